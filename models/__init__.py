@@ -1,0 +1,18 @@
+"""Networks, priors, likelihoods and the Pyro models made of them."""
+
+from . import networks, priors
+from .depth import FixedDepth, LearntDepth
+from .likelihoods import Classification, Likelihood, Regression
+from .stack import DepthStack, match_adapters
+
+__all__ = [
+    "Classification",
+    "DepthStack",
+    "FixedDepth",
+    "LearntDepth",
+    "Likelihood",
+    "Regression",
+    "match_adapters",
+    "networks",
+    "priors",
+]

@@ -1,0 +1,116 @@
+"""Guides over depth."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..models.depth import FixedDepth, LearntDepth, LocalModule
+
+__all__ = ["CategoricalDepth", "Deterministic", "Marginal"]
+
+Update = Literal["closed", "gradient"]
+
+
+class CategoricalDepth(LocalModule):
+    r"""``q(d)``, a categorical with free logits, enumerated in parallel.
+
+    With ``TraceEnum_ELBO`` the expectation over depth is exact, without sampling, and unbiased in
+    minibatches. (Enumerating in the *model* raises under a subsampled plate.)
+
+    Arguments:
+        model: the :class:`~pyroccam.models.depth.LearntDepth` it is for.
+        update: how :func:`pyroccam.inference.fit` moves q. ``closed``: for given weights the
+            optimal q is the exact posterior, so q follows a running estimate of it
+            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`). ``gradient``: by the
+            ELBO's gradient in the logits, with a learning rate of their own and never under
+            weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
+        hold: fraction of the training during which q stays uniform. A q that is free from the
+            first step runs to the depths that learn fastest, the shallowest, and starves the rest.
+        rate: step of the damped closed-form update, in (0, 1].
+
+    Raises:
+        TypeError: for a model without a ``depth`` site.
+        ValueError: for an unknown ``update``, or numbers out of range.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> guide = CategoricalDepth(models.LearntDepth.mlp(data.load("spirals"), max_depth=3))
+        >>> guide.probs
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+
+    def __init__(
+        self,
+        model: LearntDepth,
+        *,
+        update: Update = "closed",
+        hold: float = 0.5,
+        rate: float = 0.02,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, LearntDepth):
+            raise TypeError(
+                f"CategoricalDepth covers the site 'depth' of models.LearntDepth; "
+                f"{type(model).__name__} has none. For a fixed depth use guides.Deterministic."
+            )
+        if update not in ("closed", "gradient"):
+            raise ValueError(f"update must be 'closed' or 'gradient', got {update!r}.")
+        if not 0.0 <= hold < 1.0 or not 0.0 < rate <= 1.0:
+            raise ValueError(
+                f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
+            )
+        self.update: Update = update
+        self.hold = hold
+        self.rate = rate
+        self.logits = nn.Parameter(torch.zeros(model.max_depth + 1))
+
+    @property
+    def probs(self) -> Tensor:
+        """q(d), ``(D + 1,)``, detached."""
+        return self.logits.detach().softmax(-1)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Sample (or enumerate) the site ``depth``."""
+        q = dist.Categorical(logits=self.logits)
+        return pyro.sample("depth", q, infer={"enumerate": "parallel"})
+
+
+class Deterministic(LocalModule):
+    """The empty guide of a model without latents: its weights are point estimates."""
+
+    def __init__(self, model: FixedDepth) -> None:
+        super().__init__()
+        if isinstance(model, LearntDepth):
+            raise TypeError(
+                "LearntDepth has the latent site 'depth', which Deterministic does not cover: use "
+                "guides.CategoricalDepth, or model.at_depth(d) for a network of fixed depth."
+            )
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Nothing to sample."""
+
+
+class Marginal(LocalModule):
+    r"""The empty guide of the marginal likelihood: depth is summed out in the *model*.
+
+    :math:`\log \sum_d p(d) \prod_n p(y_n \mid x_n, d)`, by model-side enumeration over the full
+    batch (Pyro cannot scale an enumerated site under a subsampled plate). Offered for comparison:
+    maximising it lets the depth that learns fastest take all the gradient, and it is known to
+    collapse onto depth 0 (Antoran et al. 2020, arXiv:2006.08437).
+    """
+
+    def __init__(self, model: LearntDepth) -> None:
+        super().__init__()
+        if not isinstance(model, LearntDepth):
+            raise TypeError(
+                f"Marginal sums over the site 'depth' of models.LearntDepth; "
+                f"{type(model).__name__} has none."
+            )
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Nothing to sample."""

@@ -1,0 +1,108 @@
+"""Likelihoods: from a network's outputs to a distribution over targets."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Classification", "Likelihood", "Regression", "TargetSpec", "for_data"]
+
+
+class TargetSpec(Protocol):
+    """What a model needs to know of a data set (``pyroccam.data.Dataset`` has it)."""
+
+    @property
+    def N(self) -> int: ...  # noqa: N802
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+
+class Likelihood(nn.Module):
+    """Outputs ``(*batch, outputs)`` to a distribution of batch shape ``(*batch,)``."""
+
+    task: str
+    outputs: int
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        raise NotImplementedError
+
+    def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        r"""``log Σ_s w_s p(y | outputs_s)`` for a mixture over the leading dimension.
+
+        Arguments:
+            outputs: ``(S, B, outputs)``.
+            log_weights: ``(S,)``, normalised.
+            y: targets ``(B, ...)``.
+
+        Returns:
+            ``(B,)``, in nats.
+        """
+        return torch.logsumexp(log_weights[:, None] + self(outputs).log_prob(y), 0)
+
+
+class Classification(Likelihood):
+    """``Categorical(logits)`` over ``classes`` classes; targets are integers ``(B,)``."""
+
+    task = "classification"
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        if classes < 2:
+            raise ValueError(f"Classification needs at least 2 classes, got {classes}.")
+        self.outputs = classes
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        return dist.Categorical(logits=outputs)
+
+
+class Regression(Likelihood):
+    r"""``Normal(outputs, σ)`` with a learnt σ for each target, shared by all inputs and depths.
+
+    Targets ``(B, T)``, standardised. σ = floor + exp(log_scale): the floor keeps the density of
+    an interpolating network finite.
+
+    Arguments:
+        targets: T.
+        scale: σ at the start, in standard deviations of the target.
+        floor: smallest σ (Antoran et al. 2020, arXiv:2006.08437, use 1e-4).
+    """
+
+    task = "regression"
+
+    def __init__(self, targets: int, scale: float = 0.5, floor: float = 1e-3) -> None:
+        super().__init__()
+        if targets < 1:
+            raise ValueError(f"Regression needs at least 1 target, got {targets}.")
+        if not 0 <= floor < scale:
+            raise ValueError(f"Regression needs 0 <= floor < scale, got {floor} and {scale}.")
+        self.outputs = targets
+        self.floor = floor
+        self.log_scale = nn.Parameter(torch.full((targets,), math.log(scale - floor)))
+
+    @property
+    def scale(self) -> Tensor:
+        """σ, ``(T,)``, in units of the standardised target."""
+        return self.floor + self.log_scale.exp()
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        return dist.Normal(outputs, self.scale).to_event(1)
+
+
+def for_data(data: TargetSpec) -> Likelihood:
+    """The likelihood that suits a data set's task."""
+    if data.task == "classification":
+        return Classification(data.outputs)
+    if data.task == "regression":
+        return Regression(data.outputs)
+    raise ValueError(f"Unknown task {data.task!r}: expected 'classification' or 'regression'.")

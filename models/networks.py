@@ -1,0 +1,220 @@
+"""Ready networks, as stacks that can stop at any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from .stack import DepthStack, match_adapters
+
+__all__ = ["NETWORKS", "Residual", "build", "residual_conv", "residual_mlp", "resnet", "take_apart"]
+
+
+class Residual(nn.Module):
+    """``a + f(a)``."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.f = nn.Sequential(*parts)
+
+    def forward(self, a: Tensor) -> Tensor:
+        return a + self.f(a)
+
+
+class GlobalMeanPool(nn.Module):
+    """``(B, C, H, W) -> (B, C)``."""
+
+    def forward(self, a: Tensor) -> Tensor:
+        return a.mean(dim=(-2, -1))
+
+
+def residual_mlp(
+    input_shape: tuple[int, ...], outputs: int, *, width: int = 20, max_depth: int = 20
+) -> DepthStack:
+    """The residual perceptron of the spirals: block ``a + BN(ReLU(Linear(a)))``.
+
+    Arguments:
+        input_shape: shape of one input; it is flattened.
+        outputs: classes, or regression targets.
+        width: units in every layer.
+        max_depth: D, the number of blocks.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797 (normalisation after the ReLU, as they released it).
+    """
+    _positive(width=width, max_depth=max_depth, outputs=outputs)
+    features = int(torch.tensor(input_shape).prod())
+    stem = nn.Sequential(nn.Flatten(), nn.Linear(features, width))
+    blocks = [
+        Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width))
+        for _ in range(max_depth)
+    ]
+    description = {"network": "mlp", "width": width, "max_depth": max_depth}
+    return DepthStack(
+        stem, blocks, nn.Linear(width, outputs), description=_full(description, input_shape, outputs)
+    )
+
+
+def residual_conv(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    width: int = 64,
+    inner: int = 32,
+    max_depth: int = 50,
+    pool: int = 2,
+) -> DepthStack:
+    """The convolutional net of the images: pre-activation bottlenecks at one resolution.
+
+    Stem: 5x5 convolution and average pooling by ``pool``. Block: BN-ReLU-1x1, BN-ReLU-3x3,
+    BN-ReLU-1x1 around a skip. Exit: global mean, residual perceptron with batch normalisation
+    (statistics for each depth), linear layer.
+
+    Arguments:
+        input_shape: ``(C, H, W)``.
+        outputs: classes, or regression targets.
+        width, inner: channels outside and inside a bottleneck (the authors' 64 and 32).
+        max_depth: D (the authors' 50).
+        pool: side of the stem's average pooling (the authors' 2; larger is cheaper).
+
+    Raises:
+        ValueError: if the input is not ``(C, H, W)`` or too small for stem and pooling.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797.
+    """
+    _positive(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
+    if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
+        raise ValueError(
+            f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
+            f"{tuple(input_shape)}. Use a smaller pool, or residual_mlp for tables."
+        )
+    stem = nn.Sequential(nn.Conv2d(input_shape[0], width, 5), nn.AvgPool2d(pool))
+
+    def stage(channels: int, conv: nn.Module) -> list[nn.Module]:
+        return [nn.BatchNorm2d(channels), nn.ReLU(), conv]
+
+    blocks = [
+        Residual(
+            *stage(width, nn.Conv2d(width, inner, 1)),
+            *stage(inner, nn.Conv2d(inner, inner, 3, padding=1)),
+            *stage(inner, nn.Conv2d(inner, width, 1)),
+        )
+        for _ in range(max_depth)
+    ]
+    head = nn.Sequential(
+        Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width)),
+        nn.Linear(width, outputs),
+    )
+    description = {
+        "network": "conv",
+        "width": width,
+        "inner": inner,
+        "max_depth": max_depth,
+        "pool": pool,
+    }
+    return DepthStack(
+        stem,
+        blocks,
+        head,
+        adapters=GlobalMeanPool(),
+        description=_full(description, input_shape, outputs),
+    )
+
+
+def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
+    """A torchvision ResNet (or one of its shape) as a stack: its residual blocks are the depths.
+
+    Stem: everything before ``layer1``. Head: ``avgpool``, flatten, ``fc``. Earlier stages reach the
+    head through 1x1 convolutions (:func:`~pyroccam.models.stack.match_adapters`). The modules are
+    used as they are, so pretrained weights stay.
+
+    Arguments:
+        net: a ``torchvision.models.ResNet``.
+        example: inputs ``(B, C, H, W)`` of the size the network will see.
+
+    Raises:
+        TypeError: if ``net`` has not the parts of a torchvision ResNet.
+    """
+    parts = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer4", "avgpool", "fc")
+    missing = [name for name in parts if not hasattr(net, name)]
+    if missing:
+        raise TypeError(
+            f"{type(net).__name__} has no {', '.join(missing)}: take_apart expects a torchvision "
+            "ResNet. For another network pass its stem, blocks and head to DepthStack."
+        )
+    modules = dict(net.named_children())
+    stem = nn.Sequential(modules["conv1"], modules["bn1"], modules["relu"], modules["maxpool"])
+    blocks = [b for name in ("layer1", "layer2", "layer3", "layer4") for b in modules[name].children()]
+    head = nn.Sequential(modules["avgpool"], nn.Flatten(), modules["fc"])
+    return DepthStack(stem, blocks, head, adapters=match_adapters(stem, blocks, example))
+
+
+def resnet(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    variant: str = "resnet18",
+    small: bool = True,
+    max_depth: int | None = None,
+) -> DepthStack:
+    """A torchvision ResNet, not pretrained, taken apart into stem, blocks and head.
+
+    Arguments:
+        input_shape: ``(C, H, W)``.
+        outputs: classes, or regression targets.
+        variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
+        small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
+        max_depth: keep only the first blocks (all by default).
+
+    Raises:
+        ValueError: if torchvision has no such variant.
+    """
+    known = torchvision.models.list_models(include="*resnet*")
+    if variant not in known:
+        raise ValueError(f"torchvision has no {variant!r}; it has {', '.join(known)}.")
+    net = torchvision.models.get_model(variant, weights=None, num_classes=outputs)
+    if small:
+        net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    elif input_shape[0] != 3:
+        net.conv1 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
+    stack = take_apart(net, torch.zeros(2, *input_shape))
+    description = {"network": "resnet", "variant": variant, "small": small}
+    stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)
+    return stack if max_depth is None else stack.truncated(min(max_depth, stack.max_depth))
+
+
+NETWORKS: dict[str, Callable[..., DepthStack]] = {
+    "mlp": residual_mlp,
+    "conv": residual_conv,
+    "resnet": resnet,
+}
+
+
+def build(description: dict[str, Any]) -> DepthStack:
+    """Build a ready network from its description (the inverse of ``stack.description``)."""
+    arguments = dict(description)
+    name = arguments.pop("network", None)
+    if name not in NETWORKS:
+        raise ValueError(f"Unknown network {name!r}; known: {', '.join(NETWORKS)}.")
+    shape = tuple(arguments.pop("input_shape"))
+    outputs = arguments.pop("outputs")
+    return NETWORKS[name](shape, outputs, **arguments)
+
+
+def _full(
+    description: dict[str, Any], input_shape: tuple[int, ...], outputs: int
+) -> dict[str, object]:
+    return {**description, "input_shape": list(input_shape), "outputs": outputs}
+
+
+def _positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        least = 0 if name == "max_depth" else 1
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")

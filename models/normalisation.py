@@ -1,0 +1,148 @@
+"""Batch normalisation with statistics of its own at every depth.
+
+An exit that all depths share sees activations of very different scale, so running statistics
+pooled over depths describe none of them and evaluation mode breaks. Here the affine part stays
+shared, as the exit is, and only the statistics are kept for each depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+__all__ = ["DepthBatchNorm", "has_batch_norm", "per_depth", "select_depths", "single_depth"]
+
+
+class DepthBatchNorm(nn.Module):
+    r"""Batch normalisation of ``K`` depths stacked along the batch dimension.
+
+    Row ``k * B + b`` of the input is observation ``b`` at depth ``k``. Each depth is normalised by
+    its own mean and variance; scale and shift are shared by all.
+
+    Arguments:
+        norm: the batch normalisation to take features, options, affine part and (repeated for
+            every depth) running statistics from.
+        depths: K.
+
+    Shapes:
+        input and output ``(K * B, features, *)``.
+
+    Raises:
+        ValueError: if the rows of the input are not a multiple of ``K``.
+    """
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, norm: _BatchNorm, depths: int) -> None:
+        super().__init__()
+        self.kind: type[_BatchNorm] = type(norm)
+        self.num_features = norm.num_features
+        self.eps = norm.eps
+        self.momentum = norm.momentum
+        self.depths = depths
+        self.weight = norm.weight
+        self.bias = norm.bias
+        for name in ("running_mean", "running_var"):
+            value = getattr(norm, name)
+            # (features,) -> (K, features)
+            self.register_buffer(name, None if value is None else value.repeat(depths, 1))
+        tracked = norm.num_batches_tracked
+        self.register_buffer("num_batches_tracked", None if tracked is None else tracked.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        K, features = self.depths, self.num_features
+        if x.shape[0] % K:
+            raise ValueError(
+                f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
+                f"is not a multiple of {K}. Stack the activations of all {K} depths along the "
+                "batch dimension, or take one depth out with single_depth()."
+            )
+        # (K * B, C, *) -> (B, K * C, *): a depth's channels become channels of their own.
+        stacked = x.reshape(K, -1, *x.shape[1:]).transpose(0, 1)
+        stacked = stacked.reshape(stacked.shape[0], K * features, *x.shape[2:])
+        track = self.running_mean is not None
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        out = F.batch_norm(
+            stacked,
+            self.running_mean.view(-1) if self.running_mean is not None else None,
+            self.running_var.view(-1) if self.running_var is not None else None,
+            None if self.weight is None else self.weight.repeat(K),
+            None if self.bias is None else self.bias.repeat(K),
+            self.training or not track,
+            momentum,
+            self.eps,
+        )
+        out = out.reshape(out.shape[0], K, features, *x.shape[2:]).transpose(0, 1)
+        return out.reshape(x.shape)
+
+    def select(self, depths: Sequence[int]) -> nn.Module:
+        """The same normalisation for some of the depths: an ordinary one if there is only one."""
+        norm = self.kind(
+            self.num_features,
+            eps=self.eps,
+            momentum=self.momentum,
+            affine=self.weight is not None,
+            track_running_stats=self.running_mean is not None,
+        )
+        source = self.weight if self.weight is not None else self.running_mean
+        if source is not None:
+            norm = norm.to(device=source.device, dtype=source.dtype)
+        with torch.no_grad():
+            if self.weight is not None:
+                norm.weight.copy_(self.weight)
+                norm.bias.copy_(self.bias)
+        norm.train(self.training)
+        rows = list(depths)
+        out: nn.Module = norm if len(rows) == 1 else DepthBatchNorm(norm, len(rows))
+        for name in ("running_mean", "running_var"):
+            mine = getattr(self, name)
+            if mine is not None:
+                getattr(out, name).copy_(mine[rows[0]] if len(rows) == 1 else mine[rows])
+        if self.num_batches_tracked is not None:
+            out.num_batches_tracked.copy_(self.num_batches_tracked)  # type: ignore[operator,union-attr]
+        return out.train(self.training)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, depths={self.depths}, eps={self.eps}, momentum={self.momentum}"
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether any part of ``module`` keeps batch statistics."""
+    return any(isinstance(part, (_BatchNorm, DepthBatchNorm)) for part in module.modules())
+
+
+def _replace(module: nn.Module, change: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+    """Replace the parts for which ``change`` gives something, in place; returns the new root."""
+    new = change(module)
+    if new is not None:
+        return new
+    for name, child in module.named_children():
+        setattr(module, name, _replace(child, change))
+    return module
+
+
+def per_depth(module: nn.Module, depths: int) -> nn.Module:
+    """Give every batch normalisation inside ``module`` statistics for each of ``depths`` depths."""
+    return _replace(
+        module, lambda m: DepthBatchNorm(m, depths) if isinstance(m, _BatchNorm) else None
+    )
+
+
+def select_depths(module: nn.Module, depths: Sequence[int]) -> nn.Module:
+    """Keep only the statistics of some depths (positions in the stack), in place."""
+    return _replace(module, lambda m: m.select(depths) if isinstance(m, DepthBatchNorm) else None)
+
+
+def single_depth(module: nn.Module, depth: int) -> nn.Module:
+    """Turn every :class:`DepthBatchNorm` back into the ordinary one of ``depth``, in place."""
+    return select_depths(module, [depth])

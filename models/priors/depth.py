@@ -1,0 +1,137 @@
+"""Priors over depth: categorical distributions on 0 ... D.
+
+Each gives normalised log probabilities for a stack of any depth; the Pyro site is ``depth``, a
+``Categorical``, whose KL to a Categorical guide is Pyro's own (exact).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+__all__ = ["DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
+
+
+@runtime_checkable
+class DepthPrior(Protocol):
+    """Anything that can say how probable each depth is."""
+
+    def log_probs(self, depths: int) -> Tensor:
+        """Normalised log probabilities ``(depths,)`` of the depths 0 ... depths - 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Geometric:
+    r"""``p(d) ∝ rate ** d`` on 0 ... D, the truncated geometric decay.
+
+    Arguments:
+        rate: factor from one depth to the next, in (0, 1]; the authors' 0.85 by default. One is
+            the uniform prior.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797, as in their code (``0.85 ** (1 + d)``, normalised).
+
+    Example:
+        >>> Geometric(0.5).log_probs(3).exp()
+        tensor([0.5714, 0.2857, 0.1429])
+    """
+
+    rate: float = 0.85
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise ValueError(f"Geometric(rate) needs a rate in (0, 1], got {self.rate}.")
+
+    def log_probs(self, depths: int) -> Tensor:
+        return torch.log_softmax(torch.arange(depths) * math.log(self.rate), 0)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every depth alike (Antoran et al. 2020, arXiv:2006.08437)."""
+
+    def log_probs(self, depths: int) -> Tensor:
+        return torch.full((depths,), -math.log(depths))
+
+
+@dataclass(frozen=True)
+class Poisson:
+    r"""``p(d) ∝ mean ** d / d!`` on 0 ... D, a Poisson truncated at the deepest depth.
+
+    Arguments:
+        mean: the mean before truncation, positive.
+
+    References:
+        Nazaret and Blei (2022), Variational inference for infinitely deep neural networks,
+        arXiv:2209.10091, use it with no upper limit.
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        if not (self.mean > 0.0 and math.isfinite(self.mean)):
+            raise ValueError(f"Poisson(mean) needs a positive finite mean, got {self.mean}.")
+
+    def log_probs(self, depths: int) -> Tensor:
+        d = torch.arange(depths, dtype=torch.float64)
+        return torch.log_softmax(d * math.log(self.mean) - torch.lgamma(d + 1), 0).float()
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Probabilities of one's own, one for each depth; normalised here.
+
+    Raises:
+        ValueError: if one is not positive and finite, or (when used) their number is not D + 1.
+    """
+
+    probs: tuple[float, ...]
+
+    def __init__(self, probs: Sequence[float] | Tensor) -> None:
+        values = tuple(float(p) for p in probs)
+        for d, p in enumerate(values):
+            if not (p > 0.0 and math.isfinite(p)):
+                raise ValueError(
+                    f"Vector: the probability of depth {d} is {p}; all must be positive and "
+                    "finite. To rule a depth out give it a very small one, such as 1e-12."
+                )
+        object.__setattr__(self, "probs", values)
+
+    def log_probs(self, depths: int) -> Tensor:
+        if len(self.probs) != depths:
+            raise ValueError(
+                f"Vector has {len(self.probs)} probabilities, but the stack has {depths} depths "
+                f"(0 to {depths - 1}): give one for each."
+            )
+        return torch.log_softmax(torch.tensor(self.probs, dtype=torch.float64).log(), 0).float()
+
+
+def parse(text: str) -> DepthPrior:
+    """A prior from words: ``geometric:0.85``, ``uniform``, ``poisson:5`` or ``0.1,0.2,0.7``.
+
+    Raises:
+        ValueError: naming what can be written.
+    """
+    name, _, argument = text.strip().partition(":")
+    try:
+        match name.lower():
+            case "geometric":
+                return Geometric(float(argument)) if argument else Geometric()
+            case "uniform" if not argument:
+                return Uniform()
+            case "poisson" if argument:
+                return Poisson(float(argument))
+            case _ if "," in text:
+                return Vector([float(p) for p in text.split(",")])
+    except ValueError as error:
+        raise ValueError(f"Cannot read the depth prior {text!r}: {error}") from error
+    raise ValueError(
+        f"Unknown depth prior {text!r}. Write geometric, geometric:0.85, uniform, poisson:5, or "
+        "D + 1 probabilities separated by commas."
+    )

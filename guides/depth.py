@@ -31,7 +31,8 @@ class CategoricalDepth(LocalModule):
             weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
         hold: fraction of the training during which q stays uniform. A q that is free from the
             first step runs to the depths that learn fastest, the shallowest, and starves the rest.
-        rate: step of the damped closed-form update, in (0, 1].
+        rate: step ρ of the damped closed-form update, in (0, 1]. ``None`` takes the one that forgets
+            q's start by a factor e^-10 in the first half of the time after ``hold``.
 
     Raises:
         TypeError: for a model without a ``depth`` site.
@@ -50,7 +51,7 @@ class CategoricalDepth(LocalModule):
         *,
         update: Update = "closed",
         hold: float = 0.5,
-        rate: float = 0.02,
+        rate: float | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, LearntDepth):
@@ -60,7 +61,7 @@ class CategoricalDepth(LocalModule):
             )
         if update not in ("closed", "gradient"):
             raise ValueError(f"update must be 'closed' or 'gradient', got {update!r}.")
-        if not 0.0 <= hold < 1.0 or not 0.0 < rate <= 1.0:
+        if not 0.0 <= hold < 1.0 or (rate is not None and not 0.0 < rate <= 1.0):
             raise ValueError(
                 f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
             )
@@ -73,6 +74,11 @@ class CategoricalDepth(LocalModule):
     def probs(self) -> Tensor:
         """q(d), ``(D + 1,)``, detached."""
         return self.logits.detach().softmax(-1)
+
+    @property
+    def settled(self) -> float:
+        """Fraction of the training after which q has had time to arrive where it belongs."""
+        return self.hold + (1.0 - self.hold) / 2
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Sample (or enumerate) the site ``depth``."""

@@ -1,0 +1,43 @@
+"""From a model and a guide to a posterior, a structure and a smaller network."""
+
+from ..models.pruned import load, save
+from . import figures, metrics
+from .elbo import EnumeratedELBO, bound
+from .fit import Fit, Repeats, fit, fit_repeats
+from .prune import prune, seconds_per_batch
+from .run_directory import CheckpointError
+from .settings import Settings
+from .structure import (
+    Structure,
+    choose_depth,
+    exact_depth_posterior,
+    pruned_weights,
+    rounded_mean,
+    total_variation,
+)
+from .trainer import Interrupted, NonFiniteLoss
+
+__all__ = [
+    "CheckpointError",
+    "EnumeratedELBO",
+    "Fit",
+    "Interrupted",
+    "NonFiniteLoss",
+    "Repeats",
+    "Settings",
+    "Structure",
+    "bound",
+    "choose_depth",
+    "exact_depth_posterior",
+    "figures",
+    "fit",
+    "fit_repeats",
+    "load",
+    "metrics",
+    "prune",
+    "pruned_weights",
+    "rounded_mean",
+    "save",
+    "seconds_per_batch",
+    "total_variation",
+]

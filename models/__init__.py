@@ -1,8 +1,9 @@
 """Networks, priors, likelihoods and the Pyro models made of them."""
 
-from . import networks, priors
+from . import networks, priors, pruned
 from .depth import FixedDepth, LearntDepth
 from .likelihoods import Classification, Likelihood, Regression
+from .pruned import PrunedNetwork
 from .stack import DepthStack, match_adapters
 
 __all__ = [
@@ -11,8 +12,10 @@ __all__ = [
     "FixedDepth",
     "LearntDepth",
     "Likelihood",
+    "PrunedNetwork",
     "Regression",
     "match_adapters",
     "networks",
     "priors",
+    "pruned",
 ]

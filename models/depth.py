@@ -32,6 +32,16 @@ class LocalModule(PyroModule):
         with pyro.settings.context(module_local_params=True):
             super().__init__()
 
+    def part(self, name: str) -> Any:
+        """A submodule, registered with Pyro's global store only where that is in use.
+
+        Reading the attribute makes Pyro state every parameter below it at each step, which is
+        what plain ``SVI`` needs and a module-local ELBO does not (2 ms of 10 on the spirals).
+        """
+        if pyro.settings.get("module_local_params"):
+            return self._modules[name]
+        return getattr(self, name)
+
 
 class LearntDepth(LocalModule):
     r"""A residual stack whose depth is a latent variable.
@@ -129,11 +139,11 @@ class LearntDepth(LocalModule):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
-        outputs = self.stack.outputs(x)  # (D + 1, B, outputs)
+        outputs = self.part("stack").outputs(x)  # (D + 1, B, outputs)
         depth = pyro.sample("depth", dist.Categorical(logits=self.log_prior))
         chosen = self._choose(outputs, depth)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.likelihood(chosen), obs=y)
+            return pyro.sample("y", self.part("likelihood")(chosen), obs=y)
 
     def _choose(self, outputs: Tensor, depth: Tensor) -> Tensor:
         """Outputs at ``depth``: the identity when ``depth`` is the enumerated support."""
@@ -180,9 +190,9 @@ class FixedDepth(LocalModule):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
-        outputs = self.net(x)
+        outputs = self.part("net")(x)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.likelihood(outputs), obs=y)
+            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``(1, B)``: the one depth."""

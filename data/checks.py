@@ -1,0 +1,201 @@
+"""What data must look like, said in one sentence where it does not.
+
+Rows and columns are counted from 0 in every message, as tensors are indexed.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "DataError",
+    "as_tensor",
+    "check_count",
+    "check_finite",
+    "check_fraction",
+    "check_inputs",
+    "check_pair",
+    "check_seed",
+    "check_targets",
+]
+
+
+class DataError(ValueError):
+    """Data that cannot be used.
+
+    Arguments:
+        found: What was given, by name.
+        expected: What would have been accepted.
+        hint: What to try.
+    """
+
+    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
+        parts = [found, expected and f"expected {expected}", hint and f"try: {hint}"]
+        super().__init__("; ".join(part for part in parts if part))
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Turns an array, a tensor or nested lists into a CPU tensor of its own number type.
+
+    Raises:
+        DataError: if `value` does not hold real numbers.
+    """
+    if isinstance(value, Tensor):
+        if value.is_complex() or value.layout != torch.strided:
+            raise DataError(
+                f"{name} is a {value.dtype} tensor ({value.layout})", "dense real numbers"
+            )
+        return value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # ragged nested lists
+        raise DataError(f"{name} is not an array ({error})", "rows of equal length") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{name} holds {array.dtype} values",
+            "numbers",
+            "encode text as numbers first (labels: numpy.unique(y, return_inverse=True)[1])",
+        )
+    # torch knows neither wide unsigned integers, nor long doubles, nor foreign byte orders
+    if array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64)
+    elif array.dtype.kind == "f" and array.dtype not in (np.float16, np.float32):
+        array = array.astype(np.float64)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    # torch warns when it has to share memory that may not be written to
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
+    """Refuses NaN, infinities, and numbers that become infinite in float32.
+
+    Arguments:
+        name: What to call `x` in the message.
+        x: Values (B, ...).
+        columns: Names of the columns, if there are any.
+
+    Raises:
+        DataError: with how many there are and where the first one is.
+    """
+    if not x.is_floating_point():
+        return
+    bad = ~torch.isfinite(x.float())
+    count = int(bad.sum())
+    if count == 0:
+        return
+    row, *place = (int(i) for i in bad.nonzero()[0])
+    value = float(x[(row, *place)])
+    where = f"row {row}"
+    if len(place) == 1:
+        label = f" ({columns[place[0]]!r})" if columns else ""
+        where += f", column {place[0]}{label}"
+    elif place:
+        where += f", position {tuple(place)}"
+    raise DataError(
+        f"{name} has {count} value(s) that are NaN, infinite or beyond float32, "
+        f"the first at {where}: {value}",
+        "finite numbers only",
+        "drop those rows, or fill them with a training mean",
+    )
+
+
+def check_inputs(name: str, x: Tensor) -> None:
+    """Inputs are tables (B, features) or images (B, channels, height, width).
+
+    Raises:
+        DataError: if `x` has another shape, is empty, or is not finite.
+    """
+    shape = tuple(x.shape)
+    hint = {
+        1: f"{name}[:, None] if there is one feature",
+        3: f"{name}[:, None] if these are grey images, {name}.reshape(len({name}), -1) for a table",
+    }.get(x.ndim, "")
+    if x.ndim not in (2, 4):
+        raise DataError(
+            f"{name} has {x.ndim} dimension(s), shape {shape}",
+            "(rows, features) or (rows, channels, height, width)",
+            hint,
+        )
+    if 0 in shape:
+        raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
+    check_finite(name, x)
+
+
+def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
+    """Inputs and targets have one row each.
+
+    Raises:
+        DataError: if the numbers of rows differ.
+    """
+    rows = y.shape[0] if y.ndim else 0
+    if x.shape[0] != rows:
+        raise DataError(
+            f"{x_name} has {x.shape[0]} rows (shape {tuple(x.shape)}) but {y_name} has {rows} "
+            f"(shape {tuple(y.shape)})",
+            "one target for each row",
+        )
+
+
+def check_targets(name: str, y: Tensor) -> Tensor:
+    """Regression targets: (B, T), where (B,) is read as T = 1.
+
+    Returns:
+        The targets (B, T), of a floating number type.
+
+    Raises:
+        DataError: if `y` has another shape or is not finite.
+    """
+    if y.ndim == 1:
+        y = y[:, None]
+    if y.ndim != 2 or y.shape[1] == 0:
+        raise DataError(
+            f"{name} has shape {tuple(y.shape)}",
+            "regression targets of shape (rows,) or (rows, targets)",
+            f"{name}.reshape(len({name}), -1)",
+        )
+    y = y if y.is_floating_point() else y.double()
+    check_finite(name, y)
+    return y
+
+
+def check_fraction(name: str, value: float, *, zero: bool = False) -> float:
+    """A share of the rows: below 1, and above 0 unless `zero` is allowed.
+
+    Raises:
+        DataError: if it is not.
+    """
+    number = isinstance(value, numbers.Real) and math.isfinite(value)
+    if not number or value < 0 or value >= 1 or (value == 0 and not zero):
+        raise DataError(
+            f"{name}={value!r}", f"a number with {'0 <=' if zero else '0 <'} {name} < 1"
+        )
+    return float(value)
+
+
+def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most`.
+
+    Raises:
+        DataError: if it is not.
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
+        raise DataError(f"{name}={value!r}", f"a whole number {limit}")
+    return int(value)
+
+
+def check_seed(seed: int) -> int:
+    """A seed is a whole number, 0 or more.
+
+    Raises:
+        DataError: if it is not.
+    """
+    return check_count("seed", seed, 0)

@@ -1,0 +1,72 @@
+"""The idx format of the MNIST family: read straight from the `.gz`, which stays as it is."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checks import DataError
+
+__all__ = ["find_idx", "read_idx"]
+
+_AGAIN = "delete the file and download it again"
+
+
+def find_idx(folder: Path, stem: str) -> Path | None:
+    """The file `stem` in `folder`, unpacked or as `.gz`; None if neither is there."""
+    for path in (folder / stem, folder / f"{stem}.gz"):
+        if path.is_file():
+            return path
+    return None
+
+
+def read_idx(path: Path, dims: int) -> Tensor:
+    """Reads an array of bytes.
+
+    The header is big-endian: two zero bytes, the number type (8 for unsigned bytes), the
+    number of dimensions, then each dimension in four bytes. The values follow in C order.
+
+    Arguments:
+        path: The file; unpacked if its name ends in `.gz`.
+        dims: How many dimensions it must have: 3 for images, 1 for labels.
+
+    Returns:
+        The array, uint8.
+
+    Raises:
+        DataError: naming the file and what is wrong with it.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error})", hint=_AGAIN) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error})") from error
+
+    start = 4 + 4 * dims
+    if len(content) < start:
+        raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}", _AGAIN)
+    magic, *shape = struct.unpack(f">{1 + dims}I", content[:start])
+    if magic != 0x800 + dims:
+        raise DataError(
+            f"{path} begins with 0x{magic:08x}",
+            f"0x{0x800 + dims:08x}: {dims}-dimensional unsigned bytes in idx format",
+            _AGAIN,
+        )
+    if len(content) - start != math.prod(shape):
+        raise DataError(
+            f"{path} holds {len(content) - start} values",
+            f"{math.prod(shape)}, since its header says {tuple(shape)}",
+            _AGAIN,
+        )
+    array = np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return torch.from_numpy(array.copy())  # bytes are read-only, tensors are not

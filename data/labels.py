@@ -1,0 +1,99 @@
+"""Class labels: whole numbers from 0, and how many classes they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .checks import DataError, check_count, check_finite
+
+__all__ = ["check_labels", "count_classes"]
+
+
+def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
+    """Class labels: whole numbers 0, 1, ..., `classes` - 1.
+
+    Arguments:
+        name: What to call `y` in the message.
+        y: Labels (B,), of any number type.
+        classes: How many classes there are; None checks no upper end.
+
+    Returns:
+        The labels (B,) as int64.
+
+    Raises:
+        DataError: naming the first row that is wrong and its value.
+    """
+    if y.ndim != 1:
+        hint = f"{name}.argmax(1) if this is one-hot" if y.ndim == 2 and y.shape[1] > 1 else ""
+        hint = hint or f"{name}.reshape(-1) if there is one label a row"
+        raise DataError(
+            f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)", hint
+        )
+    if y.is_floating_point():
+        check_finite(name, y)
+        _refuse(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
+    y = y.long()
+    remap = "numpy.unique(y, return_inverse=True)[1] makes labels that start at 0"
+    _refuse(name, y, y < 0, "class labels from 0 upwards", remap)
+    if classes is not None:
+        _refuse(
+            name,
+            y,
+            y >= classes,
+            f"class labels 0 to {classes - 1} (there are {classes} classes)",
+            f"{remap}; classes= says how many there are when training rows lack some",
+        )
+    return y
+
+
+def _refuse(name: str, y: Tensor, bad: Tensor, expected: str, hint: str) -> None:
+    """Names the first row where `bad` (B,) holds."""
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"{name} has the label {y[row].item()} in row {row} ({int(bad.sum())} such row(s))",
+            expected,
+            hint,
+        )
+
+
+def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) -> int:
+    """The number of classes: as said, or as many as the labels show without a gap.
+
+    Arguments:
+        y: Training labels (B,), int64.
+        classes: The number, if somebody said it.
+        class_names: The names, if the classes have any.
+
+    Returns:
+        The number of classes.
+
+    Raises:
+        DataError: if what was said disagrees, or a number is skipped.
+    """
+    if classes is not None:
+        check_count("classes", classes, 2)
+        if class_names and len(class_names) != classes:
+            raise DataError(f"{len(class_names)} class_names", f"{classes}, one a class")
+        return classes
+    if class_names:
+        return check_count("len(class_names)", len(class_names), 2)
+    seen = y.unique()  # not bincount: a label of a thousand millions would take gigabytes
+    if len(seen) < 2:
+        raise DataError(
+            f"y_train has only the label {int(seen[0])}",
+            "at least 2 classes",
+            "classes= if the training rows lack some",
+        )
+    count = int(seen[-1]) + 1
+    if len(seen) < count:
+        gap = int((seen != torch.arange(len(seen))).nonzero()[0])
+        raise DataError(
+            f"y_train has no row of class {gap}, though labels go up to {count - 1}",
+            "labels 0, 1, 2, ... without a gap",
+            "numpy.unique(y, return_inverse=True)[1], or classes= if this is meant",
+        )
+    return count

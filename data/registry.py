@@ -1,0 +1,153 @@
+"""`load`: every data set by its name, a person's own by its path."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .checks import DataError
+from .dataset import Dataset, Task
+from .embedded import load_digits
+from .images import load_images
+from .tables import load_csv, load_npz
+from .toys import load_spirals, load_wiggle
+from .uci import UCI_ALIASES, load_uci
+
+__all__ = ["Entry", "available", "load"]
+
+Loader = Callable[..., Dataset]
+
+
+class Entry(NamedTuple):
+    """One line of the list of data sets."""
+
+    name: str
+    task: Task
+    origin: str
+    description: str
+
+
+def _rows() -> dict[str, tuple[Entry, Loader]]:
+    """All data sets that have a name: adding one is adding a line here."""
+    spirals = Entry("spirals", "classification", "made", "two spirals in the plane")
+    wiggle = Entry("wiggle", "regression", "made", "a wavy line seen through noise")
+    digits = Entry("digits", "classification", "scikit-learn", "8 x 8 grey digits")
+    rows: list[tuple[Entry, Loader]] = [
+        (spirals, load_spirals),
+        (wiggle, load_wiggle),
+        (digits, load_digits),
+    ]
+    for name, kind, what in (
+        ("mnist", "MNIST", "28 x 28 grey digits"),
+        ("fashion-mnist", "FashionMNIST", "28 x 28 grey clothes"),
+        ("kmnist", "KMNIST", "28 x 28 grey cursive Japanese"),
+        ("svhn", "SVHN", "32 x 32 colour house numbers"),
+        ("cifar10", "CIFAR10", "32 x 32 colour photographs, 10 classes"),
+        ("cifar100", "CIFAR100", "32 x 32 colour photographs, 100 classes"),
+    ):
+        entry = Entry(name, "classification", "data_root, or download", what)
+        rows.append((entry, functools.partial(load_images, kind, name)))
+    for short, folder in UCI_ALIASES.items():
+        entry = Entry(f"uci/{short}", "regression", "data_root", f"UCI table {folder}")
+        rows.append((entry, functools.partial(load_uci, short)))
+    return {entry.name: (entry, loader) for entry, loader in rows}
+
+
+_ROWS = _rows()
+_FILES: dict[str, Loader] = {".npz": load_npz, ".csv": load_csv}
+
+
+def available() -> list[Entry]:
+    """The data sets that have a name: (name, task, where it comes from, description)."""
+    return [entry for entry, _ in _ROWS.values()]
+
+
+def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Dataset:
+    """Loads a data set, checked, split and standardised.
+
+    Arguments:
+        name: A name out of :func:`available`, `uci/<folder>`, or the path of a person's own
+            `.npz` or `.csv` file.
+        seed: Everything random: generated points, splits, subsets.
+        options: What the data set takes, `val_fraction=` for one. `data_root=` may be given
+            to any of them, and is dropped by those that need no files from it (toys,
+            digits, own files), so that a program can pass it on without asking.
+
+    Returns:
+        The data set; `load(**dataset.source)` gives the same one again.
+
+    Raises:
+        DataError: if there is no such name, file or option, or the data cannot be used.
+
+    Example:
+        >>> load("spirals", seed=0)
+        Dataset('spirals', classification: 2 classes, input 2, rows: 180 train, 20 val, 1800 test)
+    """
+    key, loader = _find(os.fspath(name))
+    accepted = [
+        p.name
+        for p in inspect.signature(loader).parameters.values()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    if "data_root" not in accepted:
+        options.pop("data_root", None)
+    unknown = [option for option in options if option not in accepted]
+    if unknown:
+        raise DataError(f"{key} has no option {', '.join(unknown)}", f"{', '.join(accepted)}")
+    try:
+        dataset = loader(seed=seed, **options)
+    except DataError as error:
+        if key in str(error):
+            raise
+        raise DataError(f"{key}: {error}") from error
+
+    defaults = {k: p.default for k, p in inspect.signature(loader).parameters.items()}
+    source: dict[str, Any] = {"name": key}
+    for option in accepted:
+        # defaults are written down, too: they may change in a later version
+        value = {"seed": seed, **options}.get(option, defaults[option])
+        source[option] = value.item() if isinstance(value, np.generic) else value
+    root = source.pop("data_root", None)
+    if root is not None:
+        source["data_root"] = str(Path(root).expanduser().resolve())
+    return replace(dataset, source=source)
+
+
+def _find(name: str) -> tuple[str, Loader]:
+    """The name to write down, and the function that loads it."""
+    suffix = Path(name).suffix.lower()
+    if suffix in _FILES:
+        path = Path(name).expanduser().resolve()
+        if not path.is_file():
+            near = difflib.get_close_matches(path.name, _siblings(path), n=3)
+            raise DataError(f"no file {path}", hint=", ".join(near) and f"{', '.join(near)} there")
+        return str(path), functools.partial(_FILES[suffix], path)
+    if name.lower() in _ROWS:
+        return name.lower(), _ROWS[name.lower()][1]
+    if name.startswith("uci/") and len(Path(name).parts) == 2:
+        return name, functools.partial(load_uci, Path(name).parts[1])
+    if name == "tensors":
+        raise DataError(
+            "'tensors' came from memory and cannot be loaded by name",
+            hint="Dataset.from_tensors, or save them as .npz",
+        )
+    near = difflib.get_close_matches(name.lower(), _ROWS, n=3)
+    near += [known for known in _ROWS if known.endswith(f"/{name.lower()}")]
+    raise DataError(
+        f"no data set is called {name!r}",
+        f"one of {', '.join(_ROWS)}, or the path of a .npz or .csv file",
+        " or ".join(dict.fromkeys(near)),
+    )
+
+
+def _siblings(path: Path) -> list[str]:
+    """The names of files beside `path`."""
+    return [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []

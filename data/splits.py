@@ -1,0 +1,149 @@
+"""Which rows go where, and how values are scaled: seeded, and by training rows only."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checks import DataError, check_fraction, check_seed
+
+__all__ = ["carve", "generator", "moments", "pick", "standardise"]
+
+_BLOCK = 2048
+"""Rows handled at a time: float64 arithmetic without a float64 copy of an image set."""
+
+_CONSTANT = 1e-12
+"""A standard deviation this small against the mean is rounding, not variation."""
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A random stream of its own for each seed and purpose.
+
+    The global state of torch is neither read nor changed, and carving a validation set
+    never reuses the numbers that chose the test set.
+
+    Raises:
+        DataError: if `seed` is not a whole number of at least 0.
+    """
+    key = np.random.SeedSequence([check_seed(seed), zlib.crc32(purpose.encode())])
+    state = int(key.generate_state(1, np.uint64)[0]) >> 1  # manual_seed takes 63 bits
+    return torch.Generator().manual_seed(state)
+
+
+def _quotas(counts: list[int], count: int) -> list[int]:
+    """Shares `count` among classes in proportion to `counts`: largest remainder first.
+
+    A class keeps at least one row in the rest for as long as other classes can give.
+    """
+    shares = [count * c / sum(counts) for c in counts]
+    caps = [max(c - 1, 0) for c in counts]
+    quotas = [min(int(share), cap) for share, cap in zip(shares, caps, strict=True)]
+    order = sorted(range(len(counts)), key=lambda k: int(shares[k]) - shares[k])
+    while sum(quotas) < count:
+        limits = caps if any(q < c for q, c in zip(quotas, caps, strict=True)) else counts
+        for k in order:
+            if quotas[k] < limits[k] and sum(quotas) < count:
+                quotas[k] += 1
+    return quotas
+
+
+def pick(
+    rows: int, count: int, stream: torch.Generator, labels: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draws `count` of `rows` rows without replacement.
+
+    Arguments:
+        rows: How many rows there are.
+        count: How many to draw.
+        stream: Where the random numbers come from.
+        labels: Class labels (rows,); each class then keeps its share.
+
+    Returns:
+        Indices of the rows drawn and of the others, both in ascending order.
+    """
+    order = torch.randperm(rows, generator=stream)
+    if labels is None:
+        drawn = order[:count]
+    else:
+        shuffled = labels[order]
+        quotas = _quotas(torch.bincount(labels).tolist(), count)
+        drawn = torch.cat([order[shuffled == k][:quota] for k, quota in enumerate(quotas)])
+    chosen = torch.zeros(rows, dtype=torch.bool)
+    chosen[drawn] = True
+    return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
+
+
+def carve(
+    rows: int,
+    fraction: float,
+    seed: int,
+    *,
+    purpose: str = "val",
+    labels: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sets a share of the rows aside, at least one unless `fraction` is 0.
+
+    Arguments:
+        rows: How many rows there are.
+        fraction: The share to set aside.
+        seed: Which rows.
+        purpose: "val" or "test": names the option in messages, and the random stream.
+        labels: Class labels (rows,), to keep the share of each class.
+
+    Returns:
+        Indices of the rows set aside and of those that stay, in ascending order.
+
+    Raises:
+        DataError: if fewer than 2 rows would stay.
+    """
+    name = f"{purpose}_fraction"
+    check_fraction(name, fraction, zero=True)
+    count = max(1, round(fraction * rows)) if fraction else 0
+    if rows - count < 2:
+        raise DataError(
+            f"{name}={fraction} leaves {rows - count} of {rows} rows for training",
+            "at least 2 training rows",
+            f"more rows, or a smaller {name}",
+        )
+    return pick(rows, count, generator(seed, purpose), labels)
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation along dimension 1, over all others.
+
+    Arguments:
+        x: Values (B, C, ...).
+
+    Returns:
+        Mean (C,) and population standard deviation (C,) in float64; 1 where `x` is constant.
+    """
+    over = [d for d in range(x.ndim) if d != 1]
+    each = x.numel() / x.shape[1]
+    zero = torch.zeros(x.shape[1], dtype=torch.float64)
+    mean = sum((b.double().sum(over) for b in x.split(_BLOCK)), zero) / each
+    column = mean.reshape(-1, *[1] * (x.ndim - 2))
+    # two passes: the one-pass formula loses all digits where the mean is large
+    square = sum(((b.double() - column).square_().sum(over) for b in x.split(_BLOCK)), zero)
+    std = (square / each).sqrt()
+    return mean, torch.where(std <= _CONSTANT * mean.abs(), torch.ones_like(std), std)
+
+
+def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(x - mean) / std along dimension 1.
+
+    Arguments:
+        x: Values (B, C, ...).
+        mean: (C,), float64.
+        std: (C,), float64.
+
+    Returns:
+        A new tensor of the shape of `x`, float32.
+    """
+    shape = (-1, *[1] * (x.ndim - 2))
+    out = torch.empty(x.shape, dtype=torch.float32)
+    for block, target in zip(x.split(_BLOCK), out.split(_BLOCK), strict=True):
+        target.copy_((block.double() - mean.reshape(shape)) / std.reshape(shape))
+    return out

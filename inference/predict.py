@@ -1,0 +1,133 @@
+"""Prediction: outputs at every depth, streamed, and the metrics of their mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..guides.depth import CategoricalDepth
+from ..models.depth import FixedDepth, LearntDepth, stacked_outputs
+from ..models.likelihoods import Likelihood, Regression
+from ..models.pruned import PrunedNetwork
+from .metrics import classification_metrics, regression_metrics
+from .structure import exact_depth_posterior
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..data import Dataset
+
+__all__ = [
+    "depth_weights",
+    "evaluate_outputs",
+    "evaluate_pruned",
+    "evaluating",
+    "mixture_log_probs",
+    "nll_by_depth",
+    "outputs_by_depth",
+]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without gradients; the former mode is put back."""
+    mode = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(mode)
+
+
+def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:
+    """``f`` over batches of ``x``; results ``(S, B, ...)`` are joined along the second dimension."""
+    return torch.cat([f(part) for part in x.split(batch_size)], dim=1)
+
+
+def outputs_by_depth(
+    model: LearntDepth | FixedDepth | PrunedNetwork, x: Tensor, *, batch_size: int = 1024
+) -> Tensor:
+    """Raw outputs at every depth that the model has, in evaluation mode.
+
+    Arguments:
+        model: with S depths (one for a fixed depth or a single exit).
+        x: ``(N, *)``.
+
+    Returns:
+        ``(S, N, outputs)``.
+    """
+    with evaluating(model):
+        if isinstance(model, PrunedNetwork):
+            return streamed(model.components, x, batch_size)
+        return streamed(lambda part: stacked_outputs(model, part), x, batch_size)
+
+
+def depth_weights(
+    model: LearntDepth | FixedDepth, guide: nn.Module, data: Dataset | None = None
+) -> Tensor:
+    """The weights of the depths in a prediction: q(d), one for a fixed depth, or, where the guide
+    has no depth (maximum marginal likelihood), the exact posterior given the training rows.
+
+    Returns:
+        ``(S,)``, summing to one.
+    """
+    if isinstance(model, FixedDepth):
+        return torch.ones(1, device=next(model.parameters()).device)
+    if isinstance(guide, CategoricalDepth):
+        return guide.probs
+    if data is None:
+        raise ValueError(
+            f"{type(guide).__name__} holds no q(d): pass the data, to take the exact posterior."
+        )
+    return exact_depth_posterior(model, data).float()
+
+
+def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:
+    """``log Σ_s w_s softmax(outputs_s)``: probabilities are averaged, not logits.
+
+    Arguments:
+        outputs: logits ``(S, N, C)``.
+        weights: ``(S,)``.
+
+    Returns:
+        ``(N, C)``.
+    """
+    log_weights = weights.log().clamp_min(-1e4)
+    return torch.logsumexp(log_weights[:, None, None] + outputs.log_softmax(-1), 0)
+
+
+def evaluate_outputs(
+    outputs: Tensor, weights: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor
+) -> dict[str, float]:
+    """Metrics of the mixture over depths; regression in original units of the target.
+
+    Arguments:
+        outputs: ``(S, N, outputs)``.
+        weights: ``(S,)``.
+        likelihood: what the outputs mean.
+        y: targets ``(N, ...)``.
+        y_std: ``(T,)``, by which regression targets were divided.
+    """
+    if isinstance(likelihood, Regression):
+        return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
+    return classification_metrics(mixture_log_probs(outputs, weights), y)
+
+
+def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> dict[str, float]:
+    """Metrics of a pruned network on ``x`` and ``y``."""
+    outputs = outputs_by_depth(net, x)
+    weights = net.log_weights.exp()
+    if net.task == "regression":
+        return regression_metrics(outputs, cast(Tensor, net.scale), weights, y, y_std)
+    return classification_metrics(mixture_log_probs(outputs, weights), y)
+
+
+def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[float]:
+    """Mean negative log-likelihood of each depth alone, in nats (standardised targets)."""
+    with torch.no_grad():
+        return [-float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]

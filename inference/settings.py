@@ -1,0 +1,152 @@
+"""How a fit is run: every number that changes its result, checked and written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+__all__ = ["Settings", "learning_rate_factor", "make_optimizer", "unknown_name"]
+
+Schedule = Literal["cosine", "onecycle", "constant"]
+OptimizerName = Literal["adamw", "adam", "sgd"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of :func:`pyroccam.inference.fit`.
+
+    Attributes:
+        epochs: passes over the training rows; ``None`` takes as many as make ``steps`` steps, and
+            at least ten.
+        steps: optimiser steps to aim at when ``epochs`` is not given.
+        batch_size: rows in a minibatch (all of them if fewer).
+        optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
+        lr: its learning rate for the weights at the start of the schedule.
+        weight_decay: for the weights; never for the guide's parameters.
+        guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
+        schedule: ``cosine`` to zero, ``onecycle`` (a tenth of the steps up, then cosine) or
+            ``constant``.
+        kl_warmup: fraction of the steps over which the weight of the KL rises from 0 to 1.
+        clip_norm: largest gradient norm, or ``None``.
+        patience: stop after this many evaluations without a better validation NLL.
+        evaluations: how many times to evaluate on the validation split (at most once an epoch).
+        seed: of the data order and of all noise.
+    """
+
+    epochs: int | None = None
+    steps: int = 2000
+    batch_size: int = 512
+    optimizer: OptimizerName = "adamw"
+    lr: float = 1e-2
+    weight_decay: float = 0.03
+    guide_lr: float = 0.1
+    schedule: Schedule = "cosine"
+    kl_warmup: float = 0.0
+    clip_norm: float | None = None
+    patience: int | None = None
+    evaluations: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def need(ok: bool, name: str, expected: str) -> None:
+            if not ok:
+                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}.")
+
+        for name in ("steps", "batch_size", "evaluations"):
+            need(_whole(getattr(self, name), 1), name, "a whole number of at least 1")
+        for name in ("epochs", "patience"):
+            value = getattr(self, name)
+            need(value is None or _whole(value, 1), name, "None or a whole number of at least 1")
+        need(self.optimizer in ("adamw", "adam", "sgd"), "optimizer", "'adamw', 'adam' or 'sgd'")
+        need(
+            self.schedule in ("cosine", "onecycle", "constant"),
+            "schedule",
+            "'cosine', 'onecycle' or 'constant'",
+        )
+        for name in ("lr", "guide_lr"):
+            value = getattr(self, name)
+            need(value > 0 and math.isfinite(value), name, "positive and finite")
+        need(self.weight_decay >= 0, "weight_decay", "at least 0")
+        need(0 <= self.kl_warmup < 1, "kl_warmup", "a fraction in [0, 1)")
+        need(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "None or positive")
+        need(_whole(self.seed, 0), "seed", "a whole number of at least 0")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """What can be set."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Settings:
+        """From a dictionary; an unknown name is an error that suggests the nearest."""
+        for name in settings:
+            if name not in cls.names():
+                raise TypeError(unknown_name("fit setting", name, cls.names()))
+        return cls(**settings)
+
+    def epochs_for(self, rows: int) -> int:
+        """The number of epochs over ``rows`` training rows."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(10, math.ceil(self.steps / self.steps_per_epoch(rows)))
+
+    def steps_per_epoch(self, rows: int) -> int:
+        """Minibatches in an epoch, the last one perhaps smaller."""
+        return math.ceil(rows / self.batch_size)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that does not exist, with the nearest that does."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Unknown {what} {name!r}.{hint} Known: {', '.join(known)}."
+
+
+def learning_rate_factor(schedule: Schedule, progress: float) -> float:
+    """Factor on the learning rate at ``progress`` in [0, 1): a pure function, so resuming is exact."""
+    if schedule == "constant":
+        return 1.0
+    if schedule == "onecycle":
+        if progress < 0.1:
+            return 0.04 + 0.96 * progress / 0.1
+        progress = (progress - 0.1) / 0.9
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> torch.optim.Optimizer:
+    """One torch optimiser; the guide's parameters have their own rate and no weight decay.
+
+    Raises:
+        ValueError: if there is nothing to train.
+    """
+    known = {id(p) for p in guide.parameters()}
+    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+    latents = [p for p in guide.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = []
+    if weights:
+        groups.append(
+            {"params": weights, "lr": settings.lr, "weight_decay": settings.weight_decay}
+        )
+    if latents:
+        groups.append({"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0})
+    if not groups:
+        raise ValueError("Neither the model nor the guide has a parameter that requires a gradient.")
+    match settings.optimizer:
+        case "sgd":
+            return torch.optim.SGD(groups, momentum=0.9, fused=True)
+        case "adam":
+            return torch.optim.Adam(groups, fused=True)
+        case _:
+            return torch.optim.AdamW(groups, fused=True)

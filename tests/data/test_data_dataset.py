@@ -1,0 +1,310 @@
+"""Dataset.from_tensors: what it computes, and what it says of data it cannot use."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyroccam import data
+from pyroccam.data import DataError, Dataset
+
+
+def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
+    """A table with two features of very different size and three classes, 1 : 2 : 3."""
+    random = np.random.default_rng(seed)
+    return {
+        "x_train": random.normal([5.0, -1000.0], [2.0, 30.0], (rows, 2)),
+        "y_train": random.permutation(np.resize([0, 1, 1, 2, 2, 2], rows)),
+        "x_test": random.normal([50.0, 900.0], [9.0, 1.0], (12, 2)),
+        "y_test": np.resize([0, 1, 2], 12),
+    }
+
+
+def test_shapes_types_and_counts() -> None:
+    d = Dataset.from_tensors(**table())
+    assert (d.task, d.classes, d.outputs, d.N, d.input_shape) == ("classification", 3, 3, 54, (2,))
+    for s, rows in (("train", 54), ("val", 6), ("test", 12)):
+        x, y = d.split(s)
+        assert (x.shape, x.dtype) == ((rows, 2), torch.float32)
+        assert (y.shape, y.dtype) == ((rows,), torch.int64)
+    assert d.y_mean.tolist() == [0.0]
+    assert d.y_std.tolist() == [1.0]
+    assert "54 train, 6 val, 12 test" in repr(d)
+    json.dumps(d.source)
+
+
+def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
+    given = table()
+    d = Dataset.from_tensors(**given, val_fraction=0.25, seed=3)
+    raw = d.x_train.double() * d.x_std.double() + d.x_mean.double()
+    # neither the test rows (50, 900) nor the validation rows went into the statistics
+    kept = np.array([row for row in given["x_train"] if np.isclose(raw, row, 1e-4).all(1).any()])
+    assert len(kept) == 45
+    np.testing.assert_allclose(d.x_mean, kept.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(d.x_std, kept.std(0), rtol=1e-6)
+    torch.testing.assert_close(d.x_train.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
+    torch.testing.assert_close(d.x_train.std(0, correction=0), torch.ones(2))
+    assert d.x_test.mean() > 10  # scaled as the training rows were, not by itself
+    np.testing.assert_allclose(
+        d.x_test, (given["x_test"] - kept.mean(0)) / kept.std(0), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_other_test_rows_change_nothing_in_training() -> None:
+    given = table()
+    a = Dataset.from_tensors(**given)
+    b = Dataset.from_tensors(**{**given, "x_test": given["x_test"] * 1e3})
+    assert torch.equal(a.x_train, b.x_train)
+    assert torch.equal(a.x_mean, b.x_mean)
+
+
+def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
+    given = table()
+    given["x_train"] = np.arange(120.0).reshape(60, 2)
+    d = Dataset.from_tensors(**given, standardise=False)
+    assert set(d.x_train[:, 0].tolist()) | set(d.x_val[:, 0].tolist()) == set(range(0, 120, 2))
+    assert not set(d.x_train[:, 0].tolist()) & set(d.x_val[:, 0].tolist())
+    for x, y in (d.split("train"), d.split("val")):  # labels stay with their rows
+        assert y.tolist() == given["y_train"][(x[:, 0] / 2).long()].tolist()
+    assert d.x_train[:, 0].diff().min() > 0  # order is kept
+
+
+def test_validation_keeps_the_share_of_each_class() -> None:
+    d = Dataset.from_tensors(**table(rows=120), val_fraction=0.2)
+    assert d.y_val.bincount().tolist() == [4, 8, 12]
+    assert d.y_train.bincount().tolist() == [16, 32, 48]
+
+
+def test_a_rare_class_stays_in_training() -> None:
+    given = table()
+    given["y_train"] = np.array([0] + [1] * 59)
+    given["y_test"] = np.ones(12, int)
+    for seed in range(5):
+        d = Dataset.from_tensors(**given, val_fraction=0.5, seed=seed)
+        assert d.y_train.bincount()[0] == 1
+        assert len(d.y_val) == 30
+
+
+def test_seed() -> None:
+    state = torch.get_rng_state()
+    a, b, c = (Dataset.from_tensors(**table(), seed=s) for s in (0, 0, 1))
+    assert torch.equal(a.x_val, b.x_val)
+    assert not torch.equal(a.x_val, c.x_val)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_no_validation_rows() -> None:
+    d = Dataset.from_tensors(**table(), val_fraction=0)
+    assert (d.N, d.x_val.shape, d.y_val.shape) == (60, (0, 2), (0,))
+
+
+def test_regression_targets_are_standardised_and_come_back() -> None:
+    given = table()
+    y = np.random.default_rng(1).normal(300.0, 7.0, 60)
+    d = Dataset.from_tensors(
+        given["x_train"], y, given["x_test"], given["x_test"][:, 0], val_fraction=0
+    )
+    assert (d.task, d.classes, d.outputs) == ("regression", None, 1)
+    assert (d.y_train.shape, d.y_train.dtype) == ((60, 1), torch.float32)
+    np.testing.assert_allclose(d.y_mean, [y.mean()], rtol=1e-6)
+    np.testing.assert_allclose(d.y_std, [y.std()], rtol=1e-6)
+    np.testing.assert_allclose((d.y_train * d.y_std + d.y_mean)[:, 0], y, rtol=1e-6)
+
+
+def test_two_targets_and_whole_numbers_as_regression() -> None:
+    x = torch.arange(20.0)[:, None]
+    d = Dataset.from_tensors(
+        x, torch.arange(40).reshape(20, 2), x, torch.zeros(20, 2), task="regression"
+    )
+    assert d.outputs == 2
+    assert d.y_std.shape == (2,)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.998, 0.1 + 0.2, -1e9])
+def test_constant_features_get_std_1(value: float) -> None:
+    x = np.full((3001, 1), value)  # enough rows for the mean to be off by rounding
+    d = Dataset.from_tensors(x, np.arange(3001.0), x, np.arange(3001.0))
+    assert d.x_std.tolist() == [1.0]
+    assert d.x_train.abs().max() < 1e-6
+
+
+def test_images_are_scaled_by_channel() -> None:
+    x = torch.randint(0, 255, (30, 3, 4, 5), dtype=torch.uint8)
+    x[:, 1] = 7
+    y = torch.arange(30) % 2
+    d = Dataset.from_tensors(x, y, x, y, val_fraction=0)
+    assert d.x_mean.shape == (3,)
+    np.testing.assert_allclose(d.x_mean, x.double().mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(d.x_std[0], x[:, 0].double().std(correction=0), rtol=1e-6)
+    assert d.x_std[1] == 1
+    assert d.flattened().input_shape == (60,)
+    assert torch.equal(d.flattened().x_train.reshape(-1, 3, 4, 5), d.x_train)
+
+
+def test_more_rows_than_one_block() -> None:
+    x = np.random.default_rng(0).normal(1e6, 1.0, (5000, 2))  # a one-pass variance would be lost
+    d = Dataset.from_tensors(x, x[:, 0], x[:5], x[:5, 0], val_fraction=0)
+    np.testing.assert_allclose(d.x_std, x.std(0), rtol=1e-6)
+    np.testing.assert_allclose(d.x_train, (x - x.mean(0)) / x.std(0), atol=1e-6)
+
+
+def test_nothing_given_is_changed_or_shared() -> None:
+    x, y = torch.randn(20, 2), torch.arange(20) % 2
+    before = x.clone()
+    for scale in (True, False):
+        d = Dataset.from_tensors(x, y, x, y, standardise=scale)
+        for t in (d.x_train, d.x_test):
+            t.zero_()
+        d.y_test.zero_()
+        assert torch.equal(x, before)
+        assert y.sum() == 10
+
+
+def test_numpy_oddities() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(">f8")[:, ::-2]
+    x.flags.writeable = False
+    y = (np.arange(20) % 2).astype(np.uint16)
+    d = Dataset.from_tensors(x, y, x.tolist(), y == 1)
+    assert d.classes == 2
+    np.testing.assert_allclose(d.x_test * d.x_std + d.x_mean, x, rtol=1e-5, atol=1e-6)
+
+
+def test_to_moves_every_tensor() -> None:
+    d = Dataset.from_tensors(**table()).to("meta")
+    assert {t.device.type for t in vars(d).values() if isinstance(t, torch.Tensor)} == {"meta"}
+    assert d.name == "tensors"
+
+
+def test_classes_may_be_declared() -> None:
+    given = table()
+    given["y_test"] = np.full(12, 4)
+    assert Dataset.from_tensors(**given, classes=6).outputs == 6
+    d = Dataset.from_tensors(**given, class_names=list("abcde"))
+    assert (d.classes, d.class_names) == (5, tuple("abcde"))
+
+
+def put(key: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], None]:
+    """A way to spoil one of the arrays."""
+
+    def spoil(given: dict[str, Any]) -> None:
+        given[key] = change(given[key])
+
+    return spoil
+
+
+def at(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """A way to spoil one value."""
+
+    def change(array: np.ndarray) -> np.ndarray:
+        array = array.astype(float) if value != int(value or 0) else array.copy()
+        array[place] = value
+        return array
+
+    return change
+
+
+def two_nans(x: np.ndarray) -> np.ndarray:
+    x[7, 1] = x[9, 0] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (put("x_train", two_nans), ["x_train", "2 value(s)", "row 7", "column 1", "nan"]),
+        (put("x_test", lambda x: x * [1, 1e300]), ["x_test", "12 value(s)", "row 0", "column 1"]),
+        (put("x_train", lambda x: x[:, 0]), ["x_train", "1 dimension", "(60,)", "[:, None]"]),
+        (put("x_train", lambda x: x.reshape(60, 1, 2)), ["(60, 1, 2)", "grey images"]),
+        (put("x_train", lambda x: x[:50]), ["x_train has 50 rows", "y_train has 60"]),
+        (put("y_test", lambda y: y[:5]), ["x_test has 12 rows", "y_test has 5"]),
+        (put("x_train", lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),
+        (put("x_test", lambda x: x[:0]), ["x_test is empty"]),
+        (put("x_test", lambda x: x[:, :1]), ["x_test", "(1,)", "(2,) as in x_train"]),
+        (put("y_train", at((4,), -1)), ["y_train", "label -1", "row 4"]),
+        (put("y_test", at((3,), 5)), ["y_test", "label 5", "row 3", "0 to 2", "3 classes"]),
+        (put("y_train", lambda y: y + 1), ["y_train", "no row of class 0", "up to 3"]),
+        (put("y_train", at((0,), 10**12)), ["y_train", "no row of class 3"]),
+        (put("y_train", lambda y: y * 0), ["only the label 0", "2 classes"]),
+        (put("y_train", lambda y: np.eye(3, dtype=int)[y]), ["(60, 3)", "argmax"]),
+        (put("y_train", lambda y: y[:, None]), ["(60, 1)", "reshape(-1)"]),
+        (put("y_train", lambda y: y.astype(str)), ["y_train", "<U", "numpy.unique"]),
+        (put("x_train", lambda x: x + 1j), ["x_train", "complex128"]),
+        (put("x_train", lambda x: [[1.0], [1.0, 2.0]]), ["x_train", "equal length"]),
+    ],
+)
+def test_errors_say_what_and_where(
+    spoil: Callable[[dict[str, Any]], None], words: list[str]
+) -> None:
+    given = table()
+    spoil(given)
+    with pytest.raises(DataError) as error:
+        Dataset.from_tensors(**given)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"val_fraction": 1.0}, ["val_fraction=1.0", "< 1"]),
+        ({"val_fraction": 0.99}, ["val_fraction=0.99", "leaves 1 of 60"]),
+        ({"val_fraction": "x"}, ["val_fraction='x'"]),
+        ({"seed": -1}, ["seed=-1", "at least 0"]),
+        ({"seed": 0.5}, ["seed=0.5"]),
+        ({"task": "ranking"}, ["task='ranking'", "'regression'"]),
+        ({"class_names": ["a", "b"]}, ["label 2", "0 to 1"]),
+        ({"class_names": ["a", "b"], "classes": 3}, ["2 class_names", "3"]),
+        ({"classes": 1}, ["classes=1", "at least 2"]),
+        ({"task": "regression", "classes": 3}, ["classes=3", "regression"]),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(DataError) as error:
+        Dataset.from_tensors(**table(), **options)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_labels_that_are_no_whole_numbers() -> None:
+    given = table()
+    given["y_train"] = given["y_train"].astype(float)
+    assert Dataset.from_tensors(**given, task="classification").classes == 3
+    given["y_train"][8] = 0.5
+    with pytest.raises(DataError, match=r"y_train has the label 0\.5 in row 8"):
+        Dataset.from_tensors(**given, task="classification")
+
+
+def test_regression_targets_of_a_wrong_shape() -> None:
+    x = torch.randn(8, 2)
+    with pytest.raises(DataError, match=r"y_train has shape \(8, 1, 1\)"):
+        Dataset.from_tensors(x, torch.zeros(8, 1, 1), x, torch.zeros(8))
+    with pytest.raises(DataError, match=r"y_test has 2 target\(s\) a row; expected 1"):
+        Dataset.from_tensors(x, torch.zeros(8), x, torch.zeros(8, 2))
+    y = torch.zeros(8)
+    y[5] = torch.inf
+    with pytest.raises(DataError, match=r"y_train .* row 5, column 0: inf"):
+        Dataset.from_tensors(x, y, x, torch.zeros(8))
+
+
+def test_nan_in_an_image() -> None:
+    x = torch.zeros(6, 1, 3, 3)
+    x[2, 0, 1, 2] = torch.nan
+    with pytest.raises(DataError, match=r"row 2, position \(0, 1, 2\)"):
+        Dataset.from_tensors(x, torch.arange(6) % 2, x, torch.arange(6) % 2)
+
+
+def test_one_row() -> None:
+    with pytest.raises(DataError, match="x_train has 1 row; expected at least 2"):
+        Dataset.from_tensors([[1.0]], [1.0], [[1.0]], [1.0])
+
+
+def test_unknown_split() -> None:
+    with pytest.raises(DataError, match="'dev' of tensors; expected 'train', 'val' or 'test'"):
+        Dataset.from_tensors(**table()).split("dev")
+
+
+def test_tensors_cannot_be_loaded_again() -> None:
+    with pytest.raises(DataError, match="came from memory"):
+        data.load(**Dataset.from_tensors(**table()).source)

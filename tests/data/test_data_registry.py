@@ -1,0 +1,110 @@
+"""load: names, paths, options, and sources that give the same data again."""
+
+import doctest
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pyroccam import data
+from pyroccam.data import registry
+
+
+def same(a: data.Dataset, b: data.Dataset) -> bool:
+    """Whether two data sets agree in every split."""
+    return all(
+        torch.equal(s, t)
+        for split in ("train", "val", "test")
+        for s, t in zip(a.split(split), b.split(split), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("spirals", {"n": 300, "noise": 0.1, "train_fraction": 0.5}),
+        ("wiggle", {"n": 50}),
+        ("digits", {"flatten": True, "test_fraction": 0.5}),
+    ],
+)
+def test_same_seed_same_data_and_source_goes_round(name: str, options: dict[str, float]) -> None:
+    a = data.load(name, seed=5, **options)
+    assert same(a, data.load(name, seed=5, **options))
+    assert not same(a, data.load(name, seed=6, **options))
+    again = data.load(**json.loads(json.dumps(a.source)))
+    assert same(a, again)
+    assert again.source == a.source
+    assert a.source["name"] == name
+    assert a.source["val_fraction"] == 0.1  # a default, written down
+
+
+def test_numpy_numbers_in_a_source() -> None:
+    source = data.load("wiggle", seed=np.int64(2), n=np.int64(40)).source
+    assert json.loads(json.dumps(source))["seed"] == 2
+
+
+def test_digits() -> None:
+    d = data.load("digits", seed=0)
+    assert (d.input_shape, d.classes, d.N, len(d.x_val), len(d.x_test)) == (
+        (1, 8, 8),
+        *(10, 1294, 144, 359),
+    )
+    share = torch.cat([d.y_train, d.y_val, d.y_test]).bincount() / 1797
+    assert (d.y_test.bincount() - 359 * share).abs().max() < 1
+    # 16 grey levels that come back after standardising
+    raw = (d.x_test * d.x_std + d.x_mean) * 16
+    assert (raw - raw.round()).abs().max() < 1e-4
+    assert (raw.min().round(), raw.max().round()) == (0, 16)
+
+
+def test_available_lists_names_that_load_knows() -> None:
+    rows = data.available()
+    names = [name for name, *_ in rows]
+    assert {"spirals", "digits", "mnist", "cifar10", "uci/energy"} <= set(names)
+    for name, task, origin, description in rows:
+        assert task in ("classification", "regression")
+        assert origin
+        assert description
+        with pytest.raises(data.DataError, match=f"{name} has no option bogus"):
+            data.load(name, bogus=1)
+
+
+def test_data_root_is_dropped_where_no_files_are_needed() -> None:
+    d = data.load("wiggle", data_root="/no/such/place")
+    assert "data_root" not in d.source
+
+
+def test_names_ignore_case() -> None:
+    assert data.load("Wiggle").source["name"] == "wiggle"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("spiral", ["'spiral'", "try: spirals", "cifar100"]),
+        ("fashionmnist", ["fashion-mnist"]),
+        ("energy", ["try: uci/energy"]),
+        ("table.parquet", [".npz or .csv"]),
+    ],
+)
+def test_unknown_name(name: str, words: list[str]) -> None:
+    with pytest.raises(data.DataError) as error:
+        data.load(name)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_unknown_option() -> None:
+    with pytest.raises(data.DataError, match="spirals has no option size; expected seed, n, noise"):
+        data.load("spirals", size=3)
+
+
+def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").touch()
+    with pytest.raises(data.DataError, match=r"no file .*mien\.csv; try: mine\.csv there"):
+        data.load(tmp_path / "mien.csv")
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(registry) == (0, 1)

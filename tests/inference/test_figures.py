@@ -1,0 +1,422 @@
+import math
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.patches import StepPatch
+from pyroccam.inference import figures, metrics, style
+
+
+def lines(ax):
+    """The labelled lines of an axes, by label."""
+    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def shown_texts(fig):
+    """Every text a reader sees; a tick outside the view has a label that is not drawn."""
+    for ax in fig.axes:
+        yield ax.title
+        yield from ax.get_legend().get_texts() if ax.get_legend() else ()
+        for axis in (ax.xaxis, ax.yaxis):
+            yield axis.label
+            low, high = sorted(axis.get_view_interval())
+            for tick in axis.get_major_ticks():
+                if low <= tick.get_loc() <= high:
+                    yield from (tick.label1, tick.label2)
+    yield from fig.texts
+
+
+def texts_overlap(fig):
+    """Pairs of texts of a drawn figure whose boxes meet."""
+    fig.canvas.draw()
+    shown = [t for t in shown_texts(fig) if t.get_visible() and t.get_text()]
+    boxes = [text.get_window_extent() for text in shown]
+    return [
+        (shown[i].get_text(), shown[j].get_text())
+        for i in range(len(shown))
+        for j in range(i)
+        if boxes[i].overlaps(boxes[j])
+    ]
+
+
+def inside(fig):
+    """Whether everything in a drawn figure lies within it."""
+    box = fig.get_tightbbox(fig.canvas.get_renderer())  # inches
+    width, height = fig.get_size_inches()
+    return box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+
+
+def posterior(n, peak, decay):
+    d = np.arange(n)
+    p = np.exp(-0.5 * np.maximum(peak - d, 0) ** 2 - decay * d)
+    return p / p.sum()
+
+
+def depth_figure(n=21, **changes):
+    d = np.arange(n)
+    curve = 0.7 * np.exp(-d / 3) + 0.01
+    arguments = {
+        "q": torch.tensor(posterior(n, n // 3, 0.03)),
+        "exact": posterior(n, n // 4, 0.16),
+        "depth_chosen": n // 3,
+        "depth_chosen_exact": n // 4,
+        "nll_by_depth": {"train": curve, "test": torch.tensor(1.3 * curve)},
+    }
+    return figures.depth_posterior(**{**arguments, **changes})
+
+
+def spirals_figure(k=5, **changes):
+    rng = np.random.default_rng(0)
+    grid_x, grid_y = np.linspace(-2, 2, 30), np.linspace(-1, 1, 20)
+    slope = grid_x[None, None, :] + 0.3 * np.arange(k)[:, None, None] * grid_y[None, :, None]
+    arguments = {
+        "x_train": torch.tensor(rng.normal(size=(40, 2))),
+        "y_train": torch.tensor([0, 1, 1, 1] * 10),
+        "grid_x": grid_x,
+        "grid_y": grid_y,
+        "probs": 1 / (1 + np.exp(-slope)),
+        "depths": [0, 1, 2, 4, 8, 9, 10, 11, 12][:k],
+        "q": torch.tensor([1e-9, 0.002, 0.03, 0.25, 0.1, 0.1, 0.1, 0.1, 0.1])[:k],
+    }
+    return figures.spiral_functions(**{**arguments, **changes})
+
+
+def reliability(sharpness, seed=0, bins=15, n=600):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return metrics.reliability((sharpness * logits).log_softmax(-1), y, bins)
+
+
+def history():
+    rows = [{"epoch": e, "loss": 2.0 - 0.1 * e, "kl": 3.0 + e, "note": "x"} for e in range(10)]
+    for e in (0, 5, 9):
+        rows[e]["val_nll"] = torch.tensor(1.5 + e)
+    rows[7]["val_nll"] = math.nan
+    rows[8]["val_nll"] = None
+    return rows
+
+
+def comparison_figure(**changes):
+    arguments = {
+        "ddn": {10: [0.2, 0.3, 0.25], 0: [0.5, 0.7], 5: [0.4]},
+        "ldn_full": [0.22, 0.26],
+        "ldn_pruned": [(6, 0.24), (4, 0.28)],
+        "ylabel": "test error",
+        "title": "Spirals",
+    }
+    return figures.depth_comparison(**{**arguments, **changes})
+
+
+EVERY = {
+    "depth, 4": lambda: depth_figure(4),
+    "depth, 101": lambda: depth_figure(101),
+    "depth, bare": lambda: depth_figure(exact=None, depth_chosen_exact=None, nll_by_depth=None),
+    "spirals, 1": lambda: spirals_figure(1),
+    "spirals, 9": lambda: spirals_figure(9),
+    "reliability": lambda: figures.reliability_diagram(
+        {"DDN": reliability(2), "LDN, pruned": reliability(1.2), "LDN": reliability(1, bins=10)}
+    ),
+    "training": lambda: figures.training_curve(history()),
+    "comparison": comparison_figure,
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_texts_are_legible_and_the_session_is_left_alone(name):
+    before = dict(matplotlib.rcParams)
+    fig = EVERY[name]()
+    assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == []
+    assert isinstance(fig.canvas, FigureCanvasAgg)
+    assert texts_overlap(fig) == []
+    assert inside(fig)
+
+
+def test_settings_come_back_after_an_error():
+    before = dict(matplotlib.rcParams)
+    with pytest.raises(ValueError, match="q:"):
+        depth_figure(q=[2.0])
+    assert dict(matplotlib.rcParams) == before
+
+
+# -- depth ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [4, 21, 101])
+def test_depth_posterior_shows_the_data(n):
+    top, bottom = depth_figure(n).axes
+    bars = top.containers[0]
+    assert [bar.get_height() for bar in bars] == pytest.approx(posterior(n, n // 3, 0.03))
+    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx(range(n))
+    (outline,) = [patch for patch in top.patches if isinstance(patch, StepPatch)]
+    values, edges, _ = outline.get_data()
+    assert values == pytest.approx(posterior(n, n // 4, 0.16))
+    assert edges == pytest.approx(np.arange(n + 1) - 0.5)
+    by_q, by_exact = f"chosen by q: {n // 3}", f"by exact: {n // 4}"
+    assert legend(top) == ["q(d)", "exact posterior", by_q, by_exact]
+    for ax in (top, bottom):
+        assert set(lines(ax)[by_q].get_xdata()) == {n // 3}
+        assert set(lines(ax)[by_exact].get_xdata()) == {n // 4}
+    curve = 0.7 * np.exp(-np.arange(n) / 3) + 0.01
+    assert legend(bottom) == ["train", "test"]
+    assert lines(bottom)["train"].get_ydata() == pytest.approx(curve)
+    assert lines(bottom)["test"].get_ydata() == pytest.approx(1.3 * curve)
+    assert bottom.get_xlabel() == "depth d"
+    assert all(float(tick).is_integer() for tick in bottom.get_xticks())
+
+
+def test_depth_posterior_without_the_rest():
+    (ax,) = depth_figure(exact=None, depth_chosen_exact=None, nll_by_depth={}).axes
+    assert legend(ax) == ["q(d)", "chosen by q: 7"]
+    assert len(ax.lines) == 1
+    assert ax.get_xlabel() == "depth d"
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([0.01, 0.5, 1.0], "log"), ([0.1, 0.5, 1.0], "linear"), ([-1.0, 0.01, 1.0], "linear")],
+)
+def test_wide_positive_likelihoods_get_a_logarithmic_axis(values, scale):
+    q = [0.2, 0.3, 0.5]
+    fig = figures.depth_posterior(q, None, 1, None, {"test": values})
+    assert fig.axes[1].get_yscale() == scale
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.ones(21)}, r"q: 21 values that sum to 21.*softmax"),
+        ({"q": np.ones((3, 7)) / 21}, r"q: got shape \(3, 7\)"),
+        ({"exact": np.ones(20) / 20}, r"exact: got 20 depths, expected 21"),
+        ({"depth_chosen": 21}, r"depth_chosen: got 21, expected 0 to 20"),
+        ({"depth_chosen_exact": -1}, r"depth_chosen_exact: got -1"),
+        ({"nll_by_depth": {"test": [1.0] * 20}}, r"nll_by_depth\['test'\]: got 20 values"),
+        ({"nll_by_depth": {"test": [math.nan] * 21}}, r"nll_by_depth\['test'\]: holds nan"),
+    ],
+)
+def test_depth_posterior_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        depth_figure(**change)
+
+
+def test_spiral_functions_show_the_data():
+    fig = spirals_figure(5, depth_chosen=4)
+    panels, (bar,) = fig.axes[:5], fig.axes[5:]
+    titles = [ax.get_title() for ax in panels]
+    assert titles == [
+        "d = 0,  q < 0.001",
+        "d = 1,  q = 0.002",
+        "d = 2,  q = 0.030",
+        "d = 4,  q = 0.25",
+        "d = 8,  q = 0.10",
+    ]
+    weights = [ax.title.get_fontweight() for ax in panels]
+    assert weights == ["normal"] * 3 + ["bold", "normal"]
+    assert bar.get_ylabel() == "p(class 1)"
+    for k, ax in enumerate(panels):
+        (mesh,) = [c for c in ax.collections if isinstance(c, QuadMesh)]
+        surface = mesh.get_array()
+        assert surface.shape == (20, 30)  # rows run over grid_y, columns over grid_x
+        slope = np.linspace(-2, 2, 30)[7] + 0.3 * k * np.linspace(-1, 1, 20)[3]
+        assert surface[3, 7] == pytest.approx(1 / (1 + math.exp(-slope)))
+        assert mesh.get_clim() == (0, 1)
+        points = [c for c in ax.collections if isinstance(c, PathCollection)]
+        assert [len(c.get_offsets()) for c in points] == [10, 30]
+        assert ax.get_xlim() == (-2, 2)
+        assert ax.get_ylim() == (-1, 1)
+
+
+def test_a_function_that_never_crosses_one_half_has_no_boundary():
+    fig = spirals_figure(1, probs=np.full((1, 20, 30), 0.4))
+    assert len(fig.axes[0].collections) == 3  # the surface and two classes of points
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"probs": np.zeros((5, 30, 20))},
+            r"probs: got shape \(5, 30, 20\), expected \(5, 20, 30\)",
+        ),
+        ({"probs": np.full((5, 20, 30), -0.7)}, r"probs: got values from -0\.7.*log_probs\.exp"),
+        ({"depths": [1, 2]}, r"probs: got shape \(5, 20, 30\), expected \(2, 20, 30\)"),
+        ({"q": np.ones(21) / 21}, r"q: got 21 values, expected 5.*q\[list"),
+        ({"y_train": np.zeros(39)}, r"x_train: got shape \(40, 2\) beside 39 labels"),
+        ({"y_train": np.full(40, 2)}, r"y_train: got labels \[2\.0\], expected only 0 and 1"),
+    ],
+)
+def test_spiral_functions_refuse(change, message):
+    with pytest.raises(ValueError, match=message):
+        spirals_figure(**change)
+
+
+def test_depth_comparison_shows_the_data():
+    (ax,) = comparison_figure().axes
+    assert legend(ax) == [
+        "fixed depth, mean ± sd",
+        "learnt depth, all depths",
+        "learnt depth, cut",
+    ]
+    (fixed,) = ax.containers
+    mean, _, (bars,) = fixed
+    assert mean.get_xdata().tolist() == [0, 5, 10]
+    assert mean.get_ydata() == pytest.approx([0.6, 0.4, 0.25])
+    sds = [np.std([0.5, 0.7], ddof=1), 0, np.std([0.2, 0.3, 0.25], ddof=1)]
+    assert [np.ptp(s[:, 1]) / 2 for s in bars.get_segments()] == pytest.approx(sds)
+    full = lines(ax)["learnt depth, all depths"]
+    assert full.get_ydata() == pytest.approx([0.24, 0.24])
+    cut = lines(ax)["learnt depth, cut"]
+    assert cut.get_xdata().tolist() == [6, 4]
+    assert cut.get_ydata() == pytest.approx([0.24, 0.28])
+    assert ax.get_ylabel() == "test error"
+    assert ax.figure.get_suptitle() == "Spirals"
+
+
+def test_depth_comparison_of_one_family():
+    (ax,) = comparison_figure(ldn_full=[], ldn_pruned=[], title="").axes
+    assert legend(ax) == ["fixed depth, mean ± sd"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ddn": {3: []}}, r"ddn\[3\]: got no runs"),
+        ({"ddn": {}, "ldn_full": [], "ldn_pruned": []}, "all empty"),
+        ({"ldn_pruned": [(1, 2, 3)]}, "expected pairs"),
+        ({"ldn_full": [math.nan]}, "ldn_full: holds nan"),
+    ],
+)
+def test_depth_comparison_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        comparison_figure(**change)
+
+
+# -- calibration and training -----------------------------------------------------------------
+
+
+def test_reliability_diagram_shows_the_data():
+    tables = {"one": reliability(2.0), "two": reliability(1.0, bins=10)}
+    top, bottom = figures.reliability_diagram(tables).axes
+    names = [f"{name} (ECE {100 * table.ece:.2g} %)" for name, table in tables.items()]
+    assert legend(top) == [*names, "under 20 rows"]
+    outlines = [patch for patch in bottom.patches if isinstance(patch, StepPatch)]
+    for table, name, outline in zip(tables.values(), names, outlines, strict=True):
+        trusted = table.counts >= 20
+        assert lines(top)[name].get_xdata() == pytest.approx(table.confidence[trusted].numpy())
+        assert lines(top)[name].get_ydata() == pytest.approx(table.accuracy[trusted].numpy())
+        few = ~trusted & (table.counts > 0)
+        assert few.any()
+        assert any(
+            line.get_markerfacecolor() == "white"
+            and len(line.get_xdata()) == few.sum()
+            and np.allclose(line.get_xdata(), table.confidence[few])
+            for line in top.lines
+        )
+        values, edges, _ = outline.get_data()
+        assert values.tolist() == table.counts.tolist()
+        assert edges == pytest.approx(np.linspace(0, 1, len(table.counts) + 1))
+    diagonal = top.lines[0]
+    assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 1]
+
+
+def test_reliability_diagram_refuses():
+    table = reliability(1.0)
+    with pytest.raises(ValueError, match="got none"):
+        figures.reliability_diagram({})
+    with pytest.raises(ValueError, match=r"'a'\]: columns of \[14, 15\] bins"):
+        figures.reliability_diagram({"a": table._replace(counts=table.counts[1:])})
+    with pytest.raises(ValueError, match=r"'a'\]: all bins are empty"):
+        figures.reliability_diagram({"a": table._replace(counts=table.counts * 0)})
+
+
+def test_training_curve_shows_the_data():
+    nats, kl = figures.training_curve(history()).axes
+    assert legend(nats) == ["loss", "val nll"]
+    assert nats.get_ylabel() == "nats per row"
+    assert lines(nats)["loss"].get_xdata().tolist() == list(range(10))
+    assert lines(nats)["loss"].get_ydata() == pytest.approx(2.0 - 0.1 * np.arange(10))
+    # missing, None and nan are skipped
+    assert lines(nats)["val nll"].get_xdata().tolist() == [0, 5, 9]
+    assert lines(nats)["val nll"].get_ydata() == pytest.approx([1.5, 6.5, 10.5])
+    assert kl.get_ylabel() == "kl"
+    assert lines(kl)["kl"].get_ydata() == pytest.approx(3.0 + np.arange(10))
+    assert kl.get_xlabel() == "epoch"
+
+
+def test_training_curve_of_chosen_columns_without_epochs():
+    rows = [{"loss": 1.0, "kl": 2.0}, {"loss": 0.5, "kl": 1.0}]
+    (ax,) = figures.training_curve(rows, ["kl"]).axes
+    assert lines(ax)["kl"].get_xdata().tolist() == [0, 1]
+    assert ax.get_xlabel() == "record"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "message"),
+    [
+        ([], None, "got no records"),
+        ([{"epoch": 0}], None, "no numeric column"),
+        ([{"epoch": 0, "loss": 1.0}], ["lss"], r"'lss' has no finite value.*'epoch', 'loss'"),
+        ([{"epoch": 0, "loss": 1.0}, {"loss": 1.0}], None, r"history\[1\]: has no 'epoch'"),
+    ],
+)
+def test_training_curve_refuses(rows, columns, message):
+    with pytest.raises(ValueError, match=message):
+        figures.training_curve(rows, columns)
+
+
+# -- files and look ---------------------------------------------------------------------------
+
+
+def test_save_writes_the_same_file_for_the_same_figure(tmp_path):
+    target = tmp_path / "new" / "run-0.85"
+    written = figures.save(comparison_figure(), target, formats=("png", "svg"))
+    assert [path.name for path in written] == ["run-0.85.png", "run-0.85.svg"]
+    assert plt.imread(written[0]).shape[1] == 900  # 6 inches at 150 dots
+    first = [path.read_bytes() for path in written]
+    again = figures.save(comparison_figure(), str(target), formats=("png", "svg"))
+    assert [path.read_bytes() for path in again] == first
+
+
+def test_save_writes_undated_pdf(tmp_path):
+    (path,) = figures.save(spirals_figure(1), tmp_path / "a", formats=("pdf",))
+    assert path.read_bytes().startswith(b"%PDF")
+    assert b"CreationDate" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "formats", "message"),
+    [
+        ("a.png", ("png",), r"expected no suffix; try 'a'"),
+        ("a", ("gif",), r"formats: got \('gif',\)"),
+        ("a", "png", r"formats: got 'png'"),
+        ("a", (), r"formats: got \(\)"),
+    ],
+)
+def test_save_refuses(tmp_path, name, formats, message):
+    with pytest.raises(ValueError, match=message):
+        figures.save(comparison_figure(), tmp_path / name, formats=formats)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neighbouring_colours_differ_for_every_kind_of_sight():
+    """Simulated dichromats (Vienot, Brettel and Mollon 1999) still tell the first three apart."""
+    linear = np.array([matplotlib.colors.to_rgb(c) for c in style.CYCLE[:3]]) ** 2.2
+    to_lms = np.array(
+        [[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]]
+    )
+    protan = np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]])
+    deutan = np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]])
+    for sight in (np.eye(3), protan, deutan):
+        seen = (np.linalg.inv(to_lms) @ sight @ to_lms @ linear.T).T.clip(0, 1) ** (1 / 2.2)
+        for i in range(3):
+            for j in range(i):
+                assert np.linalg.norm(seen[i] - seen[j]) > 0.15

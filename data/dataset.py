@@ -106,6 +106,28 @@ class Dataset:
             x_test=self.x_test.flatten(1),
         )
 
+    def standardised_as(self, other: "Dataset") -> "Dataset":
+        """The same data on the scale of another set, whose network is to predict it.
+
+        Raises:
+            DataError: if the inputs differ in shape.
+        """
+        if self.input_shape != other.input_shape:
+            raise DataError(
+                f"inputs {self.input_shape} of {self.name}",
+                f"{other.input_shape}, as in {other.name}",
+            )
+        changed: dict[str, Any] = {}
+        for split in ("train", "val", "test"):
+            x, y = self.split(split)
+            x = x * _along(self.x_std, x) + _along(self.x_mean, x)
+            changed[f"x_{split}"] = (x - _along(other.x_mean, x)) / _along(other.x_std, x)
+            if self.task == "regression":
+                y = y * self.y_std + self.y_mean
+                changed[f"y_{split}"] = (y - other.y_mean.to(y)) / other.y_std.to(y)
+        stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std")}
+        return replace(self, **changed, **stats)
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(self.split(s)[0])} {s}" for s in ("train", "val", "test"))
         what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"
@@ -229,3 +251,11 @@ def _scaled(
     else:
         mean, std = torch.zeros(width).double(), torch.ones(width).double()
     return tuple(standardise(p, mean, std) for p in parts), mean.float(), std.float()
+
+
+def _along(statistic: Tensor, x: Tensor) -> Tensor:
+    """A statistic for each feature or channel, in the shape that acts on inputs `x`."""
+    statistic = statistic.to(x)
+    if x.dim() == 2 and x.shape[1] != len(statistic):  # flattened images keep channel statistics
+        return statistic.repeat_interleave(x.shape[1] // len(statistic))
+    return statistic.view(-1, *[1] * (x.dim() - 2))

@@ -1,0 +1,247 @@
+"""The command line: ``pyroccam``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .. import data as datasets
+from .. import inference
+from ..inference.fit import Fit
+from ..inference.metrics import mean_spread
+from ..inference.predict import evaluate_pruned
+from ..inference.prune import count_parameters, prune as cut
+from ..inference.run_directory import versions, write_json
+from .config import RunConfig, parse_settings
+from .methods import METHODS
+from .run import load_fit, run
+from .summary import print_repeats, print_run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Learn how much network your data needs, and get the smaller network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+console = Console()
+
+Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Root = Annotated[
+    str | None, typer.Option("--data-root", help="Folder of the data files.", metavar="FOLDER")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
+
+
+def _readable_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Errors a person can cause become one message, without a traceback."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except inference.Interrupted as stopped:
+            Console(stderr=True).print(f"[yellow]{stopped}[/yellow]")
+            raise typer.Exit(130) from None
+        except (
+            ValueError,
+            TypeError,
+            OSError,
+            inference.CheckpointError,
+            inference.NonFiniteLoss,
+        ) as error:
+            Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+@app.command()
+@_readable_errors
+def fit(
+    method: Annotated[str, typer.Argument(help="A method; `pyroccam methods` lists them.")],
+    data: Annotated[
+        str, typer.Option(help="A data set (`pyroccam data` lists them), an .npz or a .csv file.")
+    ] = "spirals",
+    network: Annotated[
+        str | None, typer.Option(help="mlp, conv or resnet; by the data's shape if left out.")
+    ] = None,
+    data_root: Root = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
+    seed: Annotated[int, typer.Option(help="Of data, weights and training.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs with seeds seed, seed + 1, ...")] = 1,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<method>-<data>-<time> if left out.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, e.g. --set max_depth=10 --set prior=uniform "
+                     "--set data.noise=0.1", metavar="KEY=VALUE"),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="CPU threads; 0 takes 1 for mlp and all for the others.")
+    ] = 0,
+    compare: Annotated[
+        bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
+    ] = True,
+) -> None:  # fmt: skip
+    """Train a method on data; learn the structure; write the smaller network."""
+    if resume and out is None:
+        raise ValueError("--resume needs --out, the folder of the run to go on with.")
+    settings = parse_settings(sets or [])
+    if epochs is not None:
+        settings["epochs"] = epochs
+    config, dataset = RunConfig.resolve(
+        method, data, network=network, data_root=data_root, seed=seed, sets=settings
+    )
+    if threads or config.network == "mlp":
+        torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
+    if out is None:
+        name = "".join(c if c.isalnum() else "-" for c in Path(data).stem)
+        out = Path("runs") / f"{method}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    console.print(f"{METHODS[method].title}: {dataset!r}", highlight=False)
+    found: list[dict[str, Any]] = []
+    for k in range(repeats):
+        one = config.with_seed(seed + k)
+        outcome = run(
+            one,
+            dataset if k == 0 else one.load_data(),
+            out=out if repeats == 1 else out / f"seed-{seed + k}",
+            resume=resume,
+            device=device,
+            compare=compare,
+        )
+        found.append(outcome.metrics)
+        print_run(console, outcome.metrics, dataset.task)
+    if repeats > 1:
+        summary = _spread(found)
+        write_json(out / "metrics.json", {"repeats": found, "spread": summary})
+        print_repeats(console, summary, repeats)
+    console.print(f"Written to [bold]{out}[/bold]", highlight=False)
+
+
+def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
+    parts = [p for p in ("test", "pruned", "single_exit", "ddn") if p in found[0]]
+    out = {p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts}
+    if "structure" in found[0]:
+        keys = ("depth_chosen", "depth_expected", "tv_to_exact")
+        out["structure"] = mean_spread(
+            [{k: float(f["structure"][k]) for k in keys} for f in found]
+        )
+    return out
+
+
+@app.command()
+def methods() -> None:
+    """List the methods."""
+    table = Table("method", "what it is", "settings of its own", "source", box=None)
+    for row in METHODS.values():
+        options = ", ".join(f"{k}={v}" for k, v in row.options.items())
+        table.add_row(row.name, row.title, options, row.reference)
+    console.print(table)
+
+
+@app.command("data")
+def list_data() -> None:
+    """List the data sets."""
+    table = Table("data", "task", "from", "what it is", box=None)
+    for entry in datasets.available():
+        table.add_row(*entry)
+    table.add_row("FILE.npz, FILE.csv", "either", "your own", "arrays x_train, y_train, x_test, "
+                  "y_test; or a table with a target column (--set data.target=NAME)")  # fmt: skip
+    console.print(table)
+
+
+@app.command()
+@_readable_errors
+def prune(
+    folder: Run,
+    form: Annotated[
+        Literal["marginal", "single"],
+        typer.Option(help="Average over the depths that are kept, or keep one exit."),
+    ] = "marginal",
+    depth: Annotated[int | None, typer.Option(help="If not the chosen depth.")] = None,
+    rule: Annotated[
+        Literal["tail_to_last", "proportional"],
+        typer.Option(help="Where the probability of the deeper depths goes."),
+    ] = "tail_to_last",
+    out: Annotated[Path | None, typer.Option(help="RUN/pruned-... if left out.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Cut the network of a run at its chosen depth, or another, and save it."""
+    result = load_fit(folder, device)
+    net = cut(result, form=form, depth=depth, rule=rule)
+    target = out or folder / f"pruned-{form}-{net.depth}-{rule}"
+    inference.save(net, target)
+    data = result.data
+    found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
+    if result.structure is not None:
+        console.print(str(result.structure), highlight=False)
+    before, after = count_parameters(result.model), count_parameters(net)
+    console.print(
+        f"Cut at depth {net.depth} ({form}): {after:,} of {before:,} parameters; test "
+        + ", ".join(f"{k} {v:.4f}" for k, v in found.items()),
+        highlight=False,
+    )
+    console.print(f"Written to [bold]{target}[/bold]", highlight=False)
+
+
+@app.command()
+@_readable_errors
+def evaluate(
+    folder: Run,
+    data: Annotated[
+        str | None, typer.Option(help="Data to evaluate on; the run's own if left out.")
+    ] = None,
+    data_root: Root = None,
+    split: Annotated[
+        Literal["train", "val", "test"], typer.Option(help="Which rows of the data.")
+    ] = "test",
+    device: Device = "auto",
+    out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """Evaluate the full and the pruned network of a run, on its own or on other data."""
+    result = load_fit(folder, device)
+    own = result.data
+    if data is not None:
+        options = {} if data_root is None else {"data_root": data_root}
+        other = datasets.load(data, seed=result.settings.seed, **options)
+        if (other.task, other.input_shape, other.outputs) != (own.task, own.input_shape, own.outputs):
+            raise ValueError(
+                f"{data} is {other!r}, but the run was trained on {own!r}: task, input shape and "
+                "number of classes or targets must be the same."
+            )
+        # The network expects its inputs on the scale of the data it was trained on.
+        result.data = other.standardised_as(own).to(own.x_train.device)
+    found = {"full": result.evaluate(split)}
+    if result.structure is not None:
+        x, y = result.data.split(split)
+        found["pruned"] = evaluate_pruned(cut(result), x, y, result.data.y_std)
+    table = Table("", *next(iter(found.values())), box=None)
+    for name, metrics in found.items():
+        table.add_row(name, *(f"{v:.4f}" for v in metrics.values()))
+    console.print(f"{result.data!r}, {split} rows", highlight=False)
+    console.print(table)
+    if out is not None:
+        write_json(out, {"data": result.data.name, "split": split, "versions": versions(), **found})
+
+
+def main() -> None:
+    """``python -m pyroccam.experiments.cli``."""
+    app(prog_name="pyroccam")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""What a run is made of, resolved from names and ``key=value`` settings, and written down."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import data as datasets
+from ..data import Dataset
+from ..inference.settings import Settings, unknown_name
+from ..models import networks
+from .methods import find
+
+__all__ = ["RunConfig", "parse_settings"]
+
+# Sizes that train in a minute or so on two cores; everything can be set.
+_TOY = {"width": 20, "max_depth": 20}
+_TABLE = {"width": 50, "max_depth": 10}
+_NETWORK: dict[str, dict[str, Any]] = {
+    "mlp": _TABLE,
+    "conv": {"width": 32, "inner": 16, "max_depth": 10, "pool": 4},
+    "resnet": {"variant": "resnet18"},
+}
+_FIT: dict[str, dict[str, Any]] = {
+    "mlp": {"batch_size": 64, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
+    "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 8},
+    "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, complete: building it again from this gives the same run."""
+
+    method: str
+    data: dict[str, Any]
+    network: str
+    network_options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def resolve(
+        cls,
+        method: str,
+        data: str,
+        *,
+        network: str | None = None,
+        data_root: str | None = None,
+        seed: int = 0,
+        sets: dict[str, Any] | None = None,
+    ) -> tuple[RunConfig, Dataset]:
+        """Fill in what was left out, and load the data (which some defaults depend on).
+
+        Arguments:
+            method: a name in the table of methods.
+            data: a name in ``data.available()`` or a file.
+            network: ``mlp``, ``conv`` or ``resnet``; by the shape of the data if left out.
+            data_root: folder of the data files.
+            seed: of data, weights and training.
+            sets: network, method and fit settings; ``data.<name>`` goes to the data set.
+
+        Raises:
+            ValueError, TypeError: for a name that does not exist or a value that cannot be.
+        """
+        row = find(method)
+        sets = dict(sets or {})
+        data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
+        if data_root is not None:
+            data_options["data_root"] = data_root
+        dataset = datasets.load(data, seed=seed, **data_options)
+        if network is None:
+            shape = dataset.input_shape
+            network = "conv" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
+        if network not in networks.NETWORKS:
+            raise ValueError(unknown_name("network", network, networks.NETWORKS))
+        builder = inspect.signature(networks.NETWORKS[network]).parameters
+        accepts = [n for n, p in builder.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
+        network_options = dict(_TOY if toy else _NETWORK[network])
+        options = dict(row.options)
+        settings = {**_FIT[network], **row.settings}
+        if row.full_batch:
+            settings["batch_size"] = dataset.N
+        for name, value in sets.items():
+            if name in options:
+                options[name] = value
+            elif name in accepts:
+                network_options[name] = value
+            elif name in Settings.names():
+                if name == "steps":
+                    settings.pop("epochs", None)
+                settings[name] = value
+            else:
+                known = [*options, *accepts, *Settings.names(), "data.<option>"]
+                raise ValueError(unknown_name("setting", name, known))
+        settings["seed"] = seed
+        Settings.of(settings)  # fails early, before anything is built
+        config = cls(method, dataset.source, network, network_options, options, settings)
+        return config, dataset
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run with another seed for data, weights and training."""
+        return RunConfig(
+            self.method,
+            {**self.data, "seed": seed},
+            self.network,
+            self.network_options,
+            self.options,
+            {**self.settings, "seed": seed},
+        )
+
+    def load_data(self) -> Dataset:
+        """The data of this run."""
+        return datasets.load(**self.data)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunConfig:
+        """From the ``config.json`` of a run.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            ValueError: if it cannot be used.
+        """
+        path = folder / "config.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{folder} is not a run: it has no config.json. Give the folder that "
+                "`pyroccam fit ... --out FOLDER` wrote."
+            )
+        try:
+            content = json.loads(path.read_text())["run"]
+            return cls(**content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} cannot be read: {error!r}.") from error
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON.
+
+    Raises:
+        ValueError: for one without ``=``.
+    """
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
+        try:
+            out[name.strip()] = json.loads(text)
+        except json.JSONDecodeError:
+            out[name.strip()] = None if text in ("None", "none") else text.strip()
+    return out

@@ -1,0 +1,73 @@
+"""What a run says to a person at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["print_repeats", "print_run"]
+
+_COLUMNS = {
+    "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
+    "regression": {"rmse": "RMSE", "nll": "NLL"},
+}
+
+
+def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
+    """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
+    structure = metrics.get("structure")
+    if structure is not None:
+        d, q = structure["depth_chosen"], structure["depth_probs"]
+        console.print(
+            f"\n[bold]Depth {d} of {len(q) - 1} is enough[/bold]: the first depth whose "
+            f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
+            f"{q[d]:.3f}; E\\[d] = {structure['depth_expected']:.1f}; depths below {d} together have "
+            f"probability {sum(q[:d]):.3f}.\n"
+            f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
+            f"variation between it and q {structure['tv_to_exact']:.3f}.",
+            highlight=False,
+        )
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    before = metrics.get("pruned", {}).get("seconds_per_batch_before")
+    first = metrics["method"] + (", all depths" if structure is not None else "")
+    rows = [(first, metrics["test"], metrics["parameters"], before)]
+    for key, name in (("pruned", "pruned, depths 0-{}"), ("single_exit", "pruned, depth {} alone")):
+        if key in metrics:
+            part = metrics[key]
+            label = name.format(part["depth"])
+            rows.append((label, part["test"], part["parameters"], part["seconds_per_batch"]))
+    if "ddn" in metrics:
+        part = metrics["ddn"]
+        label = f"trained at fixed depth {part['depth']}"
+        rows.append((label, part["test"], part["parameters"], None))
+    for label, test, parameters, seconds in rows:
+        table.add_row(
+            label,
+            *(f"{test[c]:.4f}" for c in columns),
+            f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    console.print(table)
+    if "pruned" in metrics:
+        part = metrics["pruned"]
+        ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
+        fewer = part["parameters_before"] / part["parameters"]
+        console.print(
+            f"Pruned: {fewer:.1f} x fewer parameters, {ratio:.1f} x faster "
+            f"(batches of {part['batch']}). Trained in {metrics['seconds']:.0f} s.",
+            highlight=False,
+        )
+
+
+def print_repeats(console: Console, spread: dict[str, Any], repeats: int) -> None:
+    """Mean and standard deviation over the repeats."""
+    table = Table(f"mean ± sd of {repeats}", "metric", "value", box=None)
+    for part, metrics in spread.items():
+        for name, m in metrics.items():
+            table.add_row(part, name, f"{m['mean']:.4f} ± {m['sd']:.4f}")
+    console.print(table)

@@ -26,7 +26,8 @@ class CategoricalDepth(LocalModule):
         model: the :class:`~pyroccam.models.depth.LearntDepth` it is for.
         update: how :func:`pyroccam.inference.fit` moves q. ``closed``: for given weights the
             optimal q is the exact posterior, so q follows a running estimate of it
-            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`). ``gradient``: by the
+            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`), and is the exact posterior
+            itself wherever a checkpoint is chosen. ``gradient``: by the
             ELBO's gradient in the logits, with a learning rate of their own and never under
             weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
         hold: fraction of the training during which q stays uniform. A q that is free from the

@@ -130,7 +130,7 @@ def fit(
     if isinstance(model, LearntDepth):
         exact = exact_depth_posterior(model, data)
         q = weights if not isinstance(guide, CategoricalDepth) else guide.probs
-        structure = Structure.from_probs(q, exact, threshold)
+        structure = Structure.from_probs(q, exact, threshold, trainer.best["running"])
     result = Fit(
         model=model,
         guide=guide,

@@ -154,6 +154,10 @@ class Structure:
         depth_expected: E_q[d].
         tv_to_exact: total variation between the two.
         threshold: of the rule.
+        running_depth_probs: the running estimate that trained the weights, before the exact
+            posterior took its place at the chosen checkpoint (closed-form update only).
+        tv_running: total variation between that estimate and the exact posterior.
+        depth_chosen_running: by the 95 % rule on that estimate.
     """
 
     depth_probs: Tensor
@@ -164,11 +168,18 @@ class Structure:
     depth_expected: float
     tv_to_exact: float
     threshold: float
+    running_depth_probs: Tensor | None = None
+    tv_running: float | None = None
+    depth_chosen_running: int | None = None
 
     @classmethod
-    def from_probs(cls, q: Tensor, exact: Tensor, threshold: float = 0.95) -> Structure:
-        """Summarise q beside the exact posterior."""
+    def from_probs(
+        cls, q: Tensor, exact: Tensor, threshold: float = 0.95, running: Tensor | None = None
+    ) -> Structure:
+        """Summarise q (and the running estimate of it, if any) beside the exact posterior."""
         q, exact = q.detach().double().cpu(), exact.detach().double().cpu()
+        if running is not None:
+            running = running.detach().double().cpu()
         return cls(
             depth_probs=q,
             exact_depth_probs=exact,
@@ -178,6 +189,9 @@ class Structure:
             depth_expected=float((q * torch.arange(len(q))).sum()),
             tv_to_exact=total_variation(q, exact),
             threshold=threshold,
+            running_depth_probs=running,
+            tv_running=None if running is None else total_variation(running, exact),
+            depth_chosen_running=None if running is None else choose_depth(running, threshold),
         )
 
     def to_json(self) -> dict[str, object]:

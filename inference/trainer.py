@@ -21,6 +21,7 @@ from .predict import depth_weights, evaluating, streamed
 from .progress import FitProgress
 from .run_directory import CheckpointError, fingerprint, load_checkpoint, save_checkpoint
 from .settings import Settings, learning_rate_factor, make_optimizer
+from .structure import exact_depth_posterior
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -200,6 +201,8 @@ class Trainer:
 
     def _evaluate(self, train_loss: float) -> None:
         row = {"epoch": float(self.epoch), "loss": train_loss, "val_nll": float("nan")}
+        selectable = self.progress >= self.selectable
+        running = self._exact_step() if self.closed is not None and selectable else None
         x, y = self.data.x_val, self.data.y_val
         if len(x):
             weights = depth_weights(self.model, self.guide, self.data)
@@ -213,14 +216,27 @@ class Trainer:
             row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
         self.history.append(row)
         self.good = self._weights()
-        if self.progress < self.selectable:
+        if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
         if self.best is None or value < self.best["value"]:
-            self.best = {"value": value, "epoch": self.epoch, **self.good}
+            self.best = {"value": value, "epoch": self.epoch, "running": running, **self.good}
             self.stale = 0
         else:
             self.stale += 1
+
+    def _exact_step(self) -> Tensor:
+        """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
+
+        The running estimate is of the network in training mode, whose batch statistics are not
+        those it is used with. Returns that estimate, so that the distance can be reported.
+        """
+        running = self.guide.probs
+        with pyro.validation_enabled(False):
+            exact = exact_depth_posterior(self.model, self.data)
+        with torch.no_grad():
+            self.guide.logits.copy_(exact.log().clamp_min(-1e4))
+        return running
 
     def _weights(self) -> dict[str, Any]:
         return {

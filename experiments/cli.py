@@ -16,10 +16,10 @@ from rich.table import Table
 
 from .. import data as datasets
 from .. import inference
-from ..inference.fit import Fit
 from ..inference.metrics import mean_spread
 from ..inference.predict import evaluate_pruned
-from ..inference.prune import count_parameters, prune as cut
+from ..inference.prune import count_parameters
+from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
 from .config import RunConfig, parse_settings
 from .methods import METHODS
@@ -137,9 +137,7 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
     out = {p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts}
     if "structure" in found[0]:
         keys = ("depth_chosen", "depth_expected", "tv_to_exact")
-        out["structure"] = mean_spread(
-            [{k: float(f["structure"][k]) for k in keys} for f in found]
-        )
+        out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])
     return out
 
 
@@ -218,7 +216,11 @@ def evaluate(
     if data is not None:
         options = {} if data_root is None else {"data_root": data_root}
         other = datasets.load(data, seed=result.settings.seed, **options)
-        if (other.task, other.input_shape, other.outputs) != (own.task, own.input_shape, own.outputs):
+        if (other.task, other.input_shape, other.outputs) != (
+            own.task,
+            own.input_shape,
+            own.outputs,
+        ):
             raise ValueError(
                 f"{data} is {other!r}, but the run was trained on {own!r}: task, input shape and "
                 "number of classes or targets must be the same."

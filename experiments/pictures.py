@@ -38,7 +38,9 @@ def draw(result: Fit, ddn: Fit | None, folder: Path) -> list[Path]:
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += figures.save(_functions(result), folder / "functions")
     if data.task == "classification":
-        written += figures.save(figures.reliability_diagram(_calibration(result, ddn)), folder / "reliability")
+        written += figures.save(
+            figures.reliability_diagram(_calibration(result, ddn)), folder / "reliability"
+        )
     if result.history:
         written += figures.save(figures.training_curve(result.history), folder / "training")
     return written

@@ -100,9 +100,10 @@ def run(
         "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
         "epochs": Settings.of(config.settings).epochs_for(data.N),
         "best_epoch": result.best_epoch,
+        "val_nll": result.val_nll,
         "seconds": result.seconds,
         "parameters": count_parameters(model),
-        "test": _test_metrics(result),
+        "test": test_metrics(result),
         "versions": versions(),
     }
     ddn: Fit | None = None
@@ -122,7 +123,7 @@ def run(
                 "seconds_per_batch": times[form],
                 "seconds_per_batch_before": times["full"],
                 "batch": min(256, len(data.x_test)),
-                "test": evaluate_pruned(net, data.x_test, data.y_test, data.y_std),
+                "test": test_metrics(result, net),
             }
         if out is not None:
             inference.save(nets["marginal"], out / "pruned")
@@ -135,7 +136,7 @@ def run(
                 "depth": nets["single"].depth,
                 "parameters": count_parameters(ddn.model),
                 "seconds": ddn.seconds,
-                "test": _test_metrics(ddn),
+                "test": test_metrics(ddn),
             }
     if out is not None:
         write_json(out / "metrics.json", metrics)
@@ -162,13 +163,17 @@ def fixed_depth(
     )  # fmt: skip
 
 
-def _test_metrics(result: Fit) -> dict[str, float]:
-    found = result.evaluate("test")
-    if result.data.task == "classification":
-        log_probs = mixture_log_probs(
-            outputs_by_depth(result.model, result.data.x_test), result.weights
-        )
-        found["poster_ece"] = poster_ece(log_probs, result.data.y_test)
+def test_metrics(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:
+    """Metrics on the test rows of a fit, or of a network cut from it, with the poster's rule."""
+    data = result.data
+    if net is None:
+        found, model, weights = result.evaluate("test"), result.model, result.weights
+    else:
+        found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
+        model, weights = net, net.log_weights.exp()
+    if data.task == "classification":
+        log_probs = mixture_log_probs(outputs_by_depth(model, data.x_test), weights)
+        found["poster_ece"] = poster_ece(log_probs, data.y_test)
     return found
 
 
@@ -205,7 +210,7 @@ def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, fold
         structure = inference.Structure.from_probs(weights, exact, threshold)
     return Fit(
         model=model, guide=guide, data=data, settings=Settings.of(config.settings), history=[],
-        best_epoch=0, seconds=0.0, structure=structure, weights=weights, out=folder,
+        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=weights, out=folder,
     )  # fmt: skip
 
 

@@ -35,9 +35,7 @@ class IncrementalPosterior:
         14, for the natural gradient. The derivation is in ``tests/inference/test_closed_form.py``.
     """
 
-    def __init__(
-        self, guide: CategoricalDepth, log_prior: Tensor, size: int, rate: float
-    ) -> None:
+    def __init__(self, guide: CategoricalDepth, log_prior: Tensor, size: int, rate: float) -> None:
         self.guide = guide
         self.rate = rate
         self.log_prior = log_prior

@@ -38,6 +38,8 @@ class Fit:
         settings: as run.
         history: one row for each evaluation.
         best_epoch: of the chosen checkpoint.
+        val_nll: of the chosen checkpoint on the validation rows (the training loss if there are
+            none), in nats; regression targets standardised.
         seconds: spent in training steps and evaluations, over all sittings.
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
     """
@@ -48,6 +50,7 @@ class Fit:
     settings: Settings
     history: list[dict[str, float]]
     best_epoch: int
+    val_nll: float
     seconds: float
     structure: Structure | None
     weights: Tensor = field(repr=False)
@@ -114,6 +117,8 @@ def fit(
     folder = None if out is None else Path(out)
     data = data.to(where)
     model.to(where)
+    if data.x_train.dim() == 4:  # convolutions are a quarter faster so, and compute the same
+        model.to(memory_format=torch.channels_last)
     guide.to(where)
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         pyro.set_rng_seed(chosen.seed)
@@ -138,6 +143,7 @@ def fit(
         settings=chosen,
         history=trainer.history,
         best_epoch=trainer.best["epoch"],
+        val_nll=trainer.best["value"],
         seconds=trainer.elapsed,
         structure=structure,
         weights=weights,

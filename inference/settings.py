@@ -136,13 +136,13 @@ def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> to
     latents = [p for p in guide.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = []
     if weights:
-        groups.append(
-            {"params": weights, "lr": settings.lr, "weight_decay": settings.weight_decay}
-        )
+        groups.append({"params": weights, "lr": settings.lr, "weight_decay": settings.weight_decay})
     if latents:
         groups.append({"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0})
     if not groups:
-        raise ValueError("Neither the model nor the guide has a parameter that requires a gradient.")
+        raise ValueError(
+            "Neither the model nor the guide has a parameter that requires a gradient."
+        )
     match settings.optimizer:
         case "sgd":
             return torch.optim.SGD(groups, momentum=0.9, fused=True)

@@ -154,9 +154,13 @@ class Trainer:
 
     def _step(self, rows: Tensor | None) -> None:
         settings, data = self.settings, self.data
-        x, y = (data.x_train, data.y_train) if rows is None else (
-            data.x_train[rows],
-            data.y_train[rows],
+        x, y = (
+            (data.x_train, data.y_train)
+            if rows is None
+            else (
+                data.x_train[rows],
+                data.y_train[rows],
+            )
         )
         progress = self.progress
         factor = learning_rate_factor(settings.schedule, progress)
@@ -311,7 +315,9 @@ class Trainer:
 
     def _leave_if(self, stop: object) -> None:
         if stop:
-            where = f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+            where = (
+                f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+            )
             raise Interrupted(
                 f"Stopped after step {self.step_number} of {self.total_steps} ({where})."
             )

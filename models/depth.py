@@ -8,7 +8,6 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
-import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -108,12 +107,16 @@ class LearntDepth(LocalModule):
         self.register_buffer("log_prior", prior.log_probs(stack.max_depth + 1))
 
     @classmethod
-    def mlp(cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any) -> LearntDepth:
+    def mlp(
+        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+    ) -> LearntDepth:
         """Over a residual perceptron: :func:`~pyroccam.models.networks.residual_mlp`."""
         return cls.of("mlp", data, prior=prior, **network)
 
     @classmethod
-    def conv(cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any) -> LearntDepth:
+    def conv(
+        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+    ) -> LearntDepth:
         """Over a convolutional net: :func:`~pyroccam.models.networks.residual_conv`."""
         return cls.of("conv", data, prior=prior, **network)
 
@@ -179,9 +182,7 @@ class FixedDepth(LocalModule):
         likelihood: copied.
     """
 
-    def __init__(
-        self, stack: DepthStack, depth: int, *, size: int, likelihood: Likelihood
-    ) -> None:
+    def __init__(self, stack: DepthStack, depth: int, *, size: int, likelihood: Likelihood) -> None:
         super().__init__()
         self.net = stack.at(depth)
         self.depth = depth

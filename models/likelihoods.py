@@ -16,7 +16,7 @@ class TargetSpec(Protocol):
     """What a model needs to know of a data set (``pyroccam.data.Dataset`` has it)."""
 
     @property
-    def N(self) -> int: ...  # noqa: N802
+    def N(self) -> int: ...
 
     @property
     def task(self) -> str: ...

@@ -55,7 +55,10 @@ def residual_mlp(
     ]
     description = {"network": "mlp", "width": width, "max_depth": max_depth}
     return DepthStack(
-        stem, blocks, nn.Linear(width, outputs), description=_full(description, input_shape, outputs)
+        stem,
+        blocks,
+        nn.Linear(width, outputs),
+        description=_full(description, input_shape, outputs),
     )
 
 
@@ -149,7 +152,9 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
         )
     modules = dict(net.named_children())
     stem = nn.Sequential(modules["conv1"], modules["bn1"], modules["relu"], modules["maxpool"])
-    blocks = [b for name in ("layer1", "layer2", "layer3", "layer4") for b in modules[name].children()]
+    blocks = [
+        b for name in ("layer1", "layer2", "layer3", "layer4") for b in modules[name].children()
+    ]
     head = nn.Sequential(modules["avgpool"], nn.Flatten(), modules["fc"])
     return DepthStack(stem, blocks, head, adapters=match_adapters(stem, blocks, example))
 

@@ -113,7 +113,9 @@ class DepthBatchNorm(nn.Module):
         return out.train(self.training)
 
     def extra_repr(self) -> str:
-        return f"{self.num_features}, depths={self.depths}, eps={self.eps}, momentum={self.momentum}"
+        return (
+            f"{self.num_features}, depths={self.depths}, eps={self.eps}, momentum={self.momentum}"
+        )
 
 
 def has_batch_norm(module: nn.Module) -> bool:

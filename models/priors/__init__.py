@@ -1,5 +1,5 @@
 """Priors: one file for each kind of latent."""
 
-from .depth import DepthPrior, Geometric, Poisson, Uniform, Vector, parse
+from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
 
-__all__ = ["DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
+__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]

@@ -106,7 +106,7 @@ class Dataset:
             x_test=self.x_test.flatten(1),
         )
 
-    def standardised_as(self, other: "Dataset") -> "Dataset":
+    def standardised_as(self, other: Dataset) -> Dataset:
         """The same data on the scale of another set, whose network is to predict it.
 
         Raises:

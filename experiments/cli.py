@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
@@ -134,7 +133,9 @@ def fit(
 
 def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
     parts = [p for p in ("test", "pruned", "single_exit", "ddn") if p in found[0]]
-    out = {p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts}
+    out: dict[str, Any] = {
+        p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts
+    }
     if "structure" in found[0]:
         keys = ("depth_chosen", "depth_expected", "tv_to_exact")
         out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])
@@ -246,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -25,7 +25,7 @@ from ..inference.prune import count_parameters, full_network, prune, seconds_per
 from ..inference.run_directory import versions, write_json
 from ..models.pruned import PrunedNetwork
 from .config import RunConfig, parse_settings
-from .run import fixed_depth, run, test_metrics
+from .run import fixed_depth, metrics_on_test, run
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}
@@ -132,7 +132,7 @@ def _one(
         }
     for depth in [int(d) for d in depths.split(",")]:
         ddn = fixed_depth(config, result.data, depth)
-        test[f"ddn-{depth}"] = test_metrics(ddn)
+        test[f"ddn-{depth}"] = metrics_on_test(ddn)
         training[f"ddn-{depth}"] = ddn.seconds
         print(data, seed, "ddn", depth, test[f"ddn-{depth}"], flush=True)
     out["versions"] = versions()

@@ -103,7 +103,7 @@ def run(
         "val_nll": result.val_nll,
         "seconds": result.seconds,
         "parameters": count_parameters(model),
-        "test": test_metrics(result),
+        "test": metrics_on_test(result),
         "versions": versions(),
     }
     ddn: Fit | None = None
@@ -112,7 +112,7 @@ def run(
         metrics["test_by_depth_nll"] = nll_by_depth(
             outputs_by_depth(model, data.x_test), model.likelihood, data.y_test
         )
-        nets = {form: prune(result, form=form) for form in ("marginal", "single")}  # type: ignore[arg-type]
+        nets = {form: prune(result, form=form) for form in ("marginal", "single")}
         times = seconds_per_batch({"full": full_network(result), **nets}, data.x_test[:256])
         for key, form in (("pruned", "marginal"), ("single_exit", "single")):
             net = nets[form]
@@ -123,7 +123,7 @@ def run(
                 "seconds_per_batch": times[form],
                 "seconds_per_batch_before": times["full"],
                 "batch": min(256, len(data.x_test)),
-                "test": test_metrics(result, net),
+                "test": metrics_on_test(result, net),
             }
         if out is not None:
             inference.save(nets["marginal"], out / "pruned")
@@ -136,7 +136,7 @@ def run(
                 "depth": nets["single"].depth,
                 "parameters": count_parameters(ddn.model),
                 "seconds": ddn.seconds,
-                "test": test_metrics(ddn),
+                "test": metrics_on_test(ddn),
             }
     if out is not None:
         write_json(out / "metrics.json", metrics)
@@ -163,7 +163,7 @@ def fixed_depth(
     )  # fmt: skip
 
 
-def test_metrics(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:
+def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:
     """Metrics on the test rows of a fit, or of a network cut from it, with the poster's rule."""
     data = result.data
     if net is None:
@@ -210,7 +210,8 @@ def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, fold
         structure = inference.Structure.from_probs(weights, exact, threshold)
     return Fit(
         model=model, guide=guide, data=data, settings=Settings.of(config.settings), history=[],
-        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=weights, out=folder,
+        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=weights,
+        out=folder,
     )  # fmt: skip
 
 

@@ -26,14 +26,14 @@ class CategoricalDepth(LocalModule):
         model: the :class:`~pyroccam.models.depth.LearntDepth` it is for.
         update: how :func:`pyroccam.inference.fit` moves q. ``closed``: for given weights the
             optimal q is the exact posterior, so q follows a running estimate of it
-            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`), and is the exact posterior
-            itself wherever a checkpoint is chosen. ``gradient``: by the
-            ELBO's gradient in the logits, with a learning rate of their own and never under
+            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`), and is the exact
+            posterior itself wherever a checkpoint is chosen. ``gradient``: by the ELBO's gradient
+            in the logits, with a learning rate of their own and never under
             weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
         hold: fraction of the training during which q stays uniform. A q that is free from the
             first step runs to the depths that learn fastest, the shallowest, and starves the rest.
-        rate: step ρ of the damped closed-form update, in (0, 1]. ``None`` takes the one that forgets
-            q's start by a factor e^-10 in the first half of the time after ``hold``.
+        rate: step ρ of the damped closed-form update, in (0, 1]. ``None`` takes the one that
+            forgets q's start by a factor e^-10 in the first half of the time after ``hold``.
 
     Raises:
         TypeError: for a model without a ``depth`` site.

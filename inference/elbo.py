@@ -69,6 +69,8 @@ class EnumeratedELBO(TraceEnum_ELBO):
 class Bound(ELBOModule):
     """The negative ELBO of a pair as a module: ``bound(x, y)`` in nats over the whole data set."""
 
+    elbo: EnumeratedELBO
+
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: EnumeratedELBO) -> None:
         super().__init__(model, guide, elbo)
         self._model: Any = config_enumerate(model) if isinstance(guide, Marginal) else model

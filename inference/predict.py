@@ -45,7 +45,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:
-    """``f`` over batches of ``x``; results ``(S, B, ...)`` are joined along the second dimension."""
+    """``f`` over batches of ``x``; the results ``(S, B, ...)`` are joined along B."""
     return torch.cat([f(part) for part in x.split(batch_size)], dim=1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def seconds_per_batch(
-    nets: dict[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01
+    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01
 ) -> dict[str, float]:
     """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
 

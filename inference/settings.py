@@ -115,7 +115,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:
-    """Factor on the learning rate at ``progress`` in [0, 1): a pure function, so resuming is exact."""
+    """Factor on the learning rate at ``progress`` in [0, 1); stateless, so resuming is exact."""
     if schedule == "constant":
         return 1.0
     if schedule == "onecycle":

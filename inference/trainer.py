@@ -86,7 +86,7 @@ class Trainer:
     # -- set-up ---------------------------------------------------------------------------------
 
     def _batch_bounds(self) -> list[tuple[int, int]]:
-        """Rows of each minibatch; a last batch of one row joins its neighbour (batch statistics)."""
+        """Rows of each minibatch; a last batch of one joins its neighbour (batch statistics)."""
         size = self.settings.batch_size
         starts = list(range(0, self.rows, size))
         if len(starts) > 1 and self.rows - starts[-1] == 1:
@@ -235,6 +235,7 @@ class Trainer:
         The running estimate is of the network in training mode, whose batch statistics are not
         those it is used with. Returns that estimate, so that the distance can be reported.
         """
+        assert isinstance(self.guide, CategoricalDepth)
         running = self.guide.probs
         with pyro.validation_enabled(False):
             exact = exact_depth_posterior(self.model, self.data)
@@ -256,7 +257,6 @@ class Trainer:
 
     def run(self, bar: FitProgress) -> None:
         """Train to the end and put the best weights in place."""
-        settings = self.settings
         self.model.train()
         self.guide.train()
         last_saved = last_time = time.perf_counter()
@@ -413,9 +413,7 @@ def _first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) 
     return "no single site is to blame: their sum overflowed"
 
 
-def _sites(
-    model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
     guide_trace = poutine.trace(guide).get_trace(x, y)
     model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(x, y)
     for trace in (guide_trace, model_trace):

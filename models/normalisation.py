@@ -109,7 +109,7 @@ class DepthBatchNorm(nn.Module):
             if mine is not None:
                 getattr(out, name).copy_(mine[rows[0]] if len(rows) == 1 else mine[rows])
         if self.num_batches_tracked is not None:
-            out.num_batches_tracked.copy_(self.num_batches_tracked)  # type: ignore[operator,union-attr]
+            out.num_batches_tracked.copy_(self.num_batches_tracked)  # type: ignore[operator]
         return out.train(self.training)
 
     def extra_repr(self) -> str:

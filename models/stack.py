@@ -43,7 +43,8 @@ class DepthStack(nn.Module):
         arXiv:2002.02797.
 
     Example:
-        >>> stack = DepthStack(nn.Linear(2, 8), [nn.Linear(8, 8) for _ in range(3)], nn.Linear(8, 2))
+        >>> blocks = [nn.Linear(8, 8) for _ in range(3)]
+        >>> stack = DepthStack(nn.Linear(2, 8), blocks, nn.Linear(8, 2))
         >>> stack.outputs(torch.zeros(5, 2)).shape
         torch.Size([4, 5, 2])
     """
@@ -196,7 +197,7 @@ def match_adapters(
         example: a batch of inputs ``(B, C, H, W)``; only its shape matters.
 
     Raises:
-        ValueError: if an activation is not a map, or its resolution is not a multiple of the last.
+        ValueError: if an activation is not a map, or no stride takes its resolution to the last.
     """
     training = [m.training for m in (stem, *blocks)]
     with torch.no_grad():
@@ -212,13 +213,15 @@ def match_adapters(
     for d, shape in enumerate(shapes):
         if shape == final or shape in made:
             continue
-        if len(shape) != 3 or len(final) != 3 or shape[1] % final[1] or shape[2] % final[2]:
+        strides = [-(-side // last) for side, last in zip(shape[1:], final[1:], strict=False)]
+        reached = [-(-side // s) for side, s in zip(shape[1:], strides, strict=False)]
+        if len(shape) != 3 or len(final) != 3 or tuple(reached) != final[1:]:
             raise ValueError(
                 f"No adapter can be made at depth {d}: activation {shape}, last activation {final};"
-                " expected maps (C, H, W) whose H and W are multiples of the last. Write the "
-                "adapters yourself and pass them as a list, one for each depth."
+                " expected maps (C, H, W) whose H and W a stride brings to those of the last. Write "
+                "the adapters yourself and pass them as a list, one for each depth."
             )
-        stride = (shape[1] // final[1], shape[2] // final[2])
+        stride = (strides[0], strides[1])
         made[shape] = nn.Sequential(
             nn.Conv2d(shape[0], final[0], 1, stride=stride, bias=False),
             nn.BatchNorm2d(final[0]),

@@ -117,6 +117,16 @@ class RunConfig:
         """The data of this run."""
         return datasets.load(**self.data)
 
+    def flat(self) -> dict[str, Any]:
+        """Every setting under one name, such as ``settings.lr``."""
+        flat: dict[str, Any] = {}
+        for name, value in json.loads(json.dumps(self.to_json())).items():
+            if isinstance(value, dict):
+                flat |= {f"{name}.{key}": v for key, v in value.items()}
+            else:
+                flat[name] = value
+        return flat
+
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
 

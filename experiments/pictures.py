@@ -60,7 +60,7 @@ def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:
     return {name: reliability(log_probs, y) for name, log_probs in contenders.items()}
 
 
-def _functions(result: Fit, panels: int = 9, side: int = 120) -> Figure:
+def _functions(result: Fit, panels: int = 8, side: int = 120) -> Figure:
     """The probability of class 1 over the plane at the depths around the chosen one."""
     structure, data = result.structure, result.data
     assert structure is not None

@@ -76,10 +76,13 @@ def run(
     """
     where = pick_device(device)
     if out is not None:
-        if (out / "config.json").exists() and not resume:
-            raise FileExistsError(
-                f"{out} holds a run already. Go on with it with --resume, or give another --out."
-            )
+        if (out / "config.json").exists():
+            if not resume:
+                raise FileExistsError(
+                    f"{out} holds a run already. Go on with it with --resume, or give another "
+                    "--out."
+                )
+            _check_same(RunConfig.read(out), config, out)
         write_json(
             out / "config.json",
             {"run": config.to_json(), "versions": versions(), "threads": torch.get_num_threads()},
@@ -143,6 +146,21 @@ def run(
         if figures:
             draw(result, ddn, out / "figures")
     return Outcome(result, metrics)
+
+
+def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
+    """A run is resumed as it was started: its checkpoint fits nothing else."""
+    before, after = then.flat(), now.flat()
+    changed = [
+        f"{name} was {before.get(name)!r}, is {after.get(name)!r}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
+            "it was, or give another --out."
+        )
 
 
 def fixed_depth(

@@ -1,0 +1,262 @@
+"""The command line as a person uses it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pyroccam import data, inference
+from pyroccam.experiments import config as configs
+from pyroccam.experiments.cli import app
+from pyroccam.experiments.methods import METHODS
+from pyroccam.experiments.run import load_fit
+
+SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    return folder, call("fit", "ldn", "--out", folder, *SMALL)
+
+
+def metrics_of(folder: Path):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_a_run_writes_everything_it_promises(run):
+    folder, _ = run
+    for name in (
+        "config.json",
+        "metrics.json",
+        "history.csv",
+        "model.safetensors",
+        "pruned/model.safetensors",
+        "pruned/description.json",
+        "single_exit/model.safetensors",
+        "figures/depth.png",
+        "figures/functions.png",
+        "figures/reliability.png",
+        "figures/training.png",
+    ):
+        assert (folder / name).stat().st_size > 0, name
+    found = metrics_of(folder)
+    assert {"method", "data", "seed", "versions", "test", "structure", "pruned"} <= set(found)
+    assert {"accuracy", "nll", "brier", "ece"} <= set(found["test"])
+    structure = found["structure"]
+    assert len(structure["depth_probs"]) == len(structure["exact_depth_probs"]) == 5
+    assert sum(structure["depth_probs"]) == pytest.approx(1)
+    assert {"depth_chosen", "depth_expected", "tv_to_exact"} <= set(structure)
+    pruned = found["pruned"]
+    assert pruned["parameters"] <= pruned["parameters_before"]
+    assert pruned["seconds_per_batch"] > 0
+    assert {"accuracy", "nll", "brier", "ece"} <= set(pruned["test"])
+
+
+def test_the_end_of_a_run_tells_depth_and_how_sure(run):
+    folder, said = run
+    d = metrics_of(folder)["structure"]["depth_chosen"]
+    assert f"Depth {d} of 4 is enough" in said
+    assert f"q(d={d}) = " in said
+    assert "E[d] = " in said  # brackets are not eaten as markup
+    for name in ("ldn, all depths", f"pruned, depths 0-{d}", f"trained at fixed depth {d}"):
+        assert name in said
+    assert "Traceback" not in said
+
+
+def test_the_saved_network_is_the_one_that_was_measured(run):
+    folder, _ = run
+    spirals = configs.RunConfig.read(folder).load_data()
+    net = inference.load(folder / "pruned")
+    assert not any("pyro" in type(m).__module__.split(".")[:1] for m in net.modules())
+    accuracy = (net(spirals.x_test).argmax(-1) == spirals.y_test).double().mean()
+    assert float(accuracy) == pytest.approx(metrics_of(folder)["pruned"]["test"]["accuracy"])
+
+
+def test_a_fit_is_rebuilt_from_its_folder(run):
+    folder, _ = run
+    fit = load_fit(folder, "cpu")
+    found = metrics_of(folder)
+    assert fit.structure.depth_probs.tolist() == pytest.approx(found["structure"]["depth_probs"])
+    assert fit.evaluate()["nll"] == pytest.approx(found["test"]["nll"], rel=1e-6)
+
+
+def test_a_finished_run_is_not_overwritten(run):
+    folder, _ = run
+    assert "holds a run already" in call("fit", "ldn", "--out", folder, *SMALL, code=2)
+
+
+def test_resume_with_other_settings_says_which(run):
+    folder, _ = run
+    said = call("fit", "ldn", "--out", folder, "--resume", *SMALL, "--set", "lr=0.5", code=2)
+    assert "settings.lr was 0.01, is 0.5" in said
+    said = call("fit", "ldn", "--out", folder, "--resume", *SMALL, "--seed", "3", code=2)
+    assert "data.seed was 0, is 3" in said
+
+
+def test_resume_of_a_finished_run_gives_the_same(run):
+    folder, _ = run
+    before = metrics_of(folder)
+    call("fit", "ldn", "--out", folder, "--resume", *SMALL)
+    after = metrics_of(folder)
+    assert without_times(after) == without_times(before)
+
+
+def without_times(found):
+    if isinstance(found, dict):
+        return {k: without_times(v) for k, v in found.items() if not k.startswith("seconds")}
+    return found
+
+
+def test_kill_and_resume_end_in_the_same_numbers(tmp_path):
+    """Ctrl-C in the middle of a real process, then --resume, against an undisturbed run."""
+    # dropout-free, but minibatched: the order of the rows has to be taken up again too
+    arguments = ["fit", "ldn", "--set", "max_depth=3", "--set", "width=8", "--set", "batch_size=32"]
+    arguments += ["--set", "steps=1200", "--no-compare"]
+    call(*arguments, "--out", tmp_path / "whole")
+    command = [sys.executable, "-m", "pyroccam.experiments.cli", *arguments]
+    command += ["--out", str(tmp_path / "broken")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "broken/config.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Stopped after step" in errors
+    assert "\x1b" not in errors  # no progress bar where nobody watches
+    done = int(re.search(r"after step (\d+) of", errors)[1])
+    assert 0 < done < 1200
+    assert not (tmp_path / "broken/metrics.json").exists()
+    call(*arguments, "--out", tmp_path / "broken", "--resume")
+    whole, broken = metrics_of(tmp_path / "whole"), metrics_of(tmp_path / "broken")
+    assert without_times(broken) == without_times(whole)
+
+
+def test_repeats_report_mean_and_spread(tmp_path):
+    said = call("fit", "ldn", "--repeats", 2, "--out", tmp_path / "r", "--no-compare", *SMALL)
+    assert "mean ± sd of 2" in said
+    found = metrics_of(tmp_path / "r")
+    accuracy = [one["test"]["accuracy"] for one in found["repeats"]]
+    spread = found["spread"]["test"]["accuracy"]
+    assert spread["mean"] == pytest.approx(np.mean(accuracy))
+    assert spread["sd"] == pytest.approx(np.std(accuracy, ddof=1))
+    assert [one["seed"] for one in found["repeats"]] == [0, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_table_runs(method, tmp_path):
+    call("fit", method, "--out", tmp_path / method, "--no-compare", *SMALL)
+    found = metrics_of(tmp_path / method)
+    assert found["method"] == method
+    assert 0 <= found["test"]["accuracy"] <= 1
+    assert ("structure" in found) == (method != "ddn")
+    load_fit(tmp_path / method, "cpu")
+
+
+def test_regression_on_a_table_of_ones_own(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    y = x[:, 0] ** 2 + 10 + 0.1 * rng.normal(size=300)
+    table = np.column_stack([x, y])
+    path = tmp_path / "mine.csv"
+    np.savetxt(path, table, delimiter=",", header="a,b,c,price", comments="")
+    folder = tmp_path / "run"
+    arguments = ("--set", "steps=300", "--set", "max_depth=3", "--set", "data.target=price")
+    call("fit", "ldn", "--data", path, "--out", folder, "--no-compare", *arguments)
+    found = metrics_of(folder)
+    assert found["test"]["rmse"] < 0.5 * y.std()  # in units of the price
+    assert "accuracy" not in found["test"]
+
+
+def test_prune_and_evaluate(run, tmp_path):
+    folder, _ = run
+    said = call("prune", folder, "--form", "single", "--depth", 2, "--out", tmp_path / "cut")
+    assert "Cut at depth 2 (single)" in said
+    net = inference.load(tmp_path / "cut")
+    assert net(torch.zeros(3, 2)).shape == (3, 2)
+    call("evaluate", folder, "--out", tmp_path / "e.json")
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["full"]["nll"] == pytest.approx(metrics_of(folder)["test"]["nll"], rel=1e-6)
+
+
+def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
+    """The run's own test rows, in raw units and beside other training rows, score the same."""
+    folder, _ = run
+    own = configs.RunConfig.read(folder).load_data()
+    raw = (own.x_test * own.x_std + own.x_mean).numpy()
+    other = np.concatenate([raw[:50] * 3 + 7, raw[50:60]])  # statistics far from the run's
+    labels = own.y_test.numpy()
+    np.savez(
+        tmp_path / "other.npz",
+        x_train=other,
+        y_train=labels[:60],
+        x_test=raw,
+        y_test=labels,
+    )
+    call("evaluate", folder, "--data", tmp_path / "other.npz", "--out", tmp_path / "e.json")
+    found = json.loads((tmp_path / "e.json").read_text())
+    expected = metrics_of(folder)["test"]
+    assert found["full"]["nll"] == pytest.approx(expected["nll"], rel=1e-3)
+    assert found["full"]["accuracy"] == pytest.approx(expected["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "ldnn"], "Did you mean 'ldn'"),
+        (["fit", "ldn", "--data", "spirls"], "spirals"),
+        (["fit", "ldn", "--set", "widht=3"], "Did you mean 'width'"),
+        (["fit", "ldn", "--set", "width"], "key=value"),
+        (["fit", "ldn", "--set", "lr=-1"], "lr must be positive"),
+        (["fit", "ldn", "--set", "prior=geometrical"], "geometric:0.85"),
+        (["fit", "ldn", "--network", "conv"], "residual_mlp for tables"),
+        (["fit", "ldn", "--device", "tpu"], "tpu"),
+        (["fit", "ldn", "--resume"], "--resume needs --out"),
+        (["fit", "ldn-marginal", "--set", "batch_size=10"], "full batch"),
+        (["evaluate", "nowhere"], "not a run"),
+        (["prune", "nowhere"], "not a run"),
+    ],
+)
+def test_mistakes_get_a_message_and_no_traceback(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    output = call(*arguments, code=2)
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_evaluate_refuses_data_of_another_shape(run):
+    folder, _ = run
+    assert "must be the same" in call("evaluate", folder, "--data", "wiggle", code=2)
+
+
+def test_lists():
+    said = call("methods")
+    for name in METHODS:
+        assert name in said
+    assert "arXiv:2002.02797" in said
+    said = call("data")
+    for entry in data.available():
+        assert entry[0] in said
+
+
+def test_settings_are_read_as_json():
+    read = configs.parse_settings(["a=1", "b=0.5", "c=null", "d=uniform", "e=geometric:0.9"])
+    assert read == {"a": 1, "b": 0.5, "c": None, "d": "uniform", "e": "geometric:0.9"}

@@ -16,7 +16,8 @@ import typer
 
 from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
-from .config import RunConfig
+from .config import RunConfig, parse_settings
+from .pictures import draw
 from .run import run
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
@@ -28,13 +29,16 @@ def main(
     ),
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     methods: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(METHODS),
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Run and write one JSON file for each method, and a figure of the first seed."""
     torch.set_num_threads(1)
     for method in methods.split(","):
         rows: list[dict[str, Any]] = []
         for seed in range(seeds):
-            config, data = RunConfig.resolve(method, "spirals", seed=seed)
+            config, data = RunConfig.resolve(
+                method, "spirals", seed=seed, sets=parse_settings(sets or [])
+            )
             outcome = run(config, data, compare=method == "ldn")
             found = outcome.metrics
             rows.append(found)
@@ -47,8 +51,6 @@ def main(
                 flush=True,
             )
             if seed == 0 and method == "ldn":
-                from .pictures import draw
-
                 draw(outcome.fit, None, out / "figures")
         spread = {
             part: mean_spread([r[part] if part == "test" else r[part]["test"] for r in rows])

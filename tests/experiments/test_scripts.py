@@ -1,0 +1,74 @@
+"""The scripts behind the published tables run, and write what their readers read."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+from typer import Typer
+
+from pyroccam.experiments import head, images, spirals, uci
+
+
+def call(script, *arguments):
+    app = Typer()
+    app.command()(script.main)
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_spirals(tmp_path):
+    small = ("--set", "max_depth=3", "--set", "width=8", "--set", "steps=40")
+    call(spirals, "--out", tmp_path, "--seeds", 2, *small)
+    for method in spirals.METHODS:
+        found = read(tmp_path / f"{method}.json")
+        accuracy = [run["test"]["accuracy"] for run in found["runs"]]
+        assert found["spread"]["test"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracy))
+        assert found["spread"]["pruned"]["accuracy"]["n"] == 2
+    assert (tmp_path / "figures/functions.png").exists()
+
+
+def test_images(tmp_path):
+    small = ("--set", "width=8", "--set", "inner=4", "--set", "max_depth=2")
+    arguments = ("--data", "digits", "--seeds", 2, "--epochs", 2, "--depths", "1,2", *small)
+    call(images, *arguments, "--out", tmp_path)
+    found = read(tmp_path / "digits.json")
+    for contender in ("ldn", "ldn-pruned", "ldn-cost", "ddn-1", "ddn-2"):
+        assert {"accuracy", "nll", "ece", "poster_ece"} <= set(found["test"][contender])
+    assert found["speed_up"]["ldn"]["pruned_over_full"]["mean"] > 0
+    assert (tmp_path / "digits-ldn.png").exists()
+    # a finished seed is kept: a second call trains nothing
+    before = (tmp_path / "digits-seed-0.json").stat().st_mtime_ns
+    call(images, *arguments, "--out", tmp_path)
+    assert (tmp_path / "digits-seed-0.json").stat().st_mtime_ns == before
+
+
+def test_uci(tmp_path):
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "uci" / "energy"
+    folder.mkdir(parents=True)
+    x = rng.normal(size=(80, 3))
+    np.savetxt(folder / "data.txt", np.column_stack([x, x.sum(1) * 10]))
+    np.savetxt(folder / "index_features.txt", np.arange(3))
+    np.savetxt(folder / "index_target.txt", [3])
+    np.savetxt(folder / "n_splits.txt", [1])
+    rows = rng.permutation(80)
+    np.savetxt(folder / "index_train_0.txt", rows[:70])
+    np.savetxt(folder / "index_test_0.txt", rows[70:])
+    out = tmp_path / "out"
+    arguments = ("--sets", "energy", "--splits", 1, "--set", "steps=20", "--set", "max_depth=2")
+    call(uci, "--data-root", tmp_path, "--out", out, *arguments)
+    row = read(out / "table.json")["energy"]
+    assert row["published_dun"]["nll"] == 1.037
+    assert {"rmse", "nll"} <= set(row["ours"]["ldn"])
+
+
+def test_head(tmp_path):
+    call(head, "--out", tmp_path, "--seeds", 1, "--epochs", 8)
+    summary = read(tmp_path / "head.json")["summary"]
+    # 8 epochs are enough to see which of the two breaks
+    assert summary["per depth"]["largest_gap"]["mean"] < summary["shared"]["largest_gap"]["mean"]

@@ -2,10 +2,10 @@
 
     python -m pyroccam.experiments.head --out experiments/results/head
 
-The convolutional net on scikit-learn's digits (8 x 8), D = 10. After training, the NLL of every depth
-on the training rows with batch statistics (train mode) and with running ones (eval mode). Shared
-statistics, as the authors released them, are dominated by the last depths they saw, and evaluation
-mode breaks at the others.
+The convolutional net on scikit-learn's digits (8 x 8), D = 10. After training, the NLL of every
+depth on the training rows with batch statistics (train mode) and with running ones (eval mode).
+Shared statistics, as the authors released them, are dominated by the last depths they saw, and
+evaluation mode breaks at the others.
 """
 
 from __future__ import annotations

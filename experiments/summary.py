@@ -20,13 +20,17 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
     structure = metrics.get("structure")
     if structure is not None:
         d, q = structure["depth_chosen"], structure["depth_probs"]
+        running = structure.get("tv_running")
+        before = (
+            "" if running is None else f" (of the running estimate of q in training {running:.3f})"
+        )
         console.print(
             f"\n[bold]Depth {d} of {len(q) - 1} is enough[/bold]: the first depth whose "
             f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
             f"{q[d]:.3f}; E\\[d] = {structure['depth_expected']:.1f}; depths below {d} together "
             f"have probability {sum(q[:d]):.3f}.\n"
             f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
-            f"variation between it and q {structure['tv_to_exact']:.3f}.",
+            f"variation between it and q {structure['tv_to_exact']:.3f}{before}.",
             highlight=False,
         )
     columns = _COLUMNS[task]

@@ -73,11 +73,12 @@ class Bound(ELBOModule):
 
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: EnumeratedELBO) -> None:
         super().__init__(model, guide, elbo)
-        self._model: Any = config_enumerate(model) if isinstance(guide, Marginal) else model
+        self.enumerate_model = isinstance(guide, Marginal)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        model: Any = config_enumerate(self.model) if self.enumerate_model else self.model
         with local_parameters():
-            return self.elbo.differentiable_loss(self._model, self.guide, x, y)
+            return self.elbo.differentiable_loss(model, self.guide, x, y)
 
 
 def bound(

@@ -55,6 +55,8 @@ class FitProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is None and not self.bar.disable:
+            self.bar.update(self.task, completed=self.bar.tasks[0].total)
         self.bar.stop()
 
     def step(self, done: int, loss_sum: Any, part: float) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
-
 from pyroccam import data, inference
 from pyroccam.experiments import config as configs
 from pyroccam.experiments.cli import app
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
+from typer.testing import CliRunner
 
 SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
 
@@ -131,7 +130,8 @@ def test_kill_and_resume_end_in_the_same_numbers(tmp_path):
     call(*arguments, "--out", tmp_path / "whole")
     command = [sys.executable, "-m", "pyroccam.experiments.cli", *arguments]
     command += ["--out", str(tmp_path / "broken")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    process = subprocess.Popen(command, text=True, **pipes)
     deadline = time.monotonic() + 120
     while not (tmp_path / "broken/config.json").exists():
         assert time.monotonic() < deadline

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-from typer import Typer
-
 from pyroccam.experiments import head, images, spirals, uci
+from typer import Typer
+from typer.testing import CliRunner
 
 
 def call(script, *arguments):

@@ -21,12 +21,12 @@ _TOY = {"width": 20, "max_depth": 20}
 _TABLE = {"width": 50, "max_depth": 10}
 _NETWORK: dict[str, dict[str, Any]] = {
     "mlp": _TABLE,
-    "conv": {"width": 32, "inner": 16, "max_depth": 10, "pool": 4},
+    "conv": {"width": 16, "inner": 8, "max_depth": 10, "pool": 4},
     "resnet": {"variant": "resnet18"},
 }
 _FIT: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
-    "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 8},
+    "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }
 

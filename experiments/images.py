@@ -2,7 +2,7 @@
 
     python -m pyroccam.experiments.images --data mnist --data-root FOLDER
 
-The network is sized for two cores: D = 10 bottlenecks of 32/16 channels on 6 x 6 maps (the authors'
+The network is sized for two cores: D = 10 bottlenecks of 16/8 channels on 6 x 6 maps (the authors'
 have D = 50, 64/32 channels and 12 x 12 maps). Same optimiser, schedule, batches, epochs,
 validation rows and checkpoint rule for every contender. Learnt depth is run under two priors: the
 authors' decay, and one under which a block must earn 0.003 nats per image (``Cost``). A finished

@@ -89,7 +89,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "ldn-marginal",
-            "learnt depth by maximum marginal likelihood (collapses; for comparison)",
+            "learnt depth by maximum marginal likelihood, full batch (for comparison)",
             "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2006.08437",
             _marginal,
             dict(_PRIOR),

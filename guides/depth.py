@@ -107,7 +107,7 @@ class Marginal(LocalModule):
 
     :math:`\log \sum_d p(d) \prod_n p(y_n \mid x_n, d)`, by model-side enumeration over the full
     batch (Pyro cannot scale an enumerated site under a subsampled plate). Offered for comparison:
-    maximising it lets the depth that learns fastest take all the gradient, and it is known to
+    maximising it lets the depth that learns fastest take all the gradient, and it is reported to
     collapse onto depth 0 (Antoran et al. 2020, arXiv:2006.08437).
     """
 

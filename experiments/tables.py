@@ -1,0 +1,156 @@
+"""The README's results, printed as Markdown from the committed result files.
+
+python -m pyroccam.experiments.tables
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def main(
+    results: Annotated[Path, typer.Argument(help="Folder of the result files.")] = Path(
+        "experiments/results"
+    ),
+) -> None:
+    """Print the tables of spirals, head, images and UCI, as far as there are results."""
+    for title, section in (
+        ("Spirals", _spirals(results / "spirals")),
+        ("Head", _head(results / "head")),
+        ("Images", _images(results / "images")),
+        ("UCI", _uci(results / "uci")),
+    ):
+        lines = list(section)
+        if lines:
+            print(f"### {title}\n", *lines, "", sep="\n")
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _pm(m: dict[str, Any], digits: int = 4, scale: float = 1.0) -> str:
+    sd = "" if m["sd"] is None else f" ± {scale * m['sd']:.{digits}f}"
+    return f"{scale * m['mean']:.{digits}f}{sd}"
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(c) for c in cells) + " |"
+
+
+def _header(*cells: str) -> list[str]:
+    return [_row(*cells), _row(*["---"] * len(cells))]
+
+
+def _spirals(folder: Path) -> Iterable[str]:
+    files = [folder / f"{m}.json" for m in ("ldn", "ldn-gradient", "ldn-marginal")]
+    if not all(f.exists() for f in files):
+        return
+    yield from _header(
+        "method", "accuracy", "pruned", "NLL", "chosen depth", "by exact posterior",
+        "total variation to exact, largest", "pruned, times faster",
+    )  # fmt: skip
+    for file in files:
+        found = _read(file)
+        runs, spread = found["runs"], found["spread"]
+        s = [r["structure"] for r in runs]
+        distance = [x["tv_to_exact"] if x["tv_running"] is None else x["tv_running"] for x in s]
+        faster = [
+            r["pruned"]["seconds_per_batch_before"] / r["pruned"]["seconds_per_batch"] for r in runs
+        ]
+        yield _row(
+            file.stem,
+            _pm(spread["test"]["accuracy"]),
+            _pm(spread["pruned"]["accuracy"]),
+            _pm(spread["test"]["nll"], 3),
+            # of the estimate that trained the weights: q itself is the exact one in the end
+            ", ".join(str(x["depth_chosen_running"] or x["depth_chosen"]) for x in s),
+            ", ".join(str(x["depth_chosen_exact"]) for x in s),
+            f"{max(distance):.4f}" if file.stem != "ldn-marginal" else "q is the exact one",
+            f"{min(faster):.1f} to {max(faster):.1f}",
+        )
+        if "ddn" in spread:
+            yield _row(
+                "ddn at that depth", _pm(spread["ddn"]["accuracy"]), "",
+                _pm(spread["ddn"]["nll"], 3), "", "", "", "",
+            )  # fmt: skip
+
+
+def _head(folder: Path) -> Iterable[str]:
+    if not (folder / "head.json").exists():
+        return
+    yield from _header("statistics in the head", "largest gap over depths, nats")
+    for kind, m in _read(folder / "head.json")["summary"].items():
+        yield _row(kind, _pm(m["largest_gap"], 3))
+
+
+_NAMES = {
+    "ldn": "LDN, all depths",
+    "ldn-pruned": "LDN, pruned",
+    "ldn-single": "LDN, single exit",
+    "ldn-cost": "LDN, cost prior",
+    "ldn-cost-pruned": "LDN, cost prior, pruned",
+    "ldn-cost-single": "LDN, cost prior, single exit",
+}
+
+
+def _images(folder: Path) -> Iterable[str]:
+    for name in ("mnist", "fashion-mnist"):
+        if not (folder / f"{name}.json").exists():
+            continue
+        found = _read(folder / f"{name}.json")
+        yield from _header(
+            f"{name}, {found['seeds']} seeds", "error, %", "NLL", "ECE, %", "poster's ECE, %"
+        )
+        for contender, m in found["test"].items():
+            depth = contender.removeprefix("ddn-")
+            label = _NAMES.get(contender, f"fixed depth {depth}")
+            error = {"mean": 1 - m["accuracy"]["mean"], "sd": m["accuracy"]["sd"]}
+            yield _row(
+                label,
+                _pm(error, 2, 100),
+                _pm(m["nll"]),
+                _pm(m["ece"], 2, 100),
+                _pm(m["poster_ece"], 2, 100),
+            )
+        for kind, speed in found["speed_up"].items():
+            depths = ", ".join(map(str, found["depth_chosen"][kind]))
+            running = max(found["tv_running"][kind])
+            yield ""
+            yield (
+                f"{_NAMES[kind]}: depths {depths} of 10 chosen; pruned "
+                f"{_pm(speed['pruned_over_full'], 2)} times faster than all depths, single exit "
+                f"{_pm(speed['single_over_deepest'], 2)} times faster than the deepest fixed "
+                f"network; running estimate within {running:.2f} of the exact posterior."
+            )
+        yield ""
+
+
+def _uci(folder: Path) -> Iterable[str]:
+    if not (folder / "table.json").exists():
+        return
+    yield from _header(
+        "set (splits)", "NLL", "NLL, pruned", "NLL, fixed depth 10", "NLL, DUN published", "RMSE",
+        "RMSE, DUN published", "chosen depths",
+    )  # fmt: skip
+    for name, row in _read(folder / "table.json").items():
+        ours, dun = row["ours"], row["published_dun"]
+        yield _row(
+            f"{name} ({row['splits']})",
+            _pm(ours["ldn"]["nll"], 3),
+            _pm(ours["pruned"]["nll"], 3),
+            _pm(ours["ddn-deepest"]["nll"], 3),
+            f"{dun['nll']:.3f} ± {dun['nll_sd']:.3f}",
+            _pm(ours["ldn"]["rmse"], 3),
+            f"{dun['rmse']:.3f}",
+            ", ".join(map(str, row["depth_chosen"])),
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -53,7 +53,7 @@ class IncrementalPosterior:
             self.total = log_likelihood.double().sum(1)
             self.seen.fill_(True)
             return
-        self.total += (log_likelihood - self.table[:, rows]).double().sum(1)
+        self.total += (log_likelihood.double() - self.table[:, rows].double()).sum(1)
         self.table[:, rows] = log_likelihood
         self.seen[rows] = True
 

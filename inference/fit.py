@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyro
 import torch
 from torch import Tensor, nn
 
@@ -121,7 +120,10 @@ def fit(
         model.to(memory_format=torch.channels_last)
     guide.to(where)
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-        pyro.set_rng_seed(chosen.seed)
+        torch.default_generator.manual_seed(chosen.seed)  # only what is put back afterwards
+        if where.type == "cuda":
+            with torch.cuda.device(where):
+                torch.cuda.manual_seed(chosen.seed)
         trainer = Trainer(model, guide, data, chosen, out=folder)
         if resume:
             trainer.load()

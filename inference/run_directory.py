@@ -6,6 +6,7 @@ import csv
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import pickle
 import platform
@@ -63,7 +64,7 @@ def _replace(path: Path, write: Any, mode: str = "wb") -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write JSON atomically; a NaN becomes null, as JSON has none."""
+    """Write JSON atomically; NaN and infinity become null, as JSON has neither."""
     text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
     _replace(path, lambda f: f.write(text), "w")
 
@@ -75,7 +76,7 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, Tensor):
         return _plain(value.tolist())
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Path):
         return str(value)

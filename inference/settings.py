@@ -136,9 +136,12 @@ def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> to
     latents = [p for p in guide.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = []
     if weights:
-        groups.append({"params": weights, "lr": settings.lr, "weight_decay": settings.weight_decay})
+        decay = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+        groups.append({"params": weights, **decay, "scheduled": True})
     if latents:
-        groups.append({"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0})
+        groups.append(
+            {"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
+        )
     if not groups:
         raise ValueError(
             "Neither the model nor the guide has a parameter that requires a gradient."

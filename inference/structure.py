@@ -138,6 +138,11 @@ def pruned_weights(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -
         kept[-1] = probs[depth:].sum()
     elif rule != "proportional":
         raise ValueError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
+    elif not kept.sum() > 0:
+        raise ValueError(
+            f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
+            "use rule='tail_to_last', or cut deeper."
+        )
     return kept / kept.sum()
 
 

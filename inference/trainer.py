@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
 from ..guides.depth import CategoricalDepth, Marginal
-from ..models.depth import stacked_outputs
+from ..models.depth import LearntDepth, stacked_outputs
 from .closed_form import IncrementalPosterior
 from .elbo import bound, local_parameters
 from .interrupt import StopSignal
@@ -70,9 +74,8 @@ class Trainer:
         self._check_pair()
         self._seen: Tensor | None = None
         self.bound = bound(model, guide, self._observe if self.closed is not None else None)
-        if self.closed is not None:
-            guide.logits.requires_grad_(False)
-        self.optimizer = make_optimizer(settings, model, guide)
+        with self._still():
+            self.optimizer = make_optimizer(settings, model, guide)
         self.epoch = 0
         self.position = 0  # batches of this epoch that are done
         self.loss_sum: Any = 0.0
@@ -99,6 +102,17 @@ class Trainer:
             raise ValueError(
                 f"The model was made for {model.size} training rows, the data has {self.rows}: the "
                 "likelihood would be scaled wrongly. Build the model with data=<this data>."
+            )
+        if isinstance(guide, CategoricalDepth | Marginal) != isinstance(model, LearntDepth):
+            use = "CategoricalDepth" if isinstance(model, LearntDepth) else "Deterministic"
+            raise TypeError(
+                f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
+                f"together: use guides.{use}(model)."
+            )
+        if isinstance(guide, CategoricalDepth) and len(guide.logits) != model.max_depth + 1:
+            raise ValueError(
+                f"The guide has {len(guide.logits)} depths, the model {model.max_depth + 1}: make "
+                "it from this model, guides.CategoricalDepth(model)."
             )
         if isinstance(guide, CategoricalDepth) and guide.update == "closed":
             if settings.kl_warmup:
@@ -164,7 +178,9 @@ class Trainer:
         )
         progress = self.progress
         factor = learning_rate_factor(settings.schedule, progress)
-        self.optimizer.param_groups[0]["lr"] = settings.lr * factor
+        for group in self.optimizer.param_groups:
+            if group["scheduled"]:
+                group["lr"] = settings.lr * factor
         if settings.kl_warmup:
             self.bound.elbo.kl_weight = min(1.0, progress / settings.kl_warmup)
         loss = self.bound(x, y) / self.rows
@@ -223,6 +239,7 @@ class Trainer:
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
+        value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
         if self.best is None or value < self.best["value"]:
             self.best = {"value": value, "epoch": self.epoch, "running": running, **self.good}
             self.stale = 0
@@ -261,7 +278,9 @@ class Trainer:
         self.guide.train()
         last_saved = last_time = time.perf_counter()
         rehearsed = False
-        with StopSignal() as stop, _validation_off():
+        with StopSignal() as stop, self._still(), _validation_off(), warnings.catch_warnings():
+            # Pyro's warning of a NaN, which NonFiniteLoss explains.
+            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
             while not self.finished:
                 order = self._order()
                 for start, end in self.batches[self.position :]:
@@ -289,8 +308,18 @@ class Trainer:
         assert self.best is not None
         self._restore(self.best)
         self.model.eval()
-        if self.closed is not None:
-            self.guide.logits.requires_grad_(True)
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """No gradient for logits that move in closed form; put back however the run ends."""
+        if self.closed is None:
+            yield
+            return
+        self.closed.guide.logits.requires_grad_(False)
+        try:
+            yield
+        finally:
+            self.closed.guide.logits.requires_grad_(True)
 
     def _order(self) -> Tensor | None:
         """This epoch's order of the rows: a function of seed and epoch alone."""
@@ -325,13 +354,23 @@ class Trainer:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
-        data = fingerprint(self.data.x_train, self.data.y_train, self.data.x_val)
+        data = self.data
+        rows = fingerprint(data.x_train, data.y_train, data.x_val, data.y_val)
         shapes = {name: list(t.shape) for name, t in self.model.state_dict().items()}
-        return {"settings": vars(self.settings), "data": data, "shapes": shapes}
+        options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
+        prior = getattr(self.model, "log_prior", None)
+        return {
+            "settings": vars(self.settings),
+            "data": rows,
+            "shapes": shapes,
+            "guide": {"kind": type(self.guide).__name__, **options},
+            "prior": None if prior is None else prior.tolist(),
+        }
 
     def _save(self) -> float:
         if self.out is None:
             return time.perf_counter()
+        cuda = self.device.type == "cuda"
         state = {
             "format": 1,
             "identity": self._identity(),
@@ -339,7 +378,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "closed": None if self.closed is None else self.closed.state_dict(),
             "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
             "epoch": self.epoch,
             "position": self.position,
             "loss_sum": self.loss_sum,
@@ -373,8 +412,13 @@ class Trainer:
                 f"Cannot resume {self.out} with other settings ({'; '.join(changed)}). Use the "
                 "same, or another folder."
             )
-        for name, what in (("data", "training data"), ("shapes", "network")):
-            if mine[name] != theirs[name]:
+        for name, what in (
+            ("data", "training data"),
+            ("shapes", "network"),
+            ("guide", "guide"),
+            ("prior", "prior"),
+        ):
+            if mine[name] != theirs.get(name):
                 raise CheckpointError(
                     f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
                     "or another folder."
@@ -385,7 +429,7 @@ class Trainer:
             self.closed.load_state_dict(state["closed"])
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
         for name in ("epoch", "position", "loss_sum", "elapsed", "stale", "finished"):
             setattr(self, name, state[name])
         self.history, self.best, self.good = state["history"], state["best"], state["good"]
@@ -414,8 +458,10 @@ def _first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) 
 
 
 def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
-    guide_trace = poutine.trace(guide).get_trace(x, y)
-    model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(x, y)
+    # Enumerated, so that no depth is missed.
+    guide_trace = poutine.trace(poutine.enum(guide, first_available_dim=-2)).get_trace(x, y)
+    replayed = poutine.replay(config_enumerate(model), trace=guide_trace)
+    model_trace = poutine.trace(poutine.enum(replayed, first_available_dim=-2)).get_trace(x, y)
     for trace in (guide_trace, model_trace):
         trace.compute_log_prob()
         for name, site in trace.nodes.items():

@@ -135,9 +135,16 @@ def _replace(module: nn.Module, change: Callable[[nn.Module], nn.Module | None])
 
 def per_depth(module: nn.Module, depths: int) -> nn.Module:
     """Give every batch normalisation inside ``module`` statistics for each of ``depths`` depths."""
-    return _replace(
-        module, lambda m: DepthBatchNorm(m, depths) if isinstance(m, _BatchNorm) else None
-    )
+
+    def change(m: nn.Module) -> nn.Module | None:
+        if isinstance(m, DepthBatchNorm) and m.depths != depths:
+            raise ValueError(
+                f"This module is in a stack of {m.depths} depths already, and keeps statistics for "
+                f"each of them: give the stack of {depths} depths a copy.deepcopy of the original."
+            )
+        return DepthBatchNorm(m, depths) if isinstance(m, _BatchNorm) else None
+
+    return _replace(module, change)
 
 
 def select_depths(module: nn.Module, depths: Sequence[int]) -> nn.Module:

@@ -121,16 +121,18 @@ def load(folder: str | Path, stack: DepthStack | None = None) -> PrunedNetwork:
             raise ValueError(f"format {description.get('format')!r}, expected 1")
         depth, outputs = int(description["depth"]), int(description["outputs"])
         form, task = description["form"], description["task"]
+        if form not in ("marginal", "single") or task not in ("classification", "regression"):
+            raise ValueError(f"form {form!r} and task {task!r}")
         recipe = description["stack"]
-    except (ValueError, KeyError, AttributeError) as error:
+        if stack is None and recipe is not None:
+            stack = networks.build(recipe)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / 'description.json'} cannot be read: {error!r}.") from error
     if stack is None:
-        if recipe is None:
-            raise ValueError(
-                f"{folder} holds a network of one's own, which its description cannot rebuild. "
-                "Pass load(folder, stack=...) with the DepthStack as it was built before training."
-            )
-        stack = networks.build(recipe)
+        raise ValueError(
+            f"{folder} holds a network of one's own, which its description cannot rebuild. "
+            "Pass load(folder, stack=...) with the DepthStack as it was built before training."
+        )
     likelihood = Classification(outputs) if task == "classification" else Regression(outputs)
     weights = None if form == "single" else torch.full((depth + 1,), 1.0 / (depth + 1))
     net = PrunedNetwork(stack, depth, weights, likelihood)

@@ -1,0 +1,338 @@
+import inspect
+import itertools
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyroccam import guides, inference, models
+from torch import nn
+
+
+class Data:
+    def __init__(self, N, task="classification", outputs=3):
+        self.N, self.task, self.outputs, self.input_shape = N, task, outputs, (2,)
+
+
+@pytest.fixture(autouse=True)
+def clean_store():
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def pair(D=3, N=12, task="classification", dtype=torch.float64, **options):
+    torch.manual_seed(5)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(D)]
+    model = models.LearntDepth(nn.Linear(2, 4), blocks, nn.Linear(4, 3), data=Data(N, task))
+    model = model.to(dtype)
+    model.log_prior = model.log_prior.log_softmax(0)  # made in float32: normalise in float64
+    guide = guides.CategoricalDepth(model, **options).to(dtype)
+    with torch.no_grad():
+        guide.logits.copy_(torch.randn(D + 1))
+    x = torch.randn(N, 2, dtype=dtype)
+    y = torch.arange(N) % 3 if task == "classification" else torch.randn(N, 3, dtype=dtype)
+    return model, guide, x, y
+
+
+def brute_force(model, guide, x, y):
+    """``Σ_d q_d (N / B Σ_n log p(y_n | x_n, d)) - Σ_d q_d log(q_d / p_d)``, depth by depth."""
+    q = torch.exp(guide.logits) / torch.exp(guide.logits).sum()
+    total = 0.0
+    for d in range(len(q)):
+        a = model.stack.stem(x)
+        for block in list(model.stack.blocks)[:d]:
+            a = block(a)
+        out = model.stack.head(a)
+        if model.likelihood.task == "classification":
+            ll = -nn.functional.cross_entropy(out, y, reduction="sum")
+        else:
+            ll = torch.distributions.Normal(out, model.likelihood.scale).log_prob(y).sum()
+        total = total + q[d] * (ll * model.size / len(x) + model.log_prior[d] - q[d].log())
+    return total
+
+
+# -- the bound --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("rows", [12, 5])
+def test_elbo_equals_the_sum_over_depths(task, rows):
+    model, guide, x, y = pair(task=task)
+    x, y = x[:rows], y[:rows]
+    expected = brute_force(model, guide, x, y)
+    plain = TraceEnum_ELBO(max_plate_nesting=1).loss(model, guide, x, y)
+    assert -plain == pytest.approx(float(expected.detach()), rel=1e-10)
+    ours = inference.bound(model, guide)(x, y)
+    torch.testing.assert_close(-ours, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_gradients_of_the_elbo(task):
+    model, guide, x, y = pair(task=task)
+    x, y = x[:5], y[:5]
+    loss = inference.bound(model, guide)(x, y)
+    weights = list(model.parameters())
+    found = torch.autograd.grad(-loss, [guide.logits, *weights])
+    # By hand: with f_d = N/B Σ log p + log p_d - log q_d, dELBO/dlogit_k = q_k (f_k - Σ q_d f_d).
+    q = guide.probs
+    f = model.log_likelihood(x, y).sum(1).detach() * 12 / 5 + model.log_prior - q.log()
+    by_hand = q * (f - (q * f).sum())
+    torch.testing.assert_close(found[0], by_hand, rtol=1e-9, atol=1e-10)
+    assert by_hand.abs().max() > 0.1
+    expected = torch.autograd.grad(brute_force(model, guide, x, y), weights)
+    for g, e in zip(found[1:], expected, strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-9, atol=1e-10)
+    for k in range(4):  # and by finite differences, which know no calculus
+        step = torch.zeros(4, dtype=torch.float64)
+        step[k] = 1e-5
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                guide.logits += sign * step
+                values.append(float(brute_force(model, guide, x, y)))
+                guide.logits -= sign * step
+        assert float(found[0][k]) == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_minibatch_losses_average_to_the_full_loss(size):
+    model, guide, x, y = pair()
+    bound = inference.bound(model.eval(), guide)
+    full = bound(x, y).item()
+    order = torch.randperm(12)
+    parts = [bound(x[rows], y[rows]).item() for rows in order.split(size)]
+    assert sum(parts) / len(parts) == pytest.approx(full, rel=1e-12)
+    assert max(parts) - min(parts) > 1e-3  # they do differ from one another
+
+
+def test_minibatch_gradients_average_to_the_full_gradient():
+    model, guide, x, y = pair()
+    bound = inference.bound(model.eval(), guide)
+    everything = [guide.logits, *model.parameters()]
+    full = torch.autograd.grad(bound(x, y), everything)
+    parts = [
+        torch.autograd.grad(bound(x[rows], y[rows]), everything)
+        for rows in torch.arange(12).split(3)
+    ]
+    for i, whole in enumerate(full):
+        mean = sum(part[i] for part in parts) / 4
+        torch.testing.assert_close(mean, whole, rtol=1e-10, atol=1e-11)
+
+
+def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
+    model, guide, x, y = pair()
+    log_joint = model.log_likelihood(x, y).sum(1).detach() + model.log_prior
+    evidence = float(torch.logsumexp(log_joint, 0))
+    assert -inference.bound(model, guide)(x, y).item() < evidence - 1e-3
+    with torch.no_grad():
+        guide.logits.copy_(log_joint)
+    assert -inference.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
+
+
+@pytest.mark.parametrize("particles", [2, 4])
+def test_enumeration_and_vectorised_particles_together(particles):
+    model, guide, x, y = pair()
+    elbo = TraceEnum_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=1)
+    expected = float(brute_force(model, guide, x, y).detach())
+    assert -elbo.loss(model, guide, x, y) == pytest.approx(expected, rel=1e-10)
+
+
+# -- the pair ---------------------------------------------------------------------------------
+
+
+def latents(fn, *args):
+    trace = poutine.trace(fn).get_trace(*args)
+    return {
+        name
+        for name in trace.stochastic_nodes
+        if not poutine.util.site_is_subsample(trace.nodes[name])
+    }
+
+
+def test_model_and_guide_agree_in_signature_and_latent_sites():
+    model, guide, x, y = pair()
+    assert (
+        inspect.signature(model.forward).parameters == inspect.signature(guide.forward).parameters
+    )
+    assert latents(model, x, y) == latents(guide, x, y) == {"depth"}
+    fixed = model.at_depth(1)
+    empty = guides.Deterministic(fixed)
+    assert latents(fixed, x, y) == latents(empty, x, y) == set()
+    marginal = guides.Marginal(model)
+    assert latents(marginal, x, y) == set()
+    for other in (empty, marginal):
+        assert [*inspect.signature(other.forward).parameters] == ["x", "y"]
+
+
+def test_a_fresh_guide_is_uniform():
+    model, _, _, _ = pair(D=4)
+    guide = guides.CategoricalDepth(model)
+    assert guide.probs.tolist() == pytest.approx([0.2] * 5)
+    assert not guide.probs.requires_grad
+
+
+def test_guides_refuse_models_they_do_not_cover():
+    model, _, _, _ = pair()
+    with pytest.raises(TypeError, match="site 'depth'.*FixedDepth has none.*guides.Deterministic"):
+        guides.CategoricalDepth(model.at_depth(0))
+    with pytest.raises(TypeError, match="FixedDepth has none"):
+        guides.Marginal(model.at_depth(0))
+    with pytest.raises(TypeError, match="latent site 'depth'.*guides.CategoricalDepth"):
+        guides.Deterministic(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"update": "newton"}, "'closed' or 'gradient', got 'newton'"),
+        ({"hold": 1.0}, r"hold must be in \[0, 1\).*got hold=1.0"),
+        ({"hold": -0.1}, "got hold=-0.1"),
+        ({"rate": 0.0}, r"rate in \(0, 1\].*rate=0.0"),
+        ({"rate": 1.5}, "rate=1.5"),
+    ],
+)
+def test_guide_options_are_checked(options, message):
+    model, _, _, _ = pair()
+    with pytest.raises(ValueError, match=message):
+        guides.CategoricalDepth(model, **options)
+
+
+# -- the pair without the rest of the library -------------------------------------------------
+
+
+def blobs(N=60):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(N) % 3
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
+    return centres[y] + 0.3 * torch.randn(N, 2, generator=generator), y
+
+
+@pytest.mark.parametrize("network", ["own", "mlp"])
+def test_trains_under_plain_svi_in_pyros_default_mode(network):
+    assert pyro.settings.get("module_local_params") is False
+    x, y = blobs()
+    torch.manual_seed(1)
+    if network == "own":
+        blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)]
+        model = models.LearntDepth(nn.Linear(2, 4), blocks, nn.Linear(4, 3), data=Data(60))
+    else:
+        model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2)
+    guide = guides.CategoricalDepth(model)
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), TraceEnum_ELBO(max_plate_nesting=1))
+    losses = [svi.step(x, y) for _ in range(60)]
+    assert losses[-1] < 0.3 * losses[0]
+    still = [k for k, v in model.named_parameters() if torch.equal(v, before[k])]
+    assert not still
+    assert guide.logits.detach().std() > 1e-3
+    names = set(pyro.get_param_store().keys())
+    assert "logits" in names
+    assert len(names) == len(before) + 1
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_fixed_depth_trains_under_plain_svi(depth):
+    x, y = blobs()
+    torch.manual_seed(1)
+    model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2).at_depth(depth)
+    svi = SVI(model, guides.Deterministic(model), pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
+    losses = [svi.step(x, y) for _ in range(60)]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("local_when_made", [False, True])
+def test_module_local_training_leaves_the_store_empty(local_when_made):
+    x, y = blobs()
+    torch.manual_seed(1)
+    with pyro.settings.context(module_local_params=local_when_made):
+        model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2)
+        guide = guides.CategoricalDepth(model)
+    with pyro.settings.context(module_local_params=True):
+        loss = TraceEnum_ELBO(max_plate_nesting=1)(model, guide)
+        everything = {*loss.parameters()}
+        assert {guide.logits, *model.parameters()} == everything
+        optimizer = torch.optim.Adam(loss.parameters(), lr=0.03)
+        losses = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            value = loss(x, y)
+            value.backward()
+            optimizer.step()
+            losses.append(float(value.detach()))
+    assert losses[-1] < 0.3 * losses[0]
+    assert len(pyro.get_param_store()) == 0
+
+
+def test_our_bound_leaves_the_store_and_the_setting_alone():
+    model, guide, x, y = pair()
+    assert pyro.settings.get("module_local_params") is False
+    inference.bound(model, guide)(x, y).backward()
+    assert guide.logits.grad is not None
+    assert len(pyro.get_param_store()) == 0
+    assert pyro.settings.get("module_local_params") is False
+
+
+# -- the marginal likelihood ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_marginal_loss_is_the_evidence(task):
+    model, _, x, y = pair(task=task, N=6)
+    guide = guides.Marginal(model)
+    total = 0.0  # products of probabilities, not sums of logarithms
+    table = model.log_likelihood(x, y).detach().exp()
+    for d in range(4):
+        total += math.exp(float(model.log_prior[d])) * math.prod(table[d].tolist())
+    loss = inference.bound(model, guide)(x, y)
+    assert loss.item() == pytest.approx(-math.log(total), rel=1e-9)
+    plain = TraceEnum_ELBO(max_plate_nesting=1).loss(config_enumerate(model), guide, x, y)
+    assert plain == pytest.approx(-math.log(total), rel=1e-9)
+    log_joint = model.log_likelihood(x, y).sum(1) + model.log_prior
+    weights = list(model.parameters())
+    found = torch.autograd.grad(-loss, weights)
+    expected = torch.autograd.grad(torch.logsumexp(log_joint, 0), weights)
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-8, atol=1e-10)
+
+
+def test_marginal_refuses_minibatches():
+    model, _, x, y = pair()
+    guide = guides.Marginal(model)
+    with pytest.raises(ValueError, match="share a common poutine.scale"):
+        inference.bound(model, guide)(x[:5], y[:5])
+
+
+# -- the weight of the KL ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("beta", "rows"), [*itertools.product([0.0, 0.3, 1.0], [12, 4])])
+def test_kl_weight_scales_the_kl_and_nothing_else(beta, rows):
+    model, guide, x, y = pair()
+    x, y = x[:rows], y[:rows]
+    q = guide.logits.softmax(0)
+    ll = model.log_likelihood(x, y).sum(1) * 12 / rows
+    kl = (q * (q.log() - model.log_prior)).sum()
+    assert kl > 0.05
+    expected = -(q * ll).sum() + beta * kl
+    bound = inference.bound(model, guide)
+    bound.elbo.kl_weight = beta
+    found = bound(x, y)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    everything = [guide.logits, *model.parameters()]
+    got = torch.autograd.grad(found, everything)
+    for g, e in zip(got, torch.autograd.grad(expected, everything), strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-8, atol=1e-10)
+
+
+def test_observer_sees_the_unscaled_log_likelihood_by_depth():
+    model, guide, x, y = pair()
+    seen = []
+    bound = inference.bound(
+        model, guide, lambda trace: seen.append(trace.nodes["y"]["unscaled_log_prob"])
+    )
+    bound(x[:5], y[:5])
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0], model.log_likelihood(x[:5], y[:5]))

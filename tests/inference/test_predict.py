@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference.predict import (
+    depth_weights,
+    evaluate_outputs,
+    evaluate_pruned,
+    evaluating,
+    mixture_log_probs,
+    nll_by_depth,
+    outputs_by_depth,
+)
+from pyroccam.models.pruned import PrunedNetwork
+
+
+def table(task="classification"):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=generator)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long() if task == "classification" else 3 * x + 1
+    return Dataset.from_tensors(x[:40], y[:40], x[40:], y[40:])
+
+
+def model_of(data):
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(data, width=5, max_depth=3)
+    for _ in range(3):
+        model.stack.outputs(torch.randn(9, 2) * 2)
+    return model
+
+
+def test_outputs_by_depth_stream_in_evaluation_mode():
+    data = table()
+    model = model_of(data).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    whole = outputs_by_depth(model, data.x_test)
+    assert whole.shape == (4, 20, 3)
+    assert not whole.requires_grad
+    torch.testing.assert_close(outputs_by_depth(model, data.x_test, batch_size=7), whole)
+    assert model.training
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    torch.testing.assert_close(outputs_by_depth(model.at_depth(2), data.x_test)[0], whole[2])
+    net = PrunedNetwork(model.stack, 1, torch.tensor([0.5, 0.5]), model.likelihood)
+    torch.testing.assert_close(outputs_by_depth(net, data.x_test), whole[:2])
+
+
+def test_evaluating_puts_the_mode_back_after_an_error():
+    module = torch.nn.Linear(1, 1)
+
+    def fail():
+        with evaluating(module):
+            assert not module.training
+            assert not torch.is_grad_enabled()
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
+    assert module.training
+    assert torch.is_grad_enabled()
+
+
+def test_depth_weights_of_every_kind_of_pair():
+    data = table()
+    model = model_of(data)
+    guide = guides.CategoricalDepth(model)
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]).log())
+    torch.testing.assert_close(depth_weights(model, guide), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    fixed = model.at_depth(1)
+    assert depth_weights(fixed, guides.Deterministic(fixed)).tolist() == [1.0]
+    marginal = guides.Marginal(model)
+    expected = inference.exact_depth_posterior(model, data)
+    torch.testing.assert_close(depth_weights(model, marginal, data), expected.float())
+    with pytest.raises(ValueError, match=r"Marginal holds no q\(d\): pass the data"):
+        depth_weights(model, marginal)
+
+
+def test_mixtures_average_probabilities_not_logits():
+    outputs = torch.tensor([[[0.0, math.log(3)]], [[math.log(9), 0.0]]])
+    got = mixture_log_probs(outputs, torch.tensor([0.25, 0.75])).exp()
+    assert got[0].tolist() == pytest.approx([0.25 * 0.25 + 0.75 * 0.9, 0.25 * 0.75 + 0.75 * 0.1])
+    alone = mixture_log_probs(outputs, torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(alone.exp(), torch.tensor([[0.9, 0.1]]))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_metrics_of_the_mixture_and_of_the_pruned_network_agree(task):
+    data = table(task)
+    model = model_of(data)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    outputs = outputs_by_depth(model, data.x_test)
+    scores = evaluate_outputs(outputs, weights, model.likelihood, data.y_test, data.y_std)
+    log_p = model.likelihood.log_predictive(outputs, weights.log(), data.y_test)
+    # densities are of targets in original units: the change of units adds log of the scales
+    units = float(data.y_std.log().sum()) if task == "regression" else 0.0
+    assert scores["nll"] == pytest.approx(-float(log_p.detach().mean()) + units, abs=1e-5)
+    net = PrunedNetwork(model.stack, 3, weights, model.likelihood)
+    pruned = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
+    assert pruned == pytest.approx(scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_nll_by_depth(task):
+    data = table(task)
+    model = model_of(data).eval()
+    got = nll_by_depth(outputs_by_depth(model, data.x_test), model.likelihood, data.y_test)
+    with torch.no_grad():
+        expected = -model.log_likelihood(data.x_test, data.y_test).mean(1)
+    assert got == pytest.approx(expected.tolist(), abs=1e-5)

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.prune import count_parameters, full_network
+
+
+@pytest.fixture(scope="module")
+def found():
+    torch.manual_seed(0)
+    rows = data.load("spirals")
+    model = models.LearntDepth.mlp(rows, width=6, max_depth=4)
+    guide = guides.CategoricalDepth(model)
+    return inference.fit(model, guide, rows, epochs=20, progress=False, device="cpu", lr=0.02)
+
+
+@pytest.mark.parametrize("rule", ["tail_to_last", "proportional"])
+@pytest.mark.parametrize("depth", [0, 2, 4])
+def test_marginal_form_weighs_the_first_exits(found, depth, rule):
+    net = inference.prune(found, depth=depth, rule=rule)
+    q = found.structure.depth_probs
+    w = q[: depth + 1].clone()
+    if rule == "tail_to_last":
+        w[-1] += q[depth + 1 :].sum()
+    else:
+        w /= w.sum()
+    with torch.no_grad():
+        exits = found.model.stack.outputs(found.data.x_test)[: depth + 1].softmax(-1)
+        expected = (w.float()[:, None, None] * exits).sum(0)
+        torch.testing.assert_close(net(found.data.x_test).exp(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_single_form_and_the_default_depth(found):
+    net = inference.prune(found, form="single")
+    assert net.depth == found.structure.depth_chosen
+    deeper = inference.prune(found, form="single", depth=3)
+    with torch.no_grad():
+        expected = found.model.stack.outputs(found.data.x_test)[3].log_softmax(-1)
+        torch.testing.assert_close(deeper(found.data.x_test), expected, rtol=1e-4, atol=1e-5)
+    block = 6 * 6 + 6 + 12
+    assert count_parameters(deeper) == (2 * 6 + 6) + 3 * block + (6 * 2 + 2)
+
+
+def test_the_full_network_predicts_as_the_fit_does(found):
+    net = full_network(found)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            net(found.data.x_test), found.predict(found.data.x_test), rtol=1e-4, atol=1e-5
+        )
+    assert count_parameters(net) == count_parameters(found.model)
+
+
+def test_errors(found):
+    with pytest.raises(ValueError, match="'marginal' or 'single', got 'half'"):
+        inference.prune(found, form="half")
+    with pytest.raises(ValueError, match=r"depth 5 is outside 0 \.\.\. 4"):
+        inference.prune(found, depth=5)
+    fixed = found.model.at_depth(1)
+    fixed_fit = inference.fit(
+        fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False, device="cpu"
+    )
+    with pytest.raises(TypeError, match="got one of FixedDepth, whose depth is fixed already"):
+        inference.prune(fixed_fit)
+
+
+def test_cutting_makes_it_faster():
+    torch.manual_seed(0)
+    rows = data.load("spirals")
+    model = models.LearntDepth.mlp(rows, width=50, max_depth=30)
+    nets = {"full": model.stack.eval(), "cut": model.stack.truncated(2)}
+    seconds = inference.seconds_per_batch(nets, rows.x_test[:200], rounds=5, least_seconds=1e-3)
+    assert seconds["cut"] < 0.5 * seconds["full"]  # 3 blocks of 31: a tenth is expected

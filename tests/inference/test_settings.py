@@ -1,0 +1,104 @@
+import itertools
+import math
+
+import pytest
+import torch
+from pyroccam import inference
+from pyroccam.inference.settings import Settings, learning_rate_factor, make_optimizer, unknown_name
+from torch import nn
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("epochs", 0, "epochs must be None or a whole number of at least 1, got 0"),
+        ("epochs", 1.5, "epochs must be None or a whole number"),
+        ("steps", 0, "steps must be a whole number of at least 1, got 0"),
+        ("steps", True, "steps must be a whole number"),
+        ("batch_size", -1, "batch_size must be a whole number of at least 1, got -1"),
+        ("evaluations", 0, "evaluations must be"),
+        ("patience", 0, "patience must be None or"),
+        ("optimizer", "lion", "optimizer must be 'adamw', 'adam' or 'sgd', got 'lion'"),
+        ("schedule", "step", "schedule must be 'cosine', 'onecycle' or 'constant', got 'step'"),
+        ("lr", 0.0, "lr must be positive and finite, got 0.0"),
+        ("lr", math.inf, "lr must be positive and finite"),
+        ("lr", math.nan, "lr must be positive and finite"),
+        ("guide_lr", -1.0, "guide_lr must be positive"),
+        ("weight_decay", -0.1, "weight_decay must be at least 0"),
+        ("weight_decay", math.nan, "weight_decay must be at least 0"),
+        ("kl_warmup", 1.0, r"kl_warmup must be a fraction in \[0, 1\)"),
+        ("clip_norm", 0.0, "clip_norm must be None or positive"),
+        ("seed", -1, "seed must be a whole number of at least 0"),
+    ],
+)
+def test_every_setting_is_checked(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**{name: value})
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(TypeError, match="Unknown fit setting 'bacth_size'.*mean 'batch_size'"):
+        inference.Settings.of({"bacth_size": 3})
+    assert "Did you mean" not in unknown_name("thing", "zzz", ["a"])
+    assert Settings.of({"lr": 0.5}).lr == 0.5
+    assert Settings.names()[0] == "epochs"
+
+
+def test_number_of_epochs():
+    assert Settings(epochs=7).epochs_for(10**6) == 7
+    few = Settings(steps=100, batch_size=10)
+    assert few.steps_per_epoch(95) == 10
+    assert few.epochs_for(95) == 10
+    assert few.epochs_for(20) == 50
+    assert few.epochs_for(10**6) == 10  # at least ten
+    assert Settings(steps=101, batch_size=512).epochs_for(3) == 101
+
+
+def test_cosine_falls_from_one_to_zero():
+    factor = [learning_rate_factor("cosine", p / 8) for p in range(8)]
+    assert factor[0] == 1.0
+    assert factor[4] == pytest.approx(0.5)
+    assert factor == sorted(factor, reverse=True)
+    assert learning_rate_factor("cosine", 1.0) == pytest.approx(0.0, abs=1e-12)
+    for k, f in enumerate(factor):
+        assert f == pytest.approx(math.cos(math.pi * k / 16) ** 2)  # half-angle form
+
+
+def test_onecycle_rises_for_a_tenth_then_falls_without_a_jump():
+    f = [learning_rate_factor("onecycle", p / 1000) for p in range(1001)]
+    assert f[0] == pytest.approx(0.04)
+    assert max(range(1001), key=f.__getitem__) == 100
+    assert f[100] == pytest.approx(1.0)
+    assert f[1000] == pytest.approx(0.0, abs=1e-12)
+    assert f[550] == pytest.approx(0.5)
+    assert max(abs(a - b) for a, b in itertools.pairwise(f)) < 0.0097
+
+
+def test_constant():
+    assert {learning_rate_factor("constant", p / 9) for p in range(9)} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
+)
+def test_the_guide_has_a_rate_of_its_own_and_no_weight_decay(name, kind):
+    model, guide = nn.Linear(2, 2), nn.Linear(3, 1)
+    settings = Settings(optimizer=name, lr=0.5, guide_lr=0.25, weight_decay=0.125)
+    optimizer = make_optimizer(settings, model, guide)
+    assert type(optimizer) is kind
+    weights, latents = optimizer.param_groups
+    assert (weights["lr"], weights["weight_decay"]) == (0.5, 0.125)
+    assert (latents["lr"], latents["weight_decay"]) == (0.25, 0.0)
+    assert weights["params"] == list(model.parameters())
+    assert latents["params"] == list(guide.parameters())
+
+
+def test_frozen_parameters_are_left_out():
+    model, guide = nn.Linear(2, 2), nn.Identity()
+    model.bias.requires_grad_(False)
+    (group,) = make_optimizer(Settings(), model, guide).param_groups
+    assert group["params"] == [model.weight]
+    model.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="Neither the model nor the guide has a parameter"):
+        make_optimizer(Settings(), model, guide)

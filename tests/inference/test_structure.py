@@ -1,0 +1,195 @@
+import json
+import math
+
+import pytest
+import torch
+from pyroccam import inference, models
+from pyroccam.inference.structure import Structure, log_likelihood_by_depth
+from torch import nn
+
+
+class Data:
+    """Random rows in float64, as far as the exact posterior needs them."""
+
+    N, task, outputs, input_shape = 17, "classification", 3, (2,)
+
+    def __init__(self):
+        self.rows = {
+            "train": (torch.randn(17, 2, dtype=torch.float64), torch.arange(17) % 3),
+            "val": (torch.randn(5, 2, dtype=torch.float64), torch.arange(5) % 3),
+        }
+
+    def split(self, name):
+        return self.rows[name]
+
+
+def normalised():
+    """A model with batch normalisation in blocks and head, running statistics not 0 and 1."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()) for _ in range(3)]
+    head = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    data = Data()
+    model = models.LearntDepth(nn.Linear(2, 4), blocks, head, data=data).double()
+    for _ in range(4):
+        model.stack.outputs(2 * torch.randn(9, 2, dtype=torch.float64) + 1)
+    return model, data
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 17, 1000])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_exact_posterior_equals_brute_force(batch_size, training, split):
+    model, data = normalised()
+    x, y = data.split(split)
+    joint = []
+    for d in range(4):
+        net = model.stack.at(d).eval()
+        p = float(model.log_prior[d].double().exp())
+        for n in range(len(x)):  # one row at a time, as probabilities
+            p *= float(net(x[n : n + 1]).detach().softmax(-1)[0, y[n]])
+        joint.append(p)
+    model.train(training)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    got = inference.exact_depth_posterior(model, data, split=split, batch_size=batch_size)
+    assert got.dtype == torch.float64
+    assert not got.requires_grad
+    expected = torch.tensor([j / sum(joint) for j in joint], dtype=torch.float64)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)
+    assert all(m.training is training for m in model.modules())
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+def test_the_mode_is_put_back_after_an_error():
+    model, data = normalised()
+    data.rows["train"] = (torch.zeros(3, 99, dtype=torch.float64), torch.zeros(3).long())
+    model.train()
+    with pytest.raises(RuntimeError):
+        inference.exact_depth_posterior(model, data)
+    assert model.training
+
+
+def test_exact_posterior_of_many_rows_does_not_underflow():
+    """Its joint probabilities are below the smallest float64, but their ratios are known."""
+    model, data = normalised()
+    for p in model.stack.head[1].parameters():
+        nn.init.zeros_(p)
+    data.rows["train"] = (torch.randn(5000, 2, dtype=torch.float64), torch.zeros(5000).long())
+    # every depth says 1/3: joint p(d) / 3^5000, posterior the prior
+    got = inference.exact_depth_posterior(model, data)
+    torch.testing.assert_close(got, model.log_prior.double().softmax(0), rtol=1e-9, atol=0)
+    assert (1 / 3) ** 5000 == 0.0
+
+
+def test_no_rows_is_an_error():
+    model, _ = normalised()
+    with pytest.raises(ValueError, match="no observations: x has 0 rows"):
+        log_likelihood_by_depth(model, torch.zeros(0, 2), torch.zeros(0).long())
+
+
+# -- choosing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("probs", "threshold", "depth"),
+    [
+        ([0.25, 0.5, 0.25], 0.5, 0),  # exactly at the threshold: >=, not >
+        ([0.25, 0.5, 0.25], 0.51, 1),
+        ([0.1, 0.39, 0.4, 0.11], 0.95, 1),
+        ([0.1, 0.37, 0.4, 0.13], 0.95, 2),
+        ([0.5, 0.5], 1.0, 0),
+        ([0.0, 0.0, 1.0], 0.95, 2),
+        ([1.0], 0.95, 0),
+    ],
+)
+def test_choose_depth(probs, threshold, depth):
+    assert inference.choose_depth(torch.tensor(probs), threshold) == depth
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, math.nan])
+def test_choose_depth_refuses_a_threshold(threshold):
+    with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\]"):
+        inference.choose_depth(torch.tensor([1.0]), threshold)
+
+
+@pytest.mark.parametrize(
+    ("probs", "depth"),
+    [([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2)],
+)
+def test_rounded_mean(probs, depth):
+    assert inference.rounded_mean(torch.tensor(probs)) == depth
+
+
+def test_total_variation():
+    p, q = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.5, 0.3, 0.2])
+    # the largest difference that any event shows, over all eight events
+    events = [[bool(i & 1 << k) for k in range(3)] for i in range(8)]
+    largest = max(abs(float(p[e].sum() - q[e].sum())) for e in map(torch.tensor, events))
+    assert inference.total_variation(p, q) == pytest.approx(largest, abs=1e-7)
+    assert inference.total_variation(p, p) == 0.0
+    assert inference.total_variation(torch.tensor([1.0, 0]), torch.tensor([0, 1.0])) == 1.0
+
+
+# -- the tail ---------------------------------------------------------------------------------
+
+Q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+
+
+def test_tail_to_last_gives_the_deepest_all_that_is_cut_off():
+    assert inference.pruned_weights(Q, 1).tolist() == pytest.approx([0.1, 0.9])
+    assert inference.pruned_weights(Q, 0).tolist() == pytest.approx([1.0])
+    assert inference.pruned_weights(Q, 3).tolist() == pytest.approx(Q.tolist())
+
+
+def test_proportional_conditions_on_the_depths_that_are_left():
+    assert inference.pruned_weights(Q, 1, "proportional").tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert inference.pruned_weights(Q, 2, "proportional").tolist() == pytest.approx(
+        [1 / 6, 1 / 3, 1 / 2]
+    )
+
+
+def test_pruned_weights_leave_q_alone_and_sum_to_one():
+    before = Q.clone()
+    for rule in ("tail_to_last", "proportional"):
+        for depth in range(4):
+            w = inference.pruned_weights(Q, depth, rule)
+            assert w.shape == (depth + 1,)
+            assert float(w.sum()) == pytest.approx(1.0, abs=1e-12)
+    assert torch.equal(Q, before)
+
+
+def test_pruned_weights_errors():
+    for depth in (-1, 4):
+        with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 3"):
+            inference.pruned_weights(Q, depth)
+    with pytest.raises(ValueError, match="'tail_to_last' or 'proportional', got 'drop'"):
+        inference.pruned_weights(Q, 1, "drop")
+    nothing = torch.tensor([0.0, 0.0, 1.0])
+    with pytest.raises(ValueError, match=r"no mass to the depths 0 \.\.\. 1.*tail_to_last"):
+        inference.pruned_weights(nothing, 1, "proportional")
+    assert inference.pruned_weights(nothing, 1).tolist() == [0.0, 1.0]
+
+
+# -- the summary ------------------------------------------------------------------------------
+
+
+def test_structure_summarises_q_beside_the_exact_posterior():
+    exact = torch.tensor([0.7, 0.1, 0.1, 0.1])
+    running = torch.tensor([0.25, 0.25, 0.25, 0.25])
+    s = Structure.from_probs(Q, exact, running=running)
+    assert (s.depth_chosen, s.depth_chosen_exact, s.depth_chosen_running) == (3, 0, 0)
+    assert s.depth_expected == pytest.approx(0.2 + 0.6 + 1.2)
+    assert s.depth_rounded_mean == 2
+    assert s.tv_to_exact == pytest.approx(0.6)
+    assert s.tv_running == pytest.approx(0.45)
+    assert s.threshold == 0.95
+    again = json.loads(json.dumps(s.to_json()))
+    assert again["depth_probs"] == Q.tolist()
+    assert again["depth_chosen"] == 3
+    text = str(s)
+    assert "depth 3 of 3" in text
+    assert "exact posterior: depth 0, total variation 0.600" in text
+    without = Structure.from_probs(Q, exact, threshold=0.7)
+    assert without.depth_chosen == 2
+    assert without.running_depth_probs is None
+    assert without.tv_running is None

@@ -1,0 +1,206 @@
+import copy
+
+import pyro
+import pytest
+import torch
+from pyro.infer import Predictive, Trace_ELBO
+from pyroccam import guides, models
+from pyroccam.models.depth import stacked_outputs
+from torch import nn
+
+
+class Data:
+    """What a model needs to know of a data set."""
+
+    def __init__(self, N, task="classification", outputs=3, input_shape=(2,)):
+        self.N, self.task, self.outputs, self.input_shape = N, task, outputs, input_shape
+
+
+def smooth(D=3, task="classification", outputs=3, N=8, dtype=torch.float64, prior=None):
+    """A stack without batch statistics, its data."""
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(D)]
+    model = models.LearntDepth(
+        nn.Linear(2, 4), blocks, nn.Linear(4, outputs), data=Data(N, task, outputs), prior=prior
+    ).to(dtype)
+    x = torch.randn(N, 2, dtype=dtype)
+    if task == "classification":
+        y = torch.arange(N) % outputs
+    else:
+        y = torch.randn(N, outputs, dtype=dtype)
+    return model, x, y
+
+
+# -- making one -------------------------------------------------------------------------------
+
+
+def test_takes_a_stack_or_its_parts():
+    stem, blocks, head = nn.Linear(2, 4), [nn.Linear(4, 4)], nn.Linear(4, 3)
+    parts = models.LearntDepth(stem, blocks, head, data=Data(5))
+    whole = models.LearntDepth(models.DepthStack(stem, blocks, head), data=Data(5))
+    x = torch.randn(5, 2)
+    torch.testing.assert_close(parts.stack.outputs(x), whole.stack.outputs(x), rtol=0, atol=0)
+    assert parts.max_depth == 1
+    with pytest.raises(TypeError, match="a DepthStack, or a stem.*Linear, NoneType and NoneType"):
+        models.LearntDepth(stem, data=Data(5))
+    with pytest.raises(TypeError, match="DepthStack, NoneType and Linear"):
+        models.LearntDepth(models.DepthStack(stem, blocks, head), head=head, data=Data(5))
+
+
+def test_the_default_prior_is_the_authors():
+    model, _, _ = smooth(D=3, dtype=torch.float32)
+    weights = torch.tensor([0.85**d for d in range(1, 5)])
+    torch.testing.assert_close(model.log_prior.exp(), weights / weights.sum())
+    assert "log_prior" in model.state_dict()  # it moves with the model
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "resnet"])
+def test_ready_networks(name):
+    shape = (2,) if name == "mlp" else (1, 8, 8)
+    arguments = {"max_depth": 2} | ({} if name == "resnet" else {"width": 4})
+    data = Data(6, outputs=3, input_shape=shape)
+    model = getattr(models.LearntDepth, name)(data, prior=models.priors.Uniform(), **arguments)
+    assert model.max_depth == 2
+    assert model.size == 6
+    assert model.log_likelihood(torch.randn(6, *shape), torch.arange(6) % 3).shape == (3, 6)
+    assert model.log_prior.exp().tolist() == pytest.approx([1 / 3] * 3)
+
+
+# -- what it computes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_log_likelihood_by_depth_equals_each_fixed_depth(task):
+    torch.manual_seed(0)
+    model, x, y = smooth(task=task, outputs=3)
+    table = model.log_likelihood(x, y)
+    assert table.shape == (4, 8)
+    for d in range(4):
+        fixed = model.at_depth(d)
+        out = fixed.net(x)
+        if task == "classification":
+            expected = out.log_softmax(-1)[torch.arange(8), y]
+        else:
+            expected = torch.distributions.Normal(out, model.likelihood.scale).log_prob(y).sum(-1)
+        torch.testing.assert_close(table[d], expected)
+        torch.testing.assert_close(fixed.log_likelihood(x, y), table[d : d + 1])
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_scalar_depth_picks_its_row(depth):
+    torch.manual_seed(0)
+    model, x, y = smooth()
+    conditioned = pyro.poutine.condition(model, {"depth": torch.tensor(depth)})
+    trace = pyro.poutine.trace(conditioned).get_trace(x, y)
+    trace.compute_log_prob()
+    expected = model.log_likelihood(x, y)[depth]
+    torch.testing.assert_close(trace.nodes["y"]["log_prob"], expected)
+
+
+@pytest.mark.parametrize("particles", [1, 2, 4, 5])  # 4 is D + 1, the size of the support
+def test_vectorised_draws_pick_their_own_rows(particles):
+    torch.manual_seed(0)
+    model, x, y = smooth()
+    table = model.log_likelihood(x, y)
+    seen = set()
+    for _ in range(5):
+        with pyro.plate("particles", particles, dim=-2):
+            trace = pyro.poutine.trace(model).get_trace(x, y)
+        trace.compute_log_prob()
+        depths = trace.nodes["depth"]["value"]
+        assert depths.shape == (particles, 1)
+        torch.testing.assert_close(trace.nodes["y"]["log_prob"], table[depths[:, 0]])
+        seen.add(tuple(depths[:, 0].tolist()))
+    assert any(list(s) != sorted(s) or len(set(s)) < particles for s in seen) or particles == 1
+
+
+@pytest.mark.parametrize("particles", [4, 1600])
+def test_vectorised_elbo_is_unbiased(particles):
+    """Drawn, not enumerated: the mean over draws must match the exact expectation."""
+    torch.manual_seed(0)
+    pyro.set_rng_seed(0)
+    model, x, y = smooth()
+    guide = guides.CategoricalDepth(model).double()
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([1.0, -1.0, 0.5, 0.0]))
+    q = guide.probs
+    per_depth = model.log_likelihood(x, y).sum(1) + model.log_prior - q.log()
+    exact = float((q * per_depth.detach()).sum())
+    sd = float((q * (per_depth.detach() - exact) ** 2).sum().sqrt())
+    drawn = pyro.poutine.infer_config(guide, lambda site: {"enumerate": None})
+    elbo = Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=1)
+    repeats = 1600 // particles
+    losses = torch.tensor([elbo.loss(model, drawn, x, y) for _ in range(repeats)])
+    pyro.clear_param_store()
+    error = sd / (repeats * particles) ** 0.5
+    assert error < 0.1 * float((per_depth.max() - per_depth.min()).detach())
+    # 4.5 standard errors: a false alarm in 150,000 runs
+    assert -float(losses.double().mean()) == pytest.approx(exact, abs=4.5 * error)
+
+
+def test_prior_predictive_and_posterior_predictive_without_targets():
+    torch.manual_seed(0)
+    pyro.set_rng_seed(0)
+    model, x, _ = smooth(prior=models.priors.Vector([0.1, 0.2, 0.3, 0.4]))
+    guide = guides.CategoricalDepth(model).double()
+    more = torch.randn(20, 2, dtype=torch.float64)  # more rows than were trained on
+    for parallel in (False, True):
+        prior = Predictive(model, num_samples=200, parallel=parallel)(more)
+        assert prior["y"].shape[-1] == 20
+        assert prior["y"].shape[0] == 200
+        share = torch.bincount(prior["depth"].flatten(), minlength=4) / 200
+        # 4.5 standard errors of a share of 200 draws are at most 0.16
+        assert (share - torch.tensor([0.1, 0.2, 0.3, 0.4])).abs().max() < 0.16
+        with torch.no_grad():
+            guide.logits.copy_(torch.tensor([-50.0, -50.0, 0.0, -50.0]))
+        drawn = Predictive(model, guide=guide, num_samples=300, parallel=parallel)(x)
+        # all draws are of depth 2: frequencies of y follow its softmax
+        y = drawn["y"].reshape(300, 8)
+        found = torch.stack([(y == c).double().mean(0) for c in range(3)], -1)
+        expected = model.stack.outputs(x)[2].softmax(-1).detach()
+        assert (found - expected).abs().max() < 4.5 * 0.5 / 300**0.5
+    pyro.clear_param_store()
+
+
+def test_the_plate_scales_a_minibatch():
+    model, x, y = smooth()
+    trace = pyro.poutine.trace(model).get_trace(x[:2], y[:2])
+    assert trace.nodes["y"]["scale"] == 4.0  # N / B = 8 / 2
+    assert trace.nodes["depth"]["scale"] == 1.0
+    fixed = pyro.poutine.trace(model.at_depth(1)).get_trace(x[:2], y[:2])
+    assert fixed.nodes["y"]["scale"] == 4.0
+
+
+# -- fixed depth ------------------------------------------------------------------------------
+
+
+def test_fixed_depth_has_no_latent_and_a_copy_of_the_weights():
+    torch.manual_seed(0)
+    model, x, y = smooth(task="regression", outputs=1)
+    with torch.no_grad():
+        model.likelihood.log_scale.fill_(-1.0)
+    fixed = model.at_depth(2)
+    trace = pyro.poutine.trace(fixed).get_trace(x, y)
+    assert trace.stochastic_nodes == ["data"]
+    assert trace.observation_nodes == ["y"]
+    assert not {p.data_ptr() for p in fixed.parameters()} & {
+        p.data_ptr() for p in model.parameters()
+    }
+    torch.testing.assert_close(fixed.likelihood.scale, model.likelihood.scale)
+    torch.testing.assert_close(stacked_outputs(fixed, x)[0], stacked_outputs(model, x)[2])
+    before = copy.deepcopy(fixed.state_dict())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    for key, value in fixed.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+
+
+def test_a_model_can_be_copied_and_saved():
+    torch.manual_seed(0)
+    model, x, y = smooth()
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(twin.log_likelihood(x, y), model.log_likelihood(x, y))
+    other, _, _ = smooth(prior=models.priors.Uniform())
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.log_likelihood(x, y), model.log_likelihood(x, y))
+    torch.testing.assert_close(other.log_prior, model.log_prior)

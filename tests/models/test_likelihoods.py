@@ -1,0 +1,105 @@
+import math
+
+import pytest
+import torch
+from pyroccam.models import Classification, Regression
+from pyroccam.models.likelihoods import for_data
+
+
+def test_classification_log_predictive_by_hand():
+    torch.manual_seed(0)
+    outputs = torch.randn(3, 5, 4, dtype=torch.float64)
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    y = torch.tensor([0, 3, 1, 1, 2])
+    got = Classification(4).log_predictive(outputs, weights.log(), y)
+    for n in range(5):
+        p = sum(
+            float(weights[s]) * math.exp(outputs[s, n, y[n]]) / float(outputs[s, n].exp().sum())
+            for s in range(3)
+        )
+        assert float(got[n]) == pytest.approx(math.log(p), abs=1e-12)
+
+
+def test_classification_predictive_sums_to_one_over_classes():
+    torch.manual_seed(0)
+    outputs = 5 * torch.randn(3, 6, 4, dtype=torch.float64)
+    log_weights = torch.randn(3, dtype=torch.float64).log_softmax(0)
+    total = sum(
+        Classification(4).log_predictive(outputs, log_weights, torch.full((6,), c)).exp()
+        for c in range(4)
+    )
+    torch.testing.assert_close(total, torch.ones(6, dtype=torch.float64))
+
+
+def test_regression_log_predictive_by_hand():
+    torch.manual_seed(0)
+    likelihood = Regression(2, scale=0.3).double()
+    with torch.no_grad():
+        likelihood.log_scale += torch.tensor([0.2, -0.4])
+    s = likelihood.scale.tolist()
+    means = torch.randn(3, 4, 2, dtype=torch.float64)
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    y = torch.randn(4, 2, dtype=torch.float64)
+    got = likelihood.log_predictive(means, weights.log(), y)
+    for n in range(4):
+        p = 0.0
+        for d in range(3):
+            density = float(weights[d])
+            for t in range(2):
+                z = (float(y[n, t]) - float(means[d, n, t])) / s[t]
+                density *= math.exp(-0.5 * z * z) / (s[t] * math.sqrt(2 * math.pi))
+            p += density
+        assert got[n].item() == pytest.approx(math.log(p), abs=1e-10)
+
+
+def test_regression_predictive_density_integrates_to_one():
+    likelihood = Regression(1, scale=0.2).double()
+    means = torch.tensor([-1.0, 0.4, 2.0], dtype=torch.float64).view(3, 1, 1)
+    log_weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    grid = torch.linspace(-4, 5, 9001, dtype=torch.float64)
+    density = likelihood.log_predictive(means.expand(3, 9001, 1), log_weights, grid[:, None])
+    density = density.detach().exp()
+    area = torch.trapezoid(density, grid)
+    assert float(area) == pytest.approx(1.0, abs=1e-9)
+    mean = torch.trapezoid(density * grid, grid)
+    assert float(mean) == pytest.approx(-0.2 + 0.2 + 0.6, abs=1e-9)
+
+
+def test_weights_of_zero_drop_out():
+    outputs = torch.randn(2, 3, 4)
+    y = torch.tensor([0, 1, 2])
+    log_weights = torch.tensor([1.0, 0.0]).log().clamp_min(-1e4)
+    got = Classification(4).log_predictive(outputs, log_weights, y)
+    torch.testing.assert_close(got, outputs[0].log_softmax(-1)[range(3), y])
+
+
+def test_regression_scale_starts_where_asked_and_never_falls_below_the_floor():
+    likelihood = Regression(2, scale=0.5, floor=1e-2)
+    assert likelihood.scale.tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
+    with torch.no_grad():
+        likelihood.log_scale.fill_(-200.0)
+    assert likelihood.scale.tolist() == pytest.approx([1e-2] * 2)
+    assert torch.isfinite(likelihood(torch.zeros(1, 2)).log_prob(torch.zeros(1, 2))).all()
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+        Classification(1)
+    with pytest.raises(ValueError, match="at least 1 target, got 0"):
+        Regression(0)
+    with pytest.raises(ValueError, match=r"0 <= floor < scale, got 0.5 and 0.1"):
+        Regression(1, scale=0.1, floor=0.5)
+
+
+def test_for_data():
+    class Spec:
+        N, outputs, input_shape = 5, 3, (2,)
+
+        def __init__(self, task):
+            self.task = task
+
+    assert isinstance(for_data(Spec("classification")), Classification)
+    assert isinstance(for_data(Spec("regression")), Regression)
+    assert for_data(Spec("regression")).outputs == 3
+    with pytest.raises(ValueError, match="Unknown task 'ranking'"):
+        for_data(Spec("ranking"))

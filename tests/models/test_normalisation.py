@@ -1,0 +1,176 @@
+import copy
+
+import pytest
+import torch
+from pyroccam import data, inference, models
+from pyroccam.models.normalisation import (
+    DepthBatchNorm,
+    has_batch_norm,
+    per_depth,
+    select_depths,
+    single_depth,
+)
+from torch import nn
+
+K, B, C = 3, 7, 5
+
+
+def separate(norm):
+    """K ordinary normalisations with statistics of their own and one affine part."""
+    norms = [copy.deepcopy(norm) for _ in range(K)]
+    for other in norms[1:]:
+        other.weight, other.bias = norms[0].weight, norms[0].bias
+    return norms
+
+
+def case(kind, **options):
+    torch.manual_seed(3)
+    norm = kind(C, **options).double()
+    if norm.affine:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    shape = (B, C) if kind is nn.BatchNorm1d else (B, C, 4, 2)
+    batches = [
+        [(k + 1) * torch.randn(shape, dtype=torch.float64) + k for k in range(K)] for _ in range(4)
+    ]
+    return norm, batches
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.3, "eps": 1e-2},
+        {"momentum": None},
+        {"affine": False},
+        {"track_running_stats": False},
+    ],
+    ids=str,
+)
+def test_equals_separate_normalisations_that_share_their_affine_part(kind, options):
+    norm, batches = case(kind, **options)
+    theirs, mine = separate(norm), DepthBatchNorm(copy.deepcopy(norm), K)
+    for train in (True, True, False, True):
+        mine.train(train)
+        xs = [x.requires_grad_() for x in batches.pop()]
+        expected = torch.cat([m.train(train)(x) for m, x in zip(theirs, xs, strict=True)])
+        got = mine(torch.cat(xs))
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+        upstream = torch.randn_like(expected)
+        inputs = xs + ([theirs[0].weight, theirs[0].bias] if norm.affine else [])
+        ours = xs + ([mine.weight, mine.bias] if norm.affine else [])
+        wanted = torch.autograd.grad((upstream * expected).sum(), inputs)
+        found = torch.autograd.grad((upstream * got).sum(), ours)
+        for f, w in zip(found, wanted, strict=True):
+            torch.testing.assert_close(f, w, rtol=1e-10, atol=1e-11)
+    if norm.track_running_stats:
+        for name in ("running_mean", "running_var"):
+            want = torch.stack([getattr(m, name) for m in theirs])
+            torch.testing.assert_close(getattr(mine, name), want, rtol=1e-12, atol=1e-12)
+            assert not torch.allclose(want[0], want[1])
+        assert int(mine.num_batches_tracked) == 3
+
+
+@pytest.mark.parametrize("rows", [[0], [2], [0, 1], [1, 2]])
+def test_select_keeps_the_statistics_of_the_depths_it_is_asked_for(rows):
+    norm, batches = case(nn.BatchNorm1d, momentum=0.3, eps=1e-2)
+    full = DepthBatchNorm(norm, K)
+    for xs in batches:
+        full(torch.cat(xs))
+    full.eval()
+    some = full.select(rows)
+    assert isinstance(some, DepthBatchNorm if len(rows) > 1 else nn.BatchNorm1d)
+    assert not some.training
+    assert int(some.num_batches_tracked) == 4
+    xs = batches[0]
+    expected = full(torch.cat(xs)).chunk(K)
+    got = some(torch.cat([xs[k] for k in rows])).chunk(len(rows))
+    for row, k in enumerate(rows):
+        torch.testing.assert_close(got[row], expected[k], rtol=1e-12, atol=1e-12)
+    assert some.weight.data_ptr() != full.weight.data_ptr()
+
+
+def test_rows_that_do_not_divide_are_an_error():
+    with pytest.raises(ValueError, match=r"statistics for 3 depths, but got 7 rows.*single_depth"):
+        DepthBatchNorm(nn.BatchNorm1d(C), 3)(torch.randn(7, C))
+
+
+def test_replacing_and_putting_back_inside_a_module():
+    net = nn.Sequential(nn.Linear(C, C), nn.Sequential(nn.BatchNorm1d(C), nn.ReLU()))
+    assert has_batch_norm(net)
+    assert not has_batch_norm(nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1)))
+    net = per_depth(net, 4)
+    assert isinstance(net[1][0], DepthBatchNorm)
+    assert has_batch_norm(net)
+    net[1][0].running_mean += torch.arange(4.0)[:, None]
+    three = select_depths(copy.deepcopy(net), range(3))
+    assert three[1][0].running_mean[:, 0].tolist() == [0.0, 1.0, 2.0]
+    one = single_depth(net, 2)
+    assert type(one[1][0]) is nn.BatchNorm1d
+    assert one[1][0].running_mean[0] == 2.0
+    root = per_depth(nn.BatchNorm2d(2), 3)
+    assert isinstance(root, DepthBatchNorm)
+
+
+def test_a_head_of_another_stack_is_refused():
+    """It was changed in place; statistics of two depths must not be taken for those of four."""
+    head = nn.Sequential(nn.BatchNorm1d(C), nn.Linear(C, 2))
+    models.DepthStack(nn.Identity(), [nn.Identity()], head)
+    with pytest.raises(ValueError, match="stack of 2 depths already.*the stack of 4 depths"):
+        models.DepthStack(nn.Identity(), [nn.Identity()] * 3, head)
+
+
+# -- why it is there: the head that all depths share ------------------------------------------
+
+D, STEPS = 6, 150
+
+
+class PooledHead(nn.Module):
+    """The head as released: one ordinary normalisation, run at every depth in turn."""
+
+    def __init__(self, head, depths):
+        super().__init__()
+        self.head, self.depths = head, depths
+
+    def forward(self, x):
+        return torch.cat([self.head(part) for part in x.chunk(self.depths)])
+
+
+def ordinary(norm):
+    return nn.BatchNorm1d(norm.num_features) if isinstance(norm, DepthBatchNorm) else norm
+
+
+def train_then_compare(digits, pooled):
+    """Per-depth NLL on training rows with batch statistics, and in evaluation mode."""
+    torch.manual_seed(0)
+    model = models.LearntDepth.conv(digits, width=10, inner=5, max_depth=D, pool=2)
+    if pooled:
+        residual, linear = model.stack.head
+        residual.f = nn.Sequential(*[ordinary(m) for m in residual.f])
+        model.stack.head = PooledHead(nn.Sequential(residual, linear), D + 1)
+    x, y = digits.x_train[:512], digits.y_train[:512]
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        rows = torch.randint(len(x), (64,))
+        loss = -model.log_likelihood(x[rows], y[rows]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    probe = copy.deepcopy(model)  # its statistics move in training mode
+    with torch.no_grad():
+        batch = -probe.log_likelihood(x, y).mean(1)
+    evaluated = -inference.structure.log_likelihood_by_depth(model.eval(), x, y) / len(x)
+    return batch, evaluated.float()
+
+
+def test_statistics_for_each_depth_keep_evaluation_mode_honest():
+    digits = data.load("digits")
+    batch, evaluated = train_then_compare(digits, pooled=False)
+    assert batch[1:].max() < 1.2  # it has learnt something: chance is 2.3 nats
+    assert (batch - evaluated).abs().max() < 0.03, (batch, evaluated)
+    batch, evaluated = train_then_compare(digits, pooled=True)
+    assert batch[1:].max() < 1.2
+    assert (batch - evaluated).abs().max() > 0.5, (batch, evaluated)

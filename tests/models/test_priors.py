@@ -1,0 +1,124 @@
+import math
+
+import pytest
+import torch
+from pyroccam import models
+from pyroccam.models import priors
+
+ALL = [
+    priors.Geometric(),
+    priors.Geometric(0.3),
+    priors.Geometric(1.0),
+    priors.Uniform(),
+    priors.Poisson(0.5),
+    priors.Poisson(7.0),
+    priors.Vector([1, 2, 3, 4, 5]),
+]
+
+
+@pytest.mark.parametrize("prior", ALL, ids=str)
+def test_normalised_and_of_the_models_type(prior):
+    log_probs = prior.log_probs(5)
+    assert log_probs.shape == (5,)
+    assert log_probs.dtype == torch.float32
+    assert float(log_probs.double().exp().sum()) == pytest.approx(1.0, abs=1e-6)
+    assert isinstance(prior, priors.DepthPrior)
+
+
+@pytest.mark.parametrize("rate", [0.85, 0.3, 1.0])
+def test_geometric_by_its_definition(rate):
+    weights = [rate ** (1 + d) for d in range(31)]  # as the authors wrote it
+    expected = torch.tensor([w / sum(weights) for w in weights])
+    torch.testing.assert_close(
+        priors.Geometric(rate).log_probs(31).exp(), expected, rtol=1e-5, atol=0
+    )
+    ratios = priors.Geometric(rate).log_probs(31).double().diff().exp()
+    torch.testing.assert_close(ratios, torch.full((30,), rate).double(), rtol=1e-5, atol=0)
+
+
+def test_uniform():
+    assert priors.Uniform().log_probs(4).exp().tolist() == pytest.approx([0.25] * 4)
+    torch.testing.assert_close(priors.Geometric(1.0).log_probs(6), priors.Uniform().log_probs(6))
+
+
+@pytest.mark.parametrize("mean", [0.5, 3.0, 20.0])
+def test_poisson_is_torchs_poisson_conditioned_on_the_depths_there_are(mean):
+    d = torch.arange(12, dtype=torch.float64)
+    full = torch.distributions.Poisson(torch.tensor(mean, dtype=torch.float64)).log_prob(d)
+    expected = (full - full.exp().sum().log()).float()
+    torch.testing.assert_close(priors.Poisson(mean).log_probs(12), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_vector_is_normalised_and_takes_tensors():
+    expected = torch.tensor([0.1, 0.2, 0.7])
+    torch.testing.assert_close(priors.Vector([1, 2, 7]).log_probs(3).exp(), expected)
+    torch.testing.assert_close(priors.Vector(expected).log_probs(3).exp(), expected)
+    tiny = priors.Vector([1e-12, 1.0]).log_probs(2)
+    assert float(tiny[0]) == pytest.approx(math.log(1e-12), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: priors.Geometric(0.0), r"Geometric\(rate\) needs a rate in \(0, 1\], got 0.0"),
+        (lambda: priors.Geometric(1.1), r"got 1.1"),
+        (lambda: priors.Geometric(float("nan")), r"got nan"),
+        (lambda: priors.Poisson(0.0), r"positive finite mean, got 0.0"),
+        (lambda: priors.Poisson(math.inf), r"positive finite mean, got inf"),
+        (lambda: priors.Vector([0.5, 0.0]), r"depth 1 is 0.0.*1e-12"),
+        (lambda: priors.Vector([math.nan, 1.0]), r"depth 0 is nan"),
+        (lambda: priors.Vector([0.5, 0.5]).log_probs(3), r"2 probabilities.*3 depths \(0 to 2\)"),
+    ],
+)
+def test_errors_name_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "prior"),
+    [
+        ("geometric", priors.Geometric(0.85)),
+        ("geometric:0.5", priors.Geometric(0.5)),
+        (" Uniform ", priors.Uniform()),
+        ("poisson:5", priors.Poisson(5.0)),
+        ("0.1,0.2,0.7", priors.Vector([0.1, 0.2, 0.7])),
+    ],
+)
+def test_parse(text, prior):
+    assert priors.parse(text) == prior
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("beta:2", "Unknown depth prior 'beta:2'. Write geometric"),
+        ("poisson", "Unknown depth prior 'poisson'"),
+        ("uniform:3", "Unknown depth prior 'uniform:3'"),
+        ("", "Unknown depth prior ''"),
+        ("geometric:2", r"Cannot read the depth prior 'geometric:2': .*\(0, 1\], got 2.0"),
+        ("geometric:x", "Cannot read the depth prior 'geometric:x'"),
+        ("0.1,0,0.9", "Cannot read.*depth 1 is 0.0"),
+    ],
+)
+def test_parse_errors(text, message):
+    with pytest.raises(ValueError, match=message):
+        priors.parse(text)
+
+
+def test_a_prior_of_ones_own_and_what_is_none():
+    class Deepest:
+        def log_probs(self, depths):
+            return torch.log_softmax(torch.arange(depths) * 2.0, 0)
+
+    spec = models.networks.residual_mlp((2,), 2, width=3, max_depth=2)
+
+    class Data:
+        N, task, outputs, input_shape = 10, "classification", 2, (2,)
+
+    model = models.LearntDepth(spec, data=Data, prior=Deepest())
+    torch.testing.assert_close(model.log_prior, Deepest().log_probs(3))
+    with pytest.raises(TypeError, match=r"depth prior such as models.priors.Geometric.*got float"):
+        models.LearntDepth(spec, data=Data, prior=0.85)
+    with pytest.raises(ValueError, match="2 probabilities, but the stack has 3 depths"):
+        models.LearntDepth(spec, data=Data, prior=priors.Vector([0.5, 0.5]))

@@ -1,0 +1,326 @@
+import copy
+import itertools
+
+import pytest
+import torch
+from pyroccam import models
+from pyroccam.models.networks import residual_conv, residual_mlp, resnet, take_apart
+from pyroccam.models.normalisation import DepthBatchNorm
+from torch import nn
+
+
+def plain_stack(D=4, width=6, outputs=3):
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(D)]
+    return models.DepthStack(nn.Linear(5, width), blocks, nn.Linear(width, outputs)).double()
+
+
+def lived_in(stack, x):
+    """The stack with parameters and running statistics that are all different, in eval mode."""
+    for name, p in stack.named_parameters():
+        with torch.no_grad():
+            p.add_(0.1 * torch.randn_like(p))
+        assert p.requires_grad, name
+    stack.train()
+    for scale in (0.5, 1.0, 2.0):
+        stack.outputs(scale * x + torch.randn_like(x))
+    for name, b in stack.named_buffers():
+        if name.endswith("running_var"):
+            b.mul_(1 + torch.rand_like(b))
+    return stack.eval()
+
+
+def make(name):
+    """A stack and a batch of inputs."""
+    if name == "mlp":
+        return residual_mlp((5,), 3, width=7, max_depth=5), torch.randn(9, 5)
+    if name == "conv":
+        net = residual_conv((2, 9, 9), 4, width=6, inner=3, max_depth=4, pool=2)
+        return net, torch.randn(5, 2, 9, 9)
+    return resnet((1, 16, 16), 3, variant="resnet18", small=True), torch.randn(3, 1, 16, 16)
+
+
+STACKS = ["mlp", "conv", "resnet"]
+
+
+# -- outputs ----------------------------------------------------------------------------------
+
+
+def test_outputs_equal_a_loop_that_calls_the_head_at_each_depth():
+    torch.manual_seed(0)
+    stack = plain_stack()
+    x = torch.randn(8, 5, dtype=torch.float64)
+    a, expected = stack.stem(x), []
+    expected.append(stack.head(a))
+    for block in stack.blocks:
+        a = block(a)
+        expected.append(stack.head(a))
+    torch.testing.assert_close(stack.outputs(x), torch.stack(expected), rtol=0, atol=1e-14)
+    torch.testing.assert_close(stack(x), expected[-1], rtol=0, atol=1e-14)
+    assert stack.max_depth == 4
+
+
+def test_gradients_of_outputs_equal_those_of_the_loop():
+    torch.manual_seed(0)
+    stack = plain_stack()
+    x = torch.randn(8, 5, dtype=torch.float64)
+    weights = torch.randn(5, 8, 3, dtype=torch.float64)
+    got = torch.autograd.grad((weights * stack.outputs(x)).sum(), list(stack.parameters()))
+    a = stack.stem(x)
+    total = (weights[0] * stack.head(a)).sum()
+    for d, block in enumerate(stack.blocks, 1):
+        a = block(a)
+        total = total + (weights[d] * stack.head(a)).sum()
+    for g, e in zip(got, torch.autograd.grad(total, list(stack.parameters())), strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-10, atol=1e-12)
+
+
+def test_adapters_may_be_none_one_for_all_or_one_for_each_depth():
+    torch.manual_seed(0)
+    stem, head = nn.Linear(2, 3), nn.Linear(4, 2)
+    blocks = [nn.Linear(3, 3), nn.Linear(3, 4)]
+    early = nn.Linear(3, 4)
+    stack = models.DepthStack(stem, blocks, head, [early, early, None])
+    x = torch.randn(5, 2)
+    a0 = stem(x)
+    a1 = blocks[0](a0)
+    expected = torch.stack([head(early(a0)), head(early(a1)), head(blocks[1](a1))])
+    torch.testing.assert_close(stack.outputs(x), expected)
+    assert len(stack.adapters) == 1  # the same module is held, and trained, once
+    shared = models.DepthStack(stem, [nn.Linear(3, 3)], head, early)
+    torch.testing.assert_close(shared.outputs(x)[0], head(early(a0)))
+
+
+def test_outputs_keep_further_dimensions_of_the_head():
+    stack = models.DepthStack(
+        nn.Linear(2, 6), [nn.Linear(6, 6)], nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (3, 2)))
+    )
+    assert stack.outputs(torch.randn(5, 2)).shape == (2, 5, 3, 2)
+
+
+def test_a_stack_without_blocks_has_one_depth():
+    stack = models.DepthStack(
+        nn.Linear(2, 3), [], nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    )
+    x = torch.randn(6, 2)
+    torch.testing.assert_close(stack.outputs(x)[0], stack.head(stack.stem(x)))
+    assert stack.max_depth == 0
+
+
+def test_wrong_number_of_adapters_is_named():
+    with pytest.raises(ValueError, match=r"2 adapters for 3 depths \(0 to 2\)"):
+        models.DepthStack(nn.Identity(), [nn.Identity()] * 2, nn.Identity(), [None, None])
+
+
+def test_activations_that_do_not_fit_the_head_are_named():
+    stack = models.DepthStack(nn.Linear(2, 3), [nn.Linear(3, 4)], nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"\(5, 3\) at depth 0 but \(5, 4\) at depth 1.*adapters="):
+        stack.outputs(torch.randn(5, 2))
+
+
+# -- cutting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_truncated_and_single_exits_equal_the_rows_of_the_full_stack(name):
+    torch.manual_seed(1)
+    stack, x = make(name)
+    stack = lived_in(stack, x)
+    D = stack.max_depth
+    with torch.no_grad():
+        full = stack.outputs(x)
+        spread = (full[1:] - full[:-1]).abs().amax((1, 2))
+        assert (spread > 1e-2).all()  # or an exit mistaken for its neighbour would pass
+        for k in sorted({0, 1, D // 2, D - 1, D}):
+            short = stack.truncated(k)
+            assert short.max_depth == k
+            torch.testing.assert_close(short.outputs(x), full[: k + 1], rtol=1e-5, atol=1e-5)
+        for d in range(D + 1):
+            torch.testing.assert_close(stack.at(d)(x), full[d], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_cut_networks_share_no_storage(name):
+    torch.manual_seed(1)
+    stack, _ = make(name)
+    mine = {t.untyped_storage().data_ptr() for t in stack.state_dict().values()}
+    k = stack.max_depth - 1
+    for cut in (stack.truncated(k), stack.at(k), stack.truncated(0)):
+        theirs = {t.untyped_storage().data_ptr() for t in cut.state_dict().values()}
+        assert not mine & theirs
+    before = copy.deepcopy(stack.state_dict())
+    short = stack.truncated(k)
+    assert len(stack.blocks) == k + 1  # the original keeps its blocks
+    with torch.no_grad():
+        for p in short.parameters():
+            p.fill_(7.0)
+    for key, value in stack.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_single_exits_are_plain_and_smaller(name):
+    stack, _ = make(name)
+    D = stack.max_depth
+    sizes = [sum(p.numel() for p in stack.at(d).parameters()) for d in range(D + 1)]
+    assert all(a < b for a, b in itertools.pairwise(sizes))
+    assert sum(p.numel() for p in stack.truncated(1).parameters()) < sum(
+        p.numel() for p in stack.parameters()
+    )
+    for d in range(D + 1):
+        assert not any(isinstance(m, DepthBatchNorm) for m in stack.at(d).modules())
+
+
+def test_cut_networks_can_be_trained_on():
+    torch.manual_seed(0)
+    stack, x = make("conv")
+    short = stack.truncated(2).train()
+    short.outputs(x).square().mean().backward()
+    assert all(p.grad is not None for p in short.parameters())
+    assert all(p.grad is None for p in stack.parameters())
+
+
+def test_truncating_twice_equals_truncating_once():
+    torch.manual_seed(2)
+    stack, x = make("resnet")
+    stack = lived_in(stack, x)
+    with torch.no_grad():
+        once, twice = stack.truncated(3).outputs(x), stack.truncated(5).truncated(3).outputs(x)
+    torch.testing.assert_close(once, twice, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("depth", [-1, 6])
+def test_a_depth_that_is_not_there(depth):
+    stack, _ = make("mlp")
+    with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 5"):
+        stack.truncated(depth)
+    with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 5"):
+        stack.at(depth)
+
+
+# -- adapters ---------------------------------------------------------------------------------
+
+
+def stages():
+    stem = nn.Conv2d(1, 4, 3, padding=1)
+    blocks = [
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 8, 3, padding=1),
+    ]
+    return stem, blocks
+
+
+def test_match_adapters_share_one_for_each_stage_and_leave_the_modules_alone():
+    torch.manual_seed(0)
+    stem, blocks = stages()
+    blocks[1].eval()
+    before = copy.deepcopy(blocks[0].state_dict())
+    adapters = models.match_adapters(stem, blocks, torch.randn(2, 1, 8, 8))
+    assert adapters[0] is adapters[1] is not None
+    assert adapters[2] is adapters[3] is None
+    assert stem.training
+    assert blocks[0].training
+    assert not blocks[1].training
+    for key, value in blocks[0].state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+    out = adapters[0](torch.randn(2, 4, 8, 8))
+    assert out.shape == (2, 8, 4, 4)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    stack = models.DepthStack(stem, blocks, head, adapters)
+    assert stack.outputs(torch.randn(5, 1, 8, 8)).shape == (4, 5, 3)
+    norm = next(m for m in stack.adapters[0] if isinstance(m, DepthBatchNorm))
+    assert norm.depths == 2  # statistics for the two depths that share it
+
+
+def test_match_adapters_refuse_what_they_cannot_match():
+    with pytest.raises(ValueError, match=r"at depth 0: activation \(3,\), last activation \(4,\)"):
+        models.match_adapters(nn.Linear(2, 3), [nn.Linear(3, 4)], torch.randn(2, 2))
+    with pytest.raises(ValueError, match=r"\(1, 9, 9\), last activation \(2, 4, 4\).*a stride"):
+        models.match_adapters(
+            nn.Identity(), [nn.Conv2d(1, 2, 3, stride=2)], torch.randn(2, 1, 9, 9)
+        )
+
+
+@pytest.mark.parametrize("side", [7, 14, 28, 30, 32])
+def test_match_adapters_reach_resolutions_that_do_not_divide(side):
+    halve = [nn.Conv2d(1, 1, 3, stride=2, padding=1) for _ in range(3)]  # 28 -> 14 -> 7 -> 4
+    stack = models.DepthStack(
+        nn.Identity(),
+        halve,
+        nn.Flatten(),
+        models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, side, side)),
+    )
+    last = -(-side // 8)
+    assert stack.outputs(torch.randn(2, 1, side, side)).shape == (4, 2, last * last)
+
+
+# -- ready networks ---------------------------------------------------------------------------
+
+
+def test_residual_mlp_by_hand():
+    torch.manual_seed(0)
+    stack = residual_mlp((2, 3), 4, width=5, max_depth=2).double().eval()
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    a = stack.stem[1](x.flatten(1))
+    for d, block in enumerate(stack.blocks):
+        torch.testing.assert_close(stack.outputs(x)[d], stack.head(a))
+        linear, _, norm = block.f
+        r = linear(a).clamp_min(0)  # normalisation after the ReLU; fresh statistics are 0 and 1
+        a = a + r / (1 + norm.eps) ** 0.5
+    torch.testing.assert_close(stack.outputs(x)[2], stack.head(a))
+
+
+def test_residual_conv_has_the_number_of_parameters_of_the_source():
+    # Antoran et al. 2020, D = 50 on MNIST: 691,453 with a residual exit of the same width.
+    stack = residual_conv((1, 28, 28), 10, max_depth=50)
+    block = 64 * 2 + (64 * 32 + 32) + 2 * (32 * 2) + (32 * 32 * 9 + 32) + (32 * 64 + 64)
+    exit_ = (64 * 64 + 64) + 64 * 2 + (64 * 10 + 10)
+    assert sum(p.numel() for p in stack.parameters()) == (25 * 64 + 64) + 50 * block + exit_
+
+
+def test_residual_conv_refuses_small_images_and_tables():
+    with pytest.raises(ValueError, match="at least 6 pixels a side.*smaller pool"):
+        residual_conv((1, 5, 5), 2)
+    with pytest.raises(ValueError, match="residual_mlp for tables"):
+        residual_conv((7,), 2)
+
+
+@pytest.mark.parametrize("bad", [{"width": 0}, {"max_depth": -1}, {"width": 2.5}])
+def test_networks_refuse_impossible_sizes(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be an integer"):
+        residual_mlp((2,), 2, **bad)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_description_rebuilds_the_network(name):
+    stack, _ = make(name)
+    rebuilt = models.networks.build(stack.description)
+    shapes = {k: v.shape for k, v in stack.state_dict().items()}
+    assert {k: v.shape for k, v in rebuilt.state_dict().items()} == shapes
+    cut = stack.truncated(2)
+    again = models.networks.build(cut.description)
+    assert {k: v.shape for k, v in again.state_dict().items()} == {
+        k: v.shape for k, v in cut.state_dict().items()
+    }
+    assert stack.description["max_depth"] == stack.max_depth
+
+
+def test_build_names_what_it_knows():
+    with pytest.raises(ValueError, match="Unknown network 'lstm'; known: mlp, conv, resnet"):
+        models.networks.build({"network": "lstm"})
+
+
+def test_resnet_keeps_the_weights_of_torchvision_and_refuses_others():
+    import torchvision
+
+    torch.manual_seed(0)
+    net = torchvision.models.resnet18(num_classes=5).eval()
+    x = torch.randn(2, 3, 40, 40)  # stages of 10, 5, 3 and 2 pixels a side
+    with torch.no_grad():
+        expected = net(x)
+        # the deepest exit is the network itself
+        torch.testing.assert_close(take_apart(net, x).eval()(x), expected)
+    with pytest.raises(TypeError, match="VGG has no conv1, bn1.*DepthStack"):
+        take_apart(torchvision.models.vgg11(), x)
+    with pytest.raises(ValueError, match="no 'resnet19'.*resnet18"):
+        resnet((1, 16, 16), 2, variant="resnet19")

@@ -1,0 +1,37 @@
+"""The examples in docstrings are run as they stand, with torch imported."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from torch import nn
+
+
+def modules():
+    found = [inference.structure.__name__, inference.predict.__name__]
+    for package in (models, guides):
+        names = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+        found += [module.name for module in names]
+    return sorted(found)
+
+
+def run(name):
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for test in doctest.DocTestFinder().find(module, extraglobs={"torch": torch, "nn": nn}):
+        runner.run(test)
+    return runner.summarize(verbose=False)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples(name):
+    assert run(name).failed == 0
+
+
+def test_there_are_examples():
+    with_examples = {name.split(".", 1)[1] for name in modules() if run(name).attempted}
+    expected = {"models.depth", "models.stack", "models.priors.depth", "guides.depth"}
+    assert expected | {"inference.structure"} <= with_examples

@@ -107,6 +107,7 @@ def fit(
         ValueError, TypeError: for settings or a pair that cannot be run.
         NonFiniteLoss: if the loss turns NaN or infinite.
         Interrupted: on Ctrl-C or SIGTERM, after saving.
+        FileExistsError: if ``out`` holds a checkpoint and ``resume`` is not asked for.
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
@@ -127,6 +128,11 @@ def fit(
         trainer = Trainer(model, guide, data, chosen, out=folder)
         if resume:
             trainer.load()
+        elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
+            raise FileExistsError(
+                f"{folder} holds the checkpoint of another fit. Go on with it with resume=True, or "
+                "give another out=."
+            )
         with FitProgress(
             label or type(model).__name__, trainer.total_steps, progress, trainer.step_number
         ) as bar:

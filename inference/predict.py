@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -14,34 +13,20 @@ from ..models.depth import FixedDepth, LearntDepth, stacked_outputs
 from ..models.likelihoods import Likelihood, Regression
 from ..models.pruned import PrunedNetwork
 from .metrics import classification_metrics, regression_metrics
+from .modes import evaluating
 from .structure import exact_depth_posterior
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..data import Dataset
 
 __all__ = [
     "depth_weights",
     "evaluate_outputs",
     "evaluate_pruned",
-    "evaluating",
     "mixture_log_probs",
     "nll_by_depth",
     "outputs_by_depth",
 ]
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without gradients; the former mode is put back."""
-    mode = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(mode)
 
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:

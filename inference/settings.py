@@ -29,7 +29,8 @@ class Settings:
         batch_size: rows in a minibatch (all of them if fewer).
         optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
         lr: its learning rate for the weights at the start of the schedule.
-        weight_decay: for the weights; never for the guide's parameters.
+        weight_decay: for the parameters of the network; never for those of the guide or of the
+            likelihood (the noise of a regression).
         guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
         schedule: ``cosine`` to zero, ``onecycle`` (a tenth of the steps up, then cosine) or
             ``constant``.
@@ -131,13 +132,17 @@ def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> to
     Raises:
         ValueError: if there is nothing to train.
     """
-    known = {id(p) for p in guide.parameters()}
-    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     latents = [p for p in guide.parameters() if p.requires_grad]
+    likelihood = getattr(model, "likelihood", None)
+    noise = [] if likelihood is None else [p for p in likelihood.parameters() if p.requires_grad]
+    known = {id(p) for p in (*guide.parameters(), *noise)}
+    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     groups: list[dict[str, Any]] = []
     if weights:
         decay = {"lr": settings.lr, "weight_decay": settings.weight_decay}
         groups.append({"params": weights, **decay, "scheduled": True})
+    if noise:
+        groups.append({"params": noise, "lr": settings.lr, "weight_decay": 0.0, "scheduled": True})
     if latents:
         groups.append(
             {"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}

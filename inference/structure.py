@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..models.depth import FixedDepth, LearntDepth
+from .modes import evaluating
 
 __all__ = [
     "Structure",
@@ -69,16 +70,10 @@ def exact_depth_posterior(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
-    mode = model.training
-    model.eval()
-    try:
-        x, y = data.split(split)
-        log_joint = model.log_prior.double() + log_likelihood_by_depth(
-            model, x, y, batch_size=batch_size
-        )
-    finally:
-        model.train(mode)
-    return log_joint.softmax(0)
+    x, y = data.split(split)
+    with evaluating(model):
+        log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+    return (model.log_prior.double() + log_likelihood).softmax(0)
 
 
 def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:

@@ -21,7 +21,8 @@ from ..models.depth import LearntDepth, stacked_outputs
 from .closed_form import IncrementalPosterior
 from .elbo import bound, local_parameters
 from .interrupt import StopSignal
-from .predict import depth_weights, evaluating, streamed
+from .modes import evaluating
+from .predict import depth_weights, streamed
 from .progress import FitProgress
 from .run_directory import CheckpointError, fingerprint, load_checkpoint, save_checkpoint
 from .settings import Settings, learning_rate_factor, make_optimizer
@@ -69,7 +70,7 @@ class Trainer:
         self.batches = self._batch_bounds()
         self.epochs = settings.epochs_for(self.rows)
         self.total_steps = self.epochs * len(self.batches)
-        self.evaluate_every = max(1, self.epochs // settings.evaluations)
+        self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
         self.closed: IncrementalPosterior | None = None
         self._check_pair()
         self._seen: Tensor | None = None
@@ -236,12 +237,16 @@ class Trainer:
             row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
         self.history.append(row)
         self.good = self._weights()
+        if running is not None:  # the training goes on as if nobody had looked
+            with torch.no_grad():
+                self.guide.logits.copy_(running)
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
         value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
         if self.best is None or value < self.best["value"]:
-            self.best = {"value": value, "epoch": self.epoch, "running": running, **self.good}
+            estimate = None if running is None else running.softmax(-1)
+            self.best = {"value": value, "epoch": self.epoch, "running": estimate, **self.good}
             self.stale = 0
         else:
             self.stale += 1
@@ -250,10 +255,10 @@ class Trainer:
         """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
 
         The running estimate is of the network in training mode, whose batch statistics are not
-        those it is used with. Returns that estimate, so that the distance can be reported.
+        those it is used with. Returns the logits of that estimate.
         """
         assert isinstance(self.guide, CategoricalDepth)
-        running = self.guide.probs
+        running = self.guide.logits.detach().clone()
         with pyro.validation_enabled(False):
             exact = exact_depth_posterior(self.model, self.data)
         with torch.no_grad():

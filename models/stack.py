@@ -91,11 +91,23 @@ class DepthStack(nn.Module):
         return len(self.blocks)
 
     def activations(self, x: Tensor) -> list[Tensor]:
-        """``a_0 ... a_D`` for inputs ``(B, *)``."""
+        """``a_0 ... a_D`` for inputs ``(B, *)``.
+
+        Raises:
+            ValueError: if a block changes its input in place.
+        """
         a = self.stem(x)
         out = [a]
-        for block in self.blocks:
-            a = block(a)
+        for i, block in enumerate(self.blocks):
+            version = None if a.is_inference() else a._version
+            after = block(a)
+            if version is not None and a._version != version:
+                raise ValueError(
+                    f"Block {i + 1} ({type(block).__name__}) changes its input in place, and with "
+                    f"it what the exit of depth {i} sees. Start the block with an operation that "
+                    "is not in place (inplace=False)."
+                )
+            a = after
             out.append(a)
         return out
 

@@ -298,7 +298,7 @@ def other_validation_targets():
         ({"rate": 0.1}, "another guide"),
         ({"update": "gradient"}, "another guide"),
     ],
-    ids=str,
+    ids=["lr", "seed", "rows", "targets", "width", "prior", "rate", "update"],
 )
 def test_a_checkpoint_of_another_run_is_refused(change, message, tmp_path):
     change = dict(change)
@@ -799,3 +799,49 @@ def test_runs_outside_the_main_thread(monkeypatch):
     thread.join()
     assert len(found[0].history) == 2
     assert trainer_module.StopSignal is not None
+
+
+@pytest.mark.parametrize("update", ["closed", "gradient"])
+def test_looking_does_not_change_what_is_trained(update, tmp_path):
+    """The exact step is for the checkpoint alone: the weights do not know how often one looks."""
+    states = []
+    for evaluations in (1, 8):
+        out = tmp_path / str(evaluations)
+        run(out=out, update=update, evaluations=evaluations)
+        states.append(torch.load(out / "checkpoint.pt", weights_only=True))
+    for part in ("model", "guide"):
+        for name, value in states[0][part].items():
+            assert torch.equal(value, states[1][part][name]), name
+    assert len(states[1]["history"]) == 8
+
+
+def test_a_fit_does_not_write_over_another(tmp_path):
+    run(out=tmp_path, epochs=1)
+    with pytest.raises(FileExistsError, match="resume=True"):
+        run(out=tmp_path, epochs=1)
+
+
+def test_the_closed_form_ends_at_the_exact_posterior_and_tells_where_it_was():
+    fit = run(epochs=20)
+    s = fit.structure
+    assert s.tv_to_exact < 1e-5
+    assert s.tv_running > s.tv_to_exact  # minibatches and dropout: an estimate, and not the same
+    assert s.running_depth_probs.sum() == pytest.approx(1)
+    assert run(update="gradient").structure.tv_running is None
+
+
+def test_repeats_differ_and_are_summarised():
+    def build(seed):
+        rows = blobs(seed=seed)
+        model = models.LearntDepth.mlp(rows, width=4, max_depth=2)
+        return model, guides.CategoricalDepth(model), rows
+
+    settings = {k: v for k, v in QUICK.items() if k != "seed"}
+    repeats = inference.fit_repeats(build, [0, 1, 2], **settings)
+    assert [one.settings.seed for one in repeats.fits] == [0, 1, 2]
+    accuracy = torch.tensor([one.evaluate()["accuracy"] for one in repeats.fits])
+    spread = repeats.spread()["accuracy"]
+    assert spread["mean"] == pytest.approx(float(accuracy.mean()))
+    assert spread["sd"] == pytest.approx(float(accuracy.std()), abs=1e-6)
+    again = inference.fit_repeats(build, [1], **settings).fits[0]
+    assert_same(again, repeats.fits[1])  # a repeat is a function of its seed

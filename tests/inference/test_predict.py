@@ -4,11 +4,11 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
+from pyroccam.inference.modes import evaluating
 from pyroccam.inference.predict import (
     depth_weights,
     evaluate_outputs,
     evaluate_pruned,
-    evaluating,
     mixture_log_probs,
     nll_by_depth,
     outputs_by_depth,

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from pyroccam import inference
+from pyroccam import inference, models
 from pyroccam.inference.settings import Settings, learning_rate_factor, make_optimizer, unknown_name
 from torch import nn
 
@@ -102,3 +102,20 @@ def test_frozen_parameters_are_left_out():
     model.weight.requires_grad_(False)
     with pytest.raises(ValueError, match="Neither the model nor the guide has a parameter"):
         make_optimizer(Settings(), model, guide)
+
+
+def test_the_noise_of_a_regression_is_not_pulled_to_one():
+    """Decay on log_scale would draw the noise to one standard deviation of the target."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(2, 1)
+            self.likelihood = models.Regression(1)
+
+    model = Model()
+    weights, noise = make_optimizer(Settings(weight_decay=0.5), model, nn.Identity()).param_groups
+    assert weights["params"] == list(model.net.parameters())
+    assert noise["params"] == [model.likelihood.log_scale]
+    assert (weights["weight_decay"], noise["weight_decay"]) == (0.5, 0.0)
+    assert noise["scheduled"]

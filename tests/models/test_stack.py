@@ -324,3 +324,14 @@ def test_resnet_keeps_the_weights_of_torchvision_and_refuses_others():
         take_apart(torchvision.models.vgg11(), x)
     with pytest.raises(ValueError, match="no 'resnet19'.*resnet18"):
         resnet((1, 16, 16), 2, variant="resnet19")
+
+
+def test_a_block_that_changes_its_input_in_place_is_refused():
+    """It would change what the exit before it sees: outputs()[d] and at(d) would differ."""
+    blocks = [nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4))]
+    stack = models.DepthStack(nn.Linear(2, 4), blocks, nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"Block 2 \(Sequential\).*depth 1.*inplace=False"):
+        stack.outputs(torch.randn(3, 2))
+    harmless = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))  # not on its own input
+    stack = models.DepthStack(nn.Linear(2, 4), [harmless], nn.Linear(4, 2))
+    assert stack.outputs(torch.randn(3, 2)).shape == (2, 3, 2)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
 from ..guides.depth import CategoricalDepth, Marginal
 from ..models.depth import LearntDepth, stacked_outputs
 from .closed_form import IncrementalPosterior
-from .elbo import bound, local_parameters
+from .diagnose import first_non_finite
+from .elbo import bound
 from .interrupt import StopSignal
 from .modes import evaluating
 from .predict import depth_weights, streamed
@@ -207,8 +207,7 @@ class Trainer:
 
     def _broken(self, x: Tensor, y: Tensor, value: float) -> None:
         """Put the last good state back and say where it broke."""
-        with torch.no_grad(), local_parameters(), pyro.validation_enabled(False):
-            where = _first_non_finite(self.model, self.guide, x, y)
+        where = first_non_finite(self.model, self.guide, x, y)
         step = self.step_number
         self._restore(self.good)
         raise NonFiniteLoss(
@@ -283,7 +282,12 @@ class Trainer:
         self.guide.train()
         last_saved = last_time = time.perf_counter()
         rehearsed = False
-        with StopSignal() as stop, self._still(), _validation_off(), warnings.catch_warnings():
+        with (
+            StopSignal() as stop,
+            self._still(),
+            pyro.validation_enabled(False),
+            warnings.catch_warnings(),
+        ):
             # Pyro's warning of a NaN, which NonFiniteLoss explains.
             warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
             while not self.finished:
@@ -439,36 +443,3 @@ class Trainer:
             setattr(self, name, state[name])
         self.history, self.best, self.good = state["history"], state["best"], state["good"]
         return True
-
-
-def _validation_off() -> Any:
-    return pyro.validation_enabled(False)
-
-
-def _first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> str:
-    """What is not finite: an input, a parameter, or the first site in the order of the model."""
-
-    def bad(t: Tensor) -> bool:
-        return t.is_floating_point() and not bool(torch.isfinite(t).all())
-
-    if bad(x) or bad(y):
-        return "the data itself has values that are not finite"
-    for name, p in [*model.named_parameters(), *guide.named_parameters()]:
-        if bad(p):
-            return f"parameter {name!r} was the first that is not finite (a step too large)"
-    for name, site in _sites(model, guide, x, y):
-        if bad(site["value"]) or bad(site["log_prob"]):
-            return f"site {name!r} was the first that is not finite"
-    return "no single site is to blame: their sum overflowed"
-
-
-def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
-    # Enumerated, so that no depth is missed.
-    guide_trace = poutine.trace(poutine.enum(guide, first_available_dim=-2)).get_trace(x, y)
-    replayed = poutine.replay(config_enumerate(model), trace=guide_trace)
-    model_trace = poutine.trace(poutine.enum(replayed, first_available_dim=-2)).get_trace(x, y)
-    for trace in (guide_trace, model_trace):
-        trace.compute_log_prob()
-        for name, site in trace.nodes.items():
-            if site["type"] == "sample" and not poutine.util.site_is_subsample(site):
-                yield name, site

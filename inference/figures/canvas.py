@@ -1,0 +1,145 @@
+"""What all figures share: size, checks of what is drawn, axes, legends and files."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from ..style import styled
+
+__all__: list[str] = ["save"]
+
+Array: TypeAlias = torch.Tensor | ArrayLike
+Floats: TypeAlias = NDArray[np.float64]
+
+WIDTH = 6.0  # inches
+FEW_ROWS = 20  # a bin with fewer rows is drawn hollow
+MANY_POINTS = 40  # a longer line is drawn without markers
+LOG_FROM = 30.0  # ratio of largest to smallest value from which a positive axis is logarithmic
+
+
+@styled
+def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write a figure, at 150 dots per inch, without a date in the file.
+
+    Arguments:
+        fig: the figure.
+        path: where, without suffix; missing folders are made.
+        formats: "png", "pdf" or "svg", one file for each.
+
+    Returns:
+        The files written, in the order of ``formats``.
+
+    Raises:
+        ValueError: if a format is not known, or the path already ends in one.
+    """
+    known = ("png", "pdf", "svg")
+    unknown = [fmt for fmt in formats if fmt not in known]
+    if unknown or isinstance(formats, str) or not formats:
+        raise ValueError(f"formats: got {formats!r}, expected a sequence drawn from {known}")
+    path = Path(path)
+    if path.suffix.lstrip(".") in known:
+        raise ValueError(
+            f"path: got {str(path)!r}, expected no suffix; try {path.stem!r} and "
+            f"formats=({path.suffix.lstrip('.')!r},)"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    undated: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None},
+        "svg": {"Date": None},
+    }
+    written = []
+    for fmt in formats:
+        target = path.with_name(f"{path.name}.{fmt}")
+        fig.savefig(target, format=fmt, dpi=150, metadata=undated[fmt])
+        written.append(target)
+    return written
+
+
+def new_figure(height: float) -> Figure:
+    layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.06)
+    fig = Figure(figsize=(WIDTH, height), dpi=100, layout=layout)
+    FigureCanvasAgg(fig)
+    return fig
+
+
+def checked_array(name: str, value: Array, ndim: int) -> Floats:
+    """Give ``value`` as a finite float64 array of ``ndim`` dimensions."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim != ndim:
+        raise ValueError(f"{name}: got shape {array.shape}, expected {ndim} dimension(s)")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: holds nan or infinite values, expected finite ones")
+    return array
+
+
+def checked_distribution(name: str, value: Array) -> Floats:
+    array = checked_array(name, value, 1)
+    if not len(array) or array.min() < 0 or abs(array.sum() - 1) > 1e-3:
+        raise ValueError(
+            f"{name}: {len(array)} values that sum to {array.sum():.4g}, expected probabilities "
+            "(none negative, sum 1); pass log_q.exp() or torch.softmax(logits, 0)"
+        )
+    return array
+
+
+def cycled(values: Sequence[str]) -> Iterable[str]:
+    while True:
+        yield from values
+
+
+def is_number(value: object) -> bool:
+    """Whether a record's value can be drawn: a finite number, a scalar tensor included."""
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else None
+    elif isinstance(value, np.generic):
+        value = value.item()
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mean_sd(values: Floats) -> tuple[float, float]:
+    """Mean and sample standard deviation, the latter 0 for one value: no bar is drawn."""
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def probability(p: float) -> str:
+    return f"= {p:.2f}" if p >= 0.095 else f"= {p:.3f}" if p >= 0.0005 else "< 0.001"
+
+
+def log_if_wide(ax: Axes, values: Iterable[Floats]) -> None:
+    """Make the vertical axis logarithmic if the values are positive and span a wide range."""
+    flat = np.concatenate([np.ravel(v) for v in values])
+    if flat.min() > 0 and flat.max() / flat.min() > LOG_FROM:
+        ax.set_yscale("log")
+        decades = math.log10(flat.max() / flat.min())
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
+        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def legend_above(ax: Axes, labels: Sequence[str], columns: int = 4) -> None:
+    """Put a legend of ``labels``, in that order, over the axes, where it hides no data."""
+    handles, names = ax.get_legend_handles_labels()
+    by_name = dict(zip(names, handles, strict=True))
+    present = [label for label in labels if label in by_name]
+    ax.legend(
+        [by_name[label] for label in present],
+        present,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=columns,
+        borderaxespad=0.2,
+        borderpad=0.1,
+    )

@@ -1,0 +1,323 @@
+"""Figures of a learnt depth: its posterior, what each depth computes, and how it compares."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..style import CYCLE, DIVERGING, GREY, INK, MARKERS, styled
+from .canvas import (
+    MANY_POINTS,
+    WIDTH,
+    Array,
+    Floats,
+    checked_array,
+    checked_distribution,
+    cycled,
+    legend_above,
+    log_if_wide,
+    mean_sd,
+    new_figure,
+    probability,
+)
+
+__all__ = ["depth_comparison", "depth_posterior", "spiral_functions"]
+
+_FIXED, _FULL, _CUT = "fixed depth, mean ± sd", "learnt depth, all depths", "learnt depth, cut"
+
+
+@styled
+def depth_posterior(
+    q: Array,
+    exact: Array | None,
+    depth_chosen: int,
+    depth_chosen_exact: int | None = None,
+    nll_by_depth: Mapping[str, Array] | None = None,
+) -> Figure:
+    """The learnt distribution over depth, and how good each depth is on its own.
+
+    Upper panel: bars of q(d), the exact posterior as an outline, the chosen depths as
+    vertical lines. Lower panel, on the same depths: negative log-likelihood of the network
+    cut at each depth; its axis is logarithmic where the values span more than a factor of 30.
+
+    Arguments:
+        q: learnt distribution over depths 0 ... D, shape (D+1,).
+        exact: exact posterior over the same depths, shape (D+1,), or None.
+        depth_chosen: depth chosen from q.
+        depth_chosen_exact: depth chosen from the exact posterior, if there is one.
+        nll_by_depth: for each split, e.g. "train" and "test", D+1 values in nats per row;
+            nothing or an empty mapping leaves the lower panel out.
+
+    Returns:
+        The figure, with one or two axes.
+
+    Raises:
+        ValueError: if lengths differ, q or exact is not a distribution, or a chosen depth is
+            not one of 0 ... D.
+    """
+    heights = checked_distribution("q", q)
+    n = len(heights)
+    reference = None if exact is None else checked_distribution("exact", exact)
+    if reference is not None and len(reference) != n:
+        raise ValueError(
+            f"exact: got {len(reference)} depths, expected {n} as in q; both run over 0 ... D"
+        )
+    for name, depth in (("depth_chosen", depth_chosen), ("depth_chosen_exact", depth_chosen_exact)):
+        if depth is not None and not 0 <= depth < n:
+            raise ValueError(f"{name}: got {depth}, expected 0 to {n - 1}: q has {n} depths")
+    curves = {
+        k: checked_array(f"nll_by_depth[{k!r}]", v, 1) for k, v in (nll_by_depth or {}).items()
+    }
+    for name, values in curves.items():
+        if len(values) != n:
+            raise ValueError(
+                f"nll_by_depth[{name!r}]: got {len(values)} values, expected {n}, one for each "
+                "depth 0 ... D in q"
+            )
+
+    fig = new_figure(3.9 if curves else 2.5)
+    depths = np.arange(n)
+    if curves:
+        top, bottom = fig.subplots(2, 1, sharex=True, height_ratios=[1.25, 1.0])
+    else:
+        top = bottom = fig.subplots()
+    top.bar(depths, heights, width=0.8, color=CYCLE[0], alpha=0.75, label="q(d)")
+    if reference is not None:
+        top.stairs(
+            reference,
+            np.arange(n + 1) - 0.5,
+            color=CYCLE[1],
+            linewidth=1.5,
+            label="exact posterior",
+        )
+    top.set_ylabel("probability")
+    top.set_ylim(bottom=0)
+    lines: list[tuple[int, Any, str]] = [(depth_chosen, "-", f"chosen by q: {depth_chosen}")]
+    if depth_chosen_exact is not None:
+        lines.append((depth_chosen_exact, (0, (2, 1.6)), f"by exact: {depth_chosen_exact}"))
+    for ax in {id(a): a for a in (top, bottom)}.values():
+        for depth, dashes, label in lines:
+            ax.axvline(depth, color=INK, linestyle=dashes, linewidth=1.3, label=label, zorder=3)
+    legend_above(top, ["q(d)", "exact posterior", *(label for _, _, label in lines)])
+
+    if curves:
+        for (name, values), colour, marker in zip(
+            curves.items(), cycled(CYCLE[2:] + CYCLE[:2]), cycled(MARKERS), strict=False
+        ):
+            bottom.plot(
+                depths,
+                values,
+                color=colour,
+                marker=marker if n <= MANY_POINTS else "",
+                label=name,
+            )
+        bottom.set_ylabel("NLL (nats per row)")
+        log_if_wide(bottom, curves.values())
+        legend_above(bottom, list(curves))
+    bottom.set_xlabel("depth d")
+    bottom.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+    bottom.set_xlim(-0.7, n - 0.3)
+    return fig
+
+
+@styled
+def spiral_functions(
+    x_train: Array,
+    y_train: Array,
+    grid_x: Array,
+    grid_y: Array,
+    probs: Array,
+    depths: Sequence[int],
+    q: Array,
+    depth_chosen: int | None = None,
+) -> Figure:
+    """The functions learnt at several depths of one network, side by side.
+
+    Arguments:
+        x_train: inputs in the plane, shape (N, 2).
+        y_train: labels 0 or 1, shape (N,).
+        grid_x: first coordinate of the grid, increasing, shape (G,).
+        grid_y: second coordinate of the grid, increasing, shape (H,); H may equal G.
+        probs: probability of class 1, shape (K, H, G): ``probs[k, i, j]`` is the k-th shown
+            depth at the point (grid_x[j], grid_y[i]).
+        depths: the K depths shown.
+        q: probability of each shown depth, shape (K,); it need not sum to one.
+        depth_chosen: a shown depth to frame, if any.
+
+    Returns:
+        The figure: K panels and a colour bar.
+
+    Raises:
+        ValueError: if the shapes do not fit together or a probability is outside [0, 1].
+    """
+    points = checked_array("x_train", x_train, 2)
+    labels = checked_array("y_train", y_train, 1)
+    first, second = checked_array("grid_x", grid_x, 1), checked_array("grid_y", grid_y, 1)
+    surfaces = checked_array("probs", probs, 3)
+    masses = checked_array("q", q, 1)
+    if points.shape[1] != 2 or len(points) != len(labels):
+        raise ValueError(
+            f"x_train: got shape {points.shape} beside {len(labels)} labels, expected "
+            f"({len(labels)}, 2)"
+        )
+    if not np.isin(labels, (0, 1)).all():
+        raise ValueError(
+            f"y_train: got labels {np.unique(labels)[:5].tolist()}, expected only 0 and 1; the "
+            "picture is one of two classes"
+        )
+    expected = (len(depths), len(second), len(first))
+    if surfaces.shape != expected:
+        raise ValueError(
+            f"probs: got shape {surfaces.shape}, expected {expected}: shown depths, len(grid_y), "
+            "len(grid_x)"
+        )
+    if len(masses) != len(depths) or not len(depths):
+        raise ValueError(
+            f"q: got {len(masses)} values, expected {len(depths)}, one for each shown depth (at "
+            "least one); try q[list(depths)]"
+        )
+    if not (surfaces.min() >= 0 and surfaces.max() <= 1):
+        raise ValueError(
+            f"probs: got values from {surfaces.min():.4g} to {surfaces.max():.4g}, expected "
+            "probabilities in [0, 1]; try log_probs.exp() or logits.sigmoid()"
+        )
+
+    columns = min(4, len(depths))
+    rows = math.ceil(len(depths) / columns)
+    fig = new_figure(0.12 + rows * (0.25 + 0.97 * (WIDTH - 0.8) / columns))
+    panels = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    mesh = None
+    for ax, depth, mass, surface in zip(panels, depths, masses, surfaces, strict=False):
+        mesh = ax.pcolormesh(
+            first,
+            second,
+            surface,
+            cmap=DIVERGING,
+            vmin=0,
+            vmax=1,
+            shading="nearest",
+            rasterized=True,
+        )
+        if surface.min() < 0.5 < surface.max():  # matplotlib warns of a level it cannot find
+            ax.contour(first, second, surface, levels=[0.5], colors=INK, linewidths=0.9)
+        for value, colour, marker in ((0, "#8f3f00", "s"), (1, "#00456e", "o")):
+            ax.scatter(
+                *points[labels == value].T,
+                s=7,
+                color=colour,
+                marker=marker,
+                edgecolors="white",
+                linewidths=0.35,
+                zorder=3,
+            )
+        chosen = depth_chosen is not None and depth == depth_chosen
+        ax.set_title(
+            f"d = {depth},  q {probability(mass)}",
+            fontweight="bold" if chosen else "normal",
+            fontsize=8.5,
+            pad=3.5,
+        )
+        ax.set(aspect="equal", xticks=[], yticks=[])
+        ax.set_xlim(first[0], first[-1])
+        ax.set_ylim(second[0], second[-1])
+        ax.grid(False)
+        for spine in ax.spines.values():
+            spine.set(visible=True, color=INK if chosen else GREY, linewidth=1.8 if chosen else 0.6)
+    for ax in panels[len(depths) :]:
+        ax.remove()
+    assert mesh is not None
+    bar = fig.colorbar(mesh, ax=panels[: len(depths)].tolist(), fraction=0.03, pad=0.02, aspect=28)
+    bar.set_label("p(class 1)")
+    bar.set_ticks([0, 0.5, 1])
+    return fig
+
+
+@styled
+def depth_comparison(
+    ddn: Mapping[int, Sequence[float]],
+    ldn_full: Sequence[float],
+    ldn_pruned: Sequence[tuple[int, float]],
+    ylabel: str,
+    title: str = "",
+) -> Figure:
+    """Deterministic networks of several depths against one network of learnt depth.
+
+    Arguments:
+        ddn: for each depth, the score of every deterministic network trained at it. Drawn as
+            mean and sample standard deviation, the single runs faint behind.
+        ldn_full: score of every learnt depth network, averaged over all its depths; drawn as
+            a horizontal line, with a band of one standard deviation.
+        ldn_pruned: (chosen depth, score) of every learnt depth network after the cut; drawn
+            as points.
+        ylabel: name of the score, with its unit.
+        title: title of the figure.
+
+    Returns:
+        The figure, with one axes.
+
+    Raises:
+        ValueError: if there is nothing to draw, or a depth has no runs.
+    """
+    if not ddn and not len(ldn_full) and not len(ldn_pruned):
+        raise ValueError("depth_comparison: ddn, ldn_full and ldn_pruned are all empty")
+    for depth, runs in ddn.items():
+        if not len(runs):
+            raise ValueError(f"ddn[{depth}]: got no runs, expected at least one; leave it out")
+    pairs = [tuple(pair) for pair in ldn_pruned]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError("ldn_pruned: expected pairs (chosen depth, score), one for each run")
+
+    fig = new_figure(3.3)
+    ax = fig.subplots()
+    everything: list[Floats] = []
+    if len(ldn_full):
+        scores = checked_array("ldn_full", ldn_full, 1)
+        everything.append(scores)
+        mean, sd = mean_sd(scores)
+        ax.axhspan(mean - sd, mean + sd, color=CYCLE[0], alpha=0.15, linewidth=0)
+        ax.axhline(mean, color=CYCLE[0], label=_FULL)
+    if ddn:
+        order = sorted(ddn)
+        columns = [checked_array(f"ddn[{depth}]", ddn[depth], 1) for depth in order]
+        everything += columns
+        spread = np.array([mean_sd(column) for column in columns])
+        for depth, column in zip(order, columns, strict=True):
+            if len(column) > 1:
+                ax.plot(
+                    [depth] * len(column), column, ".", color=CYCLE[1], alpha=0.35, markersize=4
+                )
+        ax.errorbar(
+            order,
+            spread[:, 0],
+            yerr=spread[:, 1],
+            color=CYCLE[1],
+            marker=MARKERS[1],
+            capsize=2.5,
+            elinewidth=1.0,
+            label=_FIXED,
+        )
+    if pairs:
+        chosen = np.array(pairs, dtype=np.float64)
+        everything.append(chosen[:, 1])
+        ax.plot(
+            chosen[:, 0],
+            chosen[:, 1],
+            "*",
+            color=CYCLE[0],
+            markeredgecolor="white",
+            markeredgewidth=0.7,
+            markersize=12,
+            label=_CUT,
+            zorder=4,
+        )
+    ax.set_xlabel("depth")
+    ax.set_ylabel(ylabel)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+    log_if_wide(ax, everything)
+    legend_above(ax, [_FIXED, _FULL, _CUT])
+    if title:
+        fig.suptitle(title, fontsize=10.5)
+    return fig

@@ -1,0 +1,86 @@
+"""Small pairs and quick fits that several test modules share."""
+
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.trainer import Trainer
+from torch import nn
+
+QUICK = {"epochs": 8, "batch_size": 16, "lr": 0.02, "seed": 3, "progress": False, "device": "cpu"}
+STEPS_PER_EPOCH, TOTAL = 4, 32  # 54 training rows in batches of 16
+
+
+class Wobble(nn.Module):
+    """A residual block of one's own whose dropout makes the state of the generator matter."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.f = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.3), nn.BatchNorm1d(width)
+        )
+
+    def forward(self, a):
+        return a + self.f(a)
+
+
+def blobs(n=60, seed=0, **options):
+    """Three classes that a line cannot split, 54 training and 6 validation rows, 30 test rows."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n + 30) % 3
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
+    x = centres[y] + 0.7 * torch.randn(n + 30, 2, generator=generator)
+    return data.Dataset.from_tensors(x[:n], y[:n], x[n:], y[n:], **options)
+
+
+def images():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(70) % 2
+    x = torch.randn(70, 1, 8, 8, generator=generator)
+    x[:, 0, :4] += 2 * y[:, None, None] - 1
+    return data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:])
+
+
+def pair(rows, update="closed", kind="own", width=6, prior=None, **options):
+    """A model with the same initial weights at every call, and its guide."""
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        if kind == "conv":
+            model = models.LearntDepth.conv(rows, width=4, inner=2, max_depth=2, prior=prior)
+        else:
+            blocks = [Wobble(width) for _ in range(3)]
+            model = models.LearntDepth(
+                nn.Linear(2, width), blocks, nn.Linear(width, 3), data=rows, prior=prior
+            )
+    return model, guides.CategoricalDepth(model, update=update, hold=0.25, **options)
+
+
+def run(rows=None, settings=QUICK, update="closed", kind="own", **more):
+    rows = (images() if kind == "conv" else blobs()) if rows is None else rows
+    return inference.fit(*pair(rows, update, kind), rows, **{**settings, **more})
+
+
+def assert_same(a, b):
+    """Two fits equal bit for bit: weights, buffers, q, history, choice."""
+    for one, two in ((a.model, b.model), (a.guide, b.guide)):
+        mine, theirs = one.state_dict(), two.state_dict()
+        assert mine.keys() == theirs.keys()
+        for key, value in mine.items():
+            assert torch.equal(value, theirs[key]), key
+    assert repr(a.history) == repr(b.history)  # repr: NaN is equal to itself
+    assert a.best_epoch == b.best_epoch
+    if a.structure is not None:
+        assert a.structure.to_json() == b.structure.to_json()
+
+
+def spy(monkeypatch, name, before=None, after=None):
+    """Do something before or after every call of a method of the trainer."""
+    original = getattr(Trainer, name)
+
+    def method(self, *args, **kwargs):
+        if before is not None:
+            before(self)
+        out = original(self, *args, **kwargs)
+        if after is not None:
+            after(self)
+        return out
+
+    monkeypatch.setattr(Trainer, name, method)

@@ -237,6 +237,7 @@ class Trainer:
         self.history.append(row)
         self.good = self._weights()
         if running is not None:  # the training goes on as if nobody had looked
+            assert isinstance(self.guide, CategoricalDepth)
             with torch.no_grad():
                 self.guide.logits.copy_(running)
         if not selectable:

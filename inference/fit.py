@@ -95,7 +95,8 @@ def fit(
         model, guide: a pair; both are trained in place.
         data: a :class:`pyroccam.data.Dataset`.
         device: ``auto`` (CUDA if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
-        out: folder for checkpoints, history and weights.
+        out: folder for checkpoints, ``fit.json`` (settings, versions, structure), history and
+            weights.
         resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
             number of threads); starts anew if there is none.
         progress: show a bar; ``None`` shows it on a terminal only.
@@ -158,6 +159,11 @@ def fit(
         out=folder,
     )
     if folder is not None:
+        described = {"settings": vars(chosen), "best_epoch": result.best_epoch}
+        described |= {"val_nll": result.val_nll, "seconds": result.seconds}
+        described["structure"] = None if structure is None else structure.to_json()
+        described["versions"] = run_directory.versions()
+        run_directory.write_json(folder / "fit.json", described)
         run_directory.write_history(folder / "history.csv", result.history)
         run_directory.save_weights(folder / "model.safetensors", model=model, guide=guide)
     return result

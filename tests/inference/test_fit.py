@@ -1,3 +1,4 @@
+import json
 import random
 import signal
 import threading
@@ -9,6 +10,7 @@ import torch
 from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import data, guides, inference, models
 from pyroccam.inference import trainer as trainer_module
+from safetensors.torch import load_file
 from torch import nn
 
 # -- seeds ------------------------------------------------------------------------------------
@@ -183,12 +185,15 @@ def test_files_of_a_run(tmp_path):
     found = run(out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "checkpoint.pt",
+        "fit.json",
         "history.csv",
         "model.safetensors",
     ]
     assert len((tmp_path / "history.csv").read_text().splitlines()) == 1 + len(found.history)
-    from safetensors.torch import load_file
-
+    described = json.loads((tmp_path / "fit.json").read_text())
+    assert described["settings"] == vars(found.settings)
+    assert described["structure"]["depth_chosen"] == found.structure.depth_chosen
+    assert described["versions"]["torch"] == torch.__version__.split("+")[0]
     tensors = load_file(tmp_path / "model.safetensors")
     for name, module in (("model", found.model), ("guide", found.guide)):
         for key, value in module.state_dict().items():

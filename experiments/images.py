@@ -20,9 +20,11 @@ import torch
 import typer
 
 from ..inference import figures
+from ..inference.fit import pick_device
 from ..inference.metrics import mean_spread
-from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
+from ..inference.prune import count_parameters, seconds_per_batch
 from ..inference.run_directory import versions, write_json
+from ..models import Classification, networks
 from ..models.pruned import PrunedNetwork
 from .config import RunConfig, parse_settings
 from .run import fixed_depth, metrics_on_test, run
@@ -56,9 +58,7 @@ def main(
         "data": data,
         "seeds": seeds,
         "test": {c: mean_spread([one["test"][c] for one in found]) for c in found[0]["test"]},
-        "speed_up": {
-            kind: mean_spread([one["speed_up"][kind] for one in found]) for kind in PRIORS
-        },
+        "speed": _speed(found, device),
         "depth_chosen": {
             kind: [one["structure"][kind]["depth_chosen"] for one in found] for kind in PRIORS
         },
@@ -90,11 +90,8 @@ def _one(
     chosen: dict[str, Any],
     device: str,
 ) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        name: {}
-        for name in ("structure", "test_by_depth_nll", "test", "parameters", "seconds_per_batch",
-                     "speed_up", "seconds_training")
-    }  # fmt: skip
+    names = ("structure", "test_by_depth_nll", "test", "seconds_training")
+    out: dict[str, Any] = {name: {} for name in names}
     test, training = out["test"], out["seconds_training"]
     config, dataset = RunConfig.resolve(
         "ldn", data, network="conv", data_root=data_root, seed=seed, sets=chosen
@@ -113,23 +110,8 @@ def _one(
         training[kind] = metrics["seconds"]
         for name in ("structure", "test_by_depth_nll"):
             out[name][kind] = metrics[name]
+        out["network"] = result.model.stack.description
         print(data, seed, kind, result.structure, test[kind], flush=True)
-        # Speed: the exits of every depth, the cut network, and plain networks with one exit.
-        stack, likelihood = result.model.stack, result.model.likelihood
-        nets = {
-            "full": full_network(result),
-            "pruned": prune(result),
-            "single": prune(result, form="single"),
-            "deepest": PrunedNetwork(stack, result.model.max_depth, None, likelihood),
-        }
-        seconds = seconds_per_batch(nets, result.data.x_test[:256])
-        out["seconds_per_batch"][kind] = seconds
-        out["parameters"][kind] = {name: count_parameters(n) for name, n in nets.items()}
-        out["speed_up"][kind] = {
-            "pruned_over_full": seconds["full"] / seconds["pruned"],
-            "pruned_over_deepest": seconds["deepest"] / seconds["pruned"],
-            "single_over_deepest": seconds["deepest"] / seconds["single"],
-        }
     for depth in [int(d) for d in depths.split(",")]:
         ddn = fixed_depth(config, result.data, depth)
         test[f"ddn-{depth}"] = metrics_on_test(ddn)
@@ -138,6 +120,44 @@ def _one(
     out["versions"] = versions()
     out["summary"] = {k: {m: round(v, 4) for m, v in t.items()} for k, t in test.items()}
     return out
+
+
+def _speed(found: list[dict[str, Any]], device: str, batch: int = 256) -> dict[str, Any]:
+    """Wall time of whole and cut networks, all in one alternating run.
+
+    Time depends on the shapes alone, so the networks are built anew and need no training.
+    """
+    config = RunConfig(**found[0]["config"])
+    network = dict(found[0]["network"])
+    where = pick_device(device)
+    stack = networks.build(network).to(where)
+    likelihood = Classification(network["outputs"])
+    x = torch.randn(batch, *network["input_shape"], device=where)
+    if config.network == "conv":
+        stack = stack.to(memory_format=torch.channels_last)
+    deepest = stack.max_depth
+    chosen = sorted(
+        {one["structure"][kind]["depth_chosen"] for one in found for kind in PRIORS} | {deepest}
+    )
+    nets: dict[str, PrunedNetwork] = {}
+    for depth in chosen:
+        weights = torch.full((depth + 1,), 1 / (depth + 1))
+        nets[f"marginal {depth}"] = PrunedNetwork(stack, depth, weights, likelihood)
+        nets[f"single {depth}"] = PrunedNetwork(stack, depth, None, likelihood)
+    seconds = seconds_per_batch(nets, x, rounds=31)
+    return {
+        "batch": batch,
+        "seconds_per_batch": seconds,
+        "parameters": {name: count_parameters(net) for name, net in nets.items()},
+        "times_faster": {
+            str(depth): {
+                "marginal_over_all_depths": seconds[f"marginal {deepest}"]
+                / seconds[f"marginal {depth}"],
+                "single_over_deepest": seconds[f"single {deepest}"] / seconds[f"single {depth}"],
+            }
+            for depth in chosen
+        },
+    }
 
 
 if __name__ == "__main__":

@@ -118,15 +118,18 @@ def _images(folder: Path) -> Iterable[str]:
                 _pm(m["ece"], 2, 100),
                 _pm(m["poster_ece"], 2, 100),
             )
-        for kind, speed in found["speed_up"].items():
-            depths = ", ".join(map(str, found["depth_chosen"][kind]))
+        for kind, picked in found["depth_chosen"].items():
+            depths = ", ".join(map(str, picked))
             running = max(found["tv_running"][kind])
+            faster = [found["speed"]["times_faster"][str(d)] for d in sorted(set(picked))]
+            marginal = ", ".join(f"{f['marginal_over_all_depths']:.2f}" for f in faster)
+            single = ", ".join(f"{f['single_over_deepest']:.2f}" for f in faster)
+            at = ", ".join(map(str, sorted(set(picked))))
             yield ""
             yield (
-                f"{_NAMES[kind]}: depths {depths} of 10 chosen; pruned "
-                f"{_pm(speed['pruned_over_full'], 2)} times faster than all depths, single exit "
-                f"{_pm(speed['single_over_deepest'], 2)} times faster than the deepest fixed "
-                f"network; running estimate within {running:.2f} of the exact posterior."
+                f"{_NAMES[kind]}: depths {depths} of 10 chosen. At depth {at}: pruned {marginal} "
+                f"times faster than all depths, single exit {single} times faster than the deepest "
+                f"fixed network. Running estimate within {running:.2f} of the exact posterior."
             )
         yield ""
 

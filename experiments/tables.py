@@ -149,7 +149,7 @@ def _uci(folder: Path) -> Iterable[str]:
             _pm(ours["pruned"]["nll"], 3),
             _pm(ours["ddn-deepest"]["nll"], 3),
             f"{dun['nll']:.3f} ± {dun['nll_sd']:.3f}",
-            _pm(ours["ldn"]["rmse"], 3),
+            _pm(ours["ldn"]["rmse"], 3 if ours["ldn"]["rmse"]["mean"] > 0.01 else 5),
             f"{dun['rmse']:.3f}",
             ", ".join(map(str, row["depth_chosen"])),
         )

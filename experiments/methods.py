@@ -50,10 +50,12 @@ def _learnt_depth(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> 
 
 def _ldn(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
     model = _learnt_depth(stack, data, options)
-    guide = guides.CategoricalDepth(
-        model, update=options["update"], hold=options["hold"], rate=options["rate"]
-    )
-    return model, guide
+    return model, guides.CategoricalDepth(model, hold=options["hold"], rate=options["rate"])
+
+
+def _ldn_gradient(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
+    model = _learnt_depth(stack, data, options)
+    return model, guides.CategoricalDepth(model, update="gradient", hold=options["hold"])
 
 
 def _marginal(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
@@ -78,14 +80,14 @@ METHODS: dict[str, Method] = {
             "learnt depth, q(d) in closed form",
             f"{_LDN}; Neal and Hinton 1998 for the update",
             _ldn,
-            {**_PRIOR, "update": "closed", "hold": 0.5, "rate": None},
+            {**_PRIOR, "hold": 0.5, "rate": None},
         ),
         Method(
             "ldn-gradient",
             "learnt depth, q(d) by gradient",
             _LDN,
-            _ldn,
-            {**_PRIOR, "update": "gradient", "hold": 0.5, "rate": None},
+            _ldn_gradient,
+            {**_PRIOR, "hold": 0.5},
         ),
         Method(
             "ldn-marginal",

@@ -177,7 +177,7 @@ def fixed_depth(
     folder = None if out is None else out / f"ddn-{depth}"
     return fit(
         model, guide, data, device=str(data.x_train.device), out=folder, resume=resume,
-        progress=progress, label=f"ddn {depth}", **config.settings,
+        progress=progress, label=f"ddn {depth}", **{**config.settings, "kl_warmup": 0.0},
     )  # fmt: skip
 
 

@@ -120,6 +120,7 @@ def _images(folder: Path) -> Iterable[str]:
             )
         for kind, picked in found["depth_chosen"].items():
             depths = ", ".join(map(str, picked))
+            deepest = max(map(int, found["speed"]["times_faster"]))
             running = max(found["tv_running"][kind])
             faster = [found["speed"]["times_faster"][str(d)] for d in sorted(set(picked))]
             marginal = ", ".join(f"{f['marginal_over_all_depths']:.2f}" for f in faster)
@@ -127,9 +128,10 @@ def _images(folder: Path) -> Iterable[str]:
             at = ", ".join(map(str, sorted(set(picked))))
             yield ""
             yield (
-                f"{_NAMES[kind]}: depths {depths} of 10 chosen. At depth {at}: pruned {marginal} "
-                f"times faster than all depths, single exit {single} times faster than the deepest "
-                f"fixed network. Running estimate within {running:.2f} of the exact posterior."
+                f"{_NAMES[kind]}: depths {depths} of {deepest} chosen. At depth {at}: pruned "
+                f"{marginal} times faster than all depths, single exit {single} times faster than "
+                f"the deepest fixed network. Running estimate within {running:.2f} of the exact "
+                "posterior."
             )
         yield ""
 

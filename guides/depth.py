@@ -66,6 +66,11 @@ class CategoricalDepth(LocalModule):
             raise ValueError(
                 f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
             )
+        if update == "gradient" and rate is not None:
+            raise ValueError(
+                "rate is the step of the closed-form update; with update='gradient' q(d) moves at "
+                "the learning rate guide_lr of inference.fit."
+            )
         self.update: Update = update
         self.hold = hold
         self.rate = rate

@@ -118,7 +118,7 @@ def fit(
     folder = None if out is None else Path(out)
     data = data.to(where)
     model.to(where)
-    if data.x_train.dim() == 4:  # convolutions are a quarter faster so, and compute the same
+    if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
         model.to(memory_format=torch.channels_last)
     guide.to(where)
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):

@@ -15,7 +15,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ..guides.depth import CategoricalDepth, Marginal
+from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..models.depth import LearntDepth, stacked_outputs
 from .closed_form import IncrementalPosterior
 from .diagnose import first_non_finite
@@ -125,6 +125,8 @@ class Trainer:
             self.closed = IncrementalPosterior(
                 guide, model.log_prior, self.rows, self._closed_rate(guide)
             )
+        if isinstance(guide, Deterministic) and settings.kl_warmup:
+            raise ValueError("kl_warmup: a network of fixed depth has no latents and so no KL.")
         if isinstance(guide, Marginal):
             if len(self.batches) > 1:
                 raise ValueError(

@@ -35,7 +35,7 @@ class LocalModule(PyroModule):
         """A submodule, registered with Pyro's global store only where that is in use.
 
         Reading the attribute makes Pyro state every parameter below it at each step, which is
-        what plain ``SVI`` needs and a module-local ELBO does not (2 ms of 10 on the spirals).
+        what plain ``SVI`` needs and a module-local ELBO does not.
         """
         if pyro.settings.get("module_local_params"):
             return self._modules[name]

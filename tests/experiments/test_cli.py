@@ -260,3 +260,10 @@ def test_lists():
 def test_settings_are_read_as_json():
     read = configs.parse_settings(["a=1", "b=0.5", "c=null", "d=uniform", "e=geometric:0.9"])
     assert read == {"a": 1, "b": 0.5, "c": None, "d": "uniform", "e": "geometric:0.9"}
+
+
+def test_warm_up_is_for_the_latent_and_the_comparison_has_none(tmp_path):
+    call("fit", "ldn-gradient", "--out", tmp_path / "w", *SMALL, "--set", "kl_warmup=0.2")
+    assert "ddn" in metrics_of(tmp_path / "w")
+    said = call("fit", "ldn-gradient", "--out", tmp_path / "x", *SMALL, "--set", "rate=0.1", code=2)
+    assert "Unknown setting 'rate'" in said

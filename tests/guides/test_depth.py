@@ -336,3 +336,9 @@ def test_observer_sees_the_unscaled_log_likelihood_by_depth():
     bound(x[:5], y[:5])
     assert len(seen) == 1
     torch.testing.assert_close(seen[0], model.log_likelihood(x[:5], y[:5]))
+
+
+def test_a_rate_without_a_closed_form_is_refused():
+    model = pair()[0]
+    with pytest.raises(ValueError, match="guide_lr"):
+        guides.CategoricalDepth(model, update="gradient", rate=0.1)

@@ -266,3 +266,10 @@ def test_the_closed_form_ends_at_the_exact_posterior_and_tells_where_it_was():
     assert s.tv_running > s.tv_to_exact  # minibatches and dropout: an estimate, and not the same
     assert s.running_depth_probs.sum() == pytest.approx(1)
     assert run(update="gradient").structure.tv_running is None
+
+
+def test_a_fixed_depth_has_no_kl_to_warm_up():
+    rows = blobs()
+    model = pair(rows)[0].at_depth(1)
+    with pytest.raises(ValueError, match="no KL"):
+        inference.fit(model, guides.Deterministic(model), rows, **{**QUICK, "kl_warmup": 0.5})

@@ -2,7 +2,7 @@
 
 from ..models.pruned import load, save
 from . import figures, metrics
-from .elbo import EnumeratedELBO, bound
+from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
 from .prune import prune, seconds_per_batch
 from .run_directory import CheckpointError
@@ -19,7 +19,7 @@ from .trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
     "CheckpointError",
-    "EnumeratedELBO",
+    "EnumMeanFieldELBO",
     "Fit",
     "Interrupted",
     "NonFiniteLoss",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..guides.depth import CategoricalDepth
-
 __all__ = ["IncrementalPosterior"]
 
 
@@ -24,8 +22,8 @@ class IncrementalPosterior:
     batch the weights would follow the gradient of the marginal likelihood, which collapses.
 
     Arguments:
-        guide: whose logits move.
-        log_prior: ``(D + 1,)``.
+        logits: of q, ``(*K, D + 1)``, in the storage of the guide (of K guides); they are moved.
+        log_prior: ``(*K, D + 1)``.
         size: N.
         rate: ρ, in (0, 1].
 
@@ -35,27 +33,35 @@ class IncrementalPosterior:
         14, for the natural gradient. The derivation is in ``tests/inference/test_closed_form.py``.
     """
 
-    def __init__(self, guide: CategoricalDepth, log_prior: Tensor, size: int, rate: float) -> None:
-        self.guide = guide
+    def __init__(self, logits: Tensor, log_prior: Tensor, size: int, rate: float) -> None:
+        self.logits = logits.detach()
         self.rate = rate
         self.log_prior = log_prior
-        depths = log_prior.shape[0]
-        self.table = torch.zeros(depths, size, device=log_prior.device)  # (D + 1, N)
-        self.seen = torch.zeros(size, dtype=torch.bool, device=log_prior.device)
+        *replicates, depths = log_prior.shape
+        device = log_prior.device
+        self.table = torch.zeros(*replicates, depths, size, device=device)  # (*K, D + 1, N)
+        self.seen = torch.zeros(*replicates, size, dtype=torch.bool, device=device)
         # Float64: increments of millions of steps must not drift.
-        self.total = torch.zeros(depths, dtype=torch.float64, device=log_prior.device)
+        self.total = torch.zeros(*replicates, depths, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def observe(self, rows: Tensor | None, log_likelihood: Tensor) -> None:
-        """Take in the log-likelihoods ``(D + 1, B)`` of some rows (all of them if ``None``)."""
+        """Take in the log-likelihoods of some rows (all of them if ``None``).
+
+        Arguments:
+            rows: ``(*K, B)``.
+            log_likelihood: ``(*K, D + 1, B)``.
+        """
         if rows is None:
             self.table.copy_(log_likelihood)
-            self.total = log_likelihood.double().sum(1)
+            self.total = log_likelihood.sum(-1, dtype=torch.float64)
             self.seen.fill_(True)
             return
-        self.total += (log_likelihood.double() - self.table[:, rows].double()).sum(1)
-        self.table[:, rows] = log_likelihood
-        self.seen[rows] = True
+        where = rows.unsqueeze(-2).expand(log_likelihood.shape)
+        before = self.table.gather(-1, where)
+        self.total += (log_likelihood.double() - before.double()).sum(-1)
+        self.table.scatter_(-1, where, log_likelihood.to(self.table.dtype))
+        self.seen.scatter_(-1, rows, True)
 
     @torch.no_grad()
     def step(self, complete: bool = True) -> None:
@@ -66,12 +72,13 @@ class IncrementalPosterior:
         """
         total = self.total
         if not complete:
-            total = total * (self.seen.numel() / self.seen.sum().clamp_min(1))
-        target = (self.log_prior + total).to(self.guide.logits.dtype)
+            share = self.seen.shape[-1] / self.seen.sum(-1, keepdim=True).clamp_min(1)
+            total = total * share
+        target = (self.log_prior + total).to(self.logits.dtype)
         rate = self.rate
         # Both sides normalised, so that the damping mixes log probabilities.
-        mixed = (1 - rate) * self.guide.logits.log_softmax(0) + rate * target.log_softmax(0)
-        self.guide.logits.copy_(mixed.log_softmax(0))
+        mixed = (1 - rate) * self.logits.log_softmax(-1) + rate * target.log_softmax(-1)
+        self.logits.copy_(mixed.log_softmax(-1))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"table": self.table, "seen": self.seen, "total": self.total}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth
 from ..models.depth import LearntDepth
@@ -17,9 +19,10 @@ from . import run_directory
 from .metrics import mean_spread
 from .predict import depth_weights, evaluate_outputs, mixture_log_probs, outputs_by_depth
 from .progress import FitProgress
+from .replicate import Replicate
 from .settings import Settings
 from .structure import Structure, exact_depth_posterior
-from .trainer import Trainer
+from .trainer import NonFiniteLoss, Trainer
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -41,6 +44,8 @@ class Fit:
             none), in nats; regression targets standardised.
         seconds: spent in training steps and evaluations, over all sittings.
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
+        engine: how the steps ran: ``kind`` (eager, graph or compiled), ``replicates`` in a step,
+            ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
     """
 
     model: Any
@@ -54,6 +59,7 @@ class Fit:
     structure: Structure | None
     weights: Tensor = field(repr=False)
     out: Path | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
 
     def evaluate(self, split: str = "test") -> dict[str, float]:
         """Metrics on a split, marginalised over depth: accuracy, NLL, Brier, ECE, or RMSE, NLL."""
@@ -112,21 +118,55 @@ def fit(
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
     chosen = Settings.of(settings)
-    if resume and out is None:
+    job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
+    (result,) = train([job], chosen, job.out, device, resume, progress, threshold, label)
+    return result
+
+
+@dataclass
+class Job:
+    """A pair to train, and the folder of its results."""
+
+    model: Any
+    guide: nn.Module
+    data: Dataset
+    seed: int
+    out: Path | None
+
+
+def train(
+    jobs: Sequence[Job],
+    settings: Settings,
+    folder: Path | None,
+    device: str,
+    resume: bool,
+    progress: bool | None,
+    threshold: float,
+    label: str | None,
+) -> list[Fit]:
+    """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
+
+    Arguments:
+        folder: of the checkpoint.
+    """
+    if resume and folder is None:
         raise ValueError("resume=True needs out=, the folder of the run to go on with.")
     where = pick_device(device)
-    folder = None if out is None else Path(out)
-    data = data.to(where)
-    model.to(where)
-    if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
-        model.to(memory_format=torch.channels_last)
-    guide.to(where)
+    moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
+    replicates = []
+    for job in jobs:
+        data = moved.setdefault(id(job.data), job.data.to(where))
+        job.model.to(where)
+        if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
+            job.model.to(memory_format=torch.channels_last)
+        job.guide.to(where)
+        replicates.append(Replicate(job.model, job.guide, data, job.seed))
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-        torch.default_generator.manual_seed(chosen.seed)  # only what is put back afterwards
+        torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
         if where.type == "cuda":
             with torch.cuda.device(where):
-                torch.cuda.manual_seed(chosen.seed)
-        trainer = Trainer(model, guide, data, chosen, out=folder)
+                torch.cuda.manual_seed(settings.seed)
+        trainer = Trainer(replicates, settings, out=folder)
         if resume:
             trainer.load()
         elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
@@ -134,38 +174,60 @@ def fit(
                 f"{folder} holds the checkpoint of another fit. Go on with it with resume=True, or "
                 "give another out=."
             )
-        with FitProgress(
-            label or type(model).__name__, trainer.total_steps, progress, trainer.step_number
-        ) as bar:
+        name = label or type(jobs[0].model).__name__
+        name += f" x {len(jobs)}" if len(jobs) > 1 else ""
+        with FitProgress(name, trainer.total_steps, progress, trainer.step_number) as bar:
             trainer.run(bar)
-    assert trainer.best is not None
+    sound = [
+        _finish(one, job, trainer, threshold)
+        for one, job in zip(replicates, jobs, strict=True)
+        if one.broken is None
+    ]
+    if len(sound) < len(jobs):
+        broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
+        error = NonFiniteLoss(
+            f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
+            f" (the fits of this error). {' '.join(broken)}"
+        )
+        error.fits = sound
+        raise error
+    return sound
+
+
+def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit:
+    """The result of a replicate, written to its folder."""
+    model, guide, data, best = one.model, one.guide, one.data, one.best
+    assert best is not None
     weights = depth_weights(model, guide, data)
     structure = None
     if isinstance(model, LearntDepth):
         exact = exact_depth_posterior(model, data)
         q = weights if not isinstance(guide, CategoricalDepth) else guide.probs
-        structure = Structure.from_probs(q, exact, threshold, trainer.best["running"])
+        structure = Structure.from_probs(q, exact, threshold, best["running"])
+    settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
         model=model,
         guide=guide,
         data=data,
-        settings=chosen,
-        history=trainer.history,
-        best_epoch=trainer.best["epoch"],
-        val_nll=trainer.best["value"],
+        settings=settings,
+        history=one.history,
+        best_epoch=best["epoch"],
+        val_nll=best["value"],
         seconds=trainer.elapsed,
         structure=structure,
         weights=weights,
-        out=folder,
+        out=job.out,
+        engine=trainer.step.describe(),
     )
-    if folder is not None:
-        described = {"settings": vars(chosen), "best_epoch": result.best_epoch}
+    if job.out is not None:
+        described = {"settings": vars(settings), "best_epoch": result.best_epoch}
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
+        described["engine"] = result.engine
         described["structure"] = None if structure is None else structure.to_json()
         described["versions"] = run_directory.versions()
-        run_directory.write_json(folder / "fit.json", described)
-        run_directory.write_history(folder / "history.csv", result.history)
-        run_directory.save_weights(folder / "model.safetensors", model=model, guide=guide)
+        run_directory.write_json(job.out / "fit.json", described)
+        run_directory.write_history(job.out / "history.csv", result.history)
+        run_directory.save_weights(job.out / "model.safetensors", model=model, guide=guide)
     return result
 
 
@@ -185,27 +247,78 @@ def fit_repeats(
     build: Callable[[int], tuple[Any, nn.Module, Dataset]],
     seeds: Sequence[int],
     *,
+    together: bool | None = None,
     out: str | Path | None = None,
-    **arguments: Any,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool | None = None,
+    threshold: float = 0.95,
+    label: str | None = None,
+    **settings: Any,
 ) -> Repeats:
-    """Fit afresh for each seed.
+    """Fit afresh for each seed, all in common steps where that pays.
+
+    Together, the replicates are one vectorised network (:class:`~pyroccam.inference.step.
+    TrainingStep`): each has its own initial weights, data, order of rows, noise, early stopping and
+    chosen checkpoint, as it has alone. Results agree with single fits in distribution, not bit for
+    bit: sums are ordered otherwise, and noise is drawn from a common stream.
 
     Arguments:
         build: makes model, guide and data for a seed; torch is seeded before the call, so that
             initial weights differ too.
         seeds: one for each repeat.
-        out: each repeat gets the folder ``seed-<n>`` inside it.
-        arguments: as for :func:`fit`.
+        together: in common steps. ``None`` does so for small networks without convolutions, if the
+            replicates differ in their values only.
+        out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
+        resume, device, progress, threshold, label, settings: as for :func:`fit`.
+
+    Raises:
+        ValueError: with ``together=True``, if the replicates differ in more than values.
+        NonFiniteLoss: as for :func:`fit`; together, the sound replicates are finished first and are
+            the ``fits`` of the error.
     """
-    fits = []
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
+    if "seed" in settings:
+        raise TypeError("fit_repeats takes seeds=[...], not seed=.")
     start = time.perf_counter()
+    folder = None if out is None else Path(out)
+    jobs = []
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model, guide, data = build(seed)
-        folder = None if out is None else Path(out) / f"seed-{seed}"
-        fits.append(fit(model, guide, data, out=folder, **{**arguments, "seed": seed}))
+        where = None if folder is None else folder / f"seed-{seed}"
+        jobs.append(Job(model, guide, data, seed, where))
+    rest = (device, resume, progress, threshold, label)
+    common = Settings.of({**settings, "seed": seeds[0]})
+    if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
+        return Repeats(train(jobs, common, folder, *rest), time.perf_counter() - start)
+    fits = []
+    for job in jobs:
+        own = dataclasses.replace(common, seed=job.seed)
+        fits += train([job], own, job.out, *rest)
     return Repeats(fits, time.perf_counter() - start)
+
+
+# Convolutions of several networks become grouped convolutions, which no processor likes; large
+# matrix products keep the processor busy alone.
+_SMALL = 200_000
+
+
+def _pays_together(jobs: Sequence[Job]) -> bool:
+    model = jobs[0].model
+    if any(isinstance(m, _ConvNd) for m in model.modules()):
+        return False
+    if sum(p.numel() for p in model.parameters()) > _SMALL:
+        return False
+    first, *others = [Replicate(job.model, job.guide, job.data, job.seed) for job in jobs]
+    try:
+        for other in others:
+            first.check_like(other)
+    except ValueError:
+        return False
+    return True
 
 
 def pick_device(name: str) -> torch.device:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -15,6 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from torch import Tensor
 
 __all__ = ["FitProgress"]
 
@@ -59,16 +59,20 @@ class FitProgress:
             self.bar.update(self.task, completed=self.bar.tasks[0].total)
         self.bar.stop()
 
-    def step(self, done: int, loss_sum: Any, part: float) -> None:
+    def say(self, text: str) -> None:
+        """What is happening, in the place of the loss."""
+        self.bar.update(self.task, loss=text, refresh=True)
+
+    def step(self, done: int, loss_sum: Tensor, part: float) -> None:
         """After a step; looks at the loss (which waits for the device) at most 5 times a second."""
         if self.bar.disable or time.perf_counter() < self.next_update:
             return
         self.next_update = time.perf_counter() + 0.2
-        loss = float(loss_sum) / max(part, 1e-9)
+        loss = float(loss_sum.mean()) / max(part, 1e-9)
         self.bar.update(self.task, completed=done, loss=f"loss {loss:.4f}")
 
-    def evaluated(self, row: dict[str, float]) -> None:
-        """After an evaluation on the validation split."""
-        if row["val_nll"] == row["val_nll"]:
-            text = f"loss {row['loss']:.4f} val {row['val_nll']:.4f}"
-            self.bar.update(self.task, loss=text)
+    def evaluated(self, rows: list[dict[str, float]]) -> None:
+        """After an evaluation on the validation split; the mean of several replicates."""
+        loss, val = (sum(row[name] for row in rows) / len(rows) for name in ("loss", "val_nll"))
+        if val == val:
+            self.bar.update(self.task, loss=f"loss {loss:.4f} val {val:.4f}")

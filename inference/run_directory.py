@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 CHECKPOINT = "checkpoint.pt"
+FORMAT = 2  # of the checkpoint
 
 
 class CheckpointError(RuntimeError):
@@ -112,7 +113,7 @@ def save_weights(path: Path, **modules: nn.Module) -> None:
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Everything needed to go on, bit for bit."""
-    _replace(folder / CHECKPOINT, lambda f: torch.save(state, f))
+    _replace(folder / CHECKPOINT, lambda f: torch.save({"format": FORMAT, **state}, f))
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
@@ -131,6 +132,6 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
             f"{path} cannot be read ({error}). It was cut short or damaged: delete it to start "
             "this run anew, or give another folder with out=."
         ) from error
-    if not isinstance(state, dict) or state.get("format") != 1:
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version of pyroccam.")
     return state

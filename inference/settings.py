@@ -12,7 +12,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-__all__ = ["Settings", "learning_rate_factor", "make_optimizer", "unknown_name"]
+__all__ = [
+    "ParameterGroup",
+    "Settings",
+    "learning_rate_factor",
+    "make_optimizer",
+    "parameter_groups",
+    "unknown_name",
+]
 
 Schedule = Literal["cosine", "onecycle", "constant"]
 OptimizerName = Literal["adamw", "adam", "sgd"]
@@ -39,6 +46,8 @@ class Settings:
         patience: stop after this many evaluations without a better validation NLL.
         evaluations: how many times to evaluate on the validation split (at most once an epoch).
         seed: of the data order and of all noise.
+        compile: compile the step (:mod:`~pyroccam.inference.step`). ``None`` does so where a shape
+            of batch is stepped often enough to pay for it.
     """
 
     epochs: int | None = None
@@ -54,6 +63,7 @@ class Settings:
     patience: int | None = None
     evaluations: int = 50
     seed: int = 0
+    compile: bool | None = None
 
     def __post_init__(self) -> None:
         def need(ok: bool, name: str, expected: str) -> None:
@@ -78,6 +88,7 @@ class Settings:
         need(0 <= self.kl_warmup < 1, "kl_warmup", "a fraction in [0, 1)")
         need(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "None or positive")
         need(_whole(self.seed, 0), "seed", "a whole number of at least 0")
+        need(self.compile in (None, True, False), "compile", "True, False or None")
 
     @classmethod
     def names(cls) -> list[str]:
@@ -126,8 +137,25 @@ def learning_rate_factor(schedule: Schedule, progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> torch.optim.Optimizer:
-    """One torch optimiser; the guide's parameters have their own rate and no weight decay.
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of a pair that are treated alike.
+
+    Attributes:
+        name: ``weights``, ``noise`` (of the likelihood) or ``guide``.
+        parameters: that require a gradient.
+        options: for the optimiser; ``scheduled`` says whether the schedule scales ``lr``.
+    """
+
+    name: str
+    parameters: list[nn.Parameter]
+    options: dict[str, Any]
+
+
+def parameter_groups(
+    settings: Settings, model: nn.Module, guide: nn.Module
+) -> list[ParameterGroup]:
+    """What is trained: the guide's parameters have their own rate and no weight decay.
 
     Raises:
         ValueError: if there is nothing to train.
@@ -137,20 +165,24 @@ def make_optimizer(settings: Settings, model: nn.Module, guide: nn.Module) -> to
     noise = [] if likelihood is None else [p for p in likelihood.parameters() if p.requires_grad]
     known = {id(p) for p in (*guide.parameters(), *noise)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
-    groups: list[dict[str, Any]] = []
-    if weights:
-        decay = {"lr": settings.lr, "weight_decay": settings.weight_decay}
-        groups.append({"params": weights, **decay, "scheduled": True})
-    if noise:
-        groups.append({"params": noise, "lr": settings.lr, "weight_decay": 0.0, "scheduled": True})
-    if latents:
-        groups.append(
-            {"params": latents, "lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
-        )
+    moving = {"lr": settings.lr, "scheduled": True}
+    groups = [
+        ParameterGroup("weights", weights, {**moving, "weight_decay": settings.weight_decay}),
+        ParameterGroup("noise", noise, {**moving, "weight_decay": 0.0}),
+        ParameterGroup(
+            "guide", latents, {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
+        ),
+    ]
+    groups = [group for group in groups if group.parameters]
     if not groups:
         raise ValueError(
             "Neither the model nor the guide has a parameter that requires a gradient."
         )
+    return groups
+
+
+def make_optimizer(settings: Settings, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """One fused torch optimiser over groups of parameters."""
     match settings.optimizer:
         case "sgd":
             return torch.optim.SGD(groups, momentum=0.9, fused=True)

@@ -1,41 +1,45 @@
-"""The training loop: one for every method."""
+"""The training loop: one for every method, for one pair or for several replicates at once."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..guides.depth import CategoricalDepth, Deterministic, Marginal
-from ..models.depth import LearntDepth, stacked_outputs
 from .closed_form import IncrementalPosterior
 from .diagnose import first_non_finite
-from .elbo import bound
 from .interrupt import StopSignal
-from .modes import evaluating
-from .predict import depth_weights, streamed
 from .progress import FitProgress
-from .run_directory import CheckpointError, fingerprint, load_checkpoint, save_checkpoint
-from .settings import Settings, learning_rate_factor, make_optimizer
-from .structure import exact_depth_posterior
+from .replicate import Replicate
+from .run_directory import CheckpointError, load_checkpoint, save_checkpoint
+from .settings import Settings
+from .step import TrainingStep
 
-if TYPE_CHECKING:
-    from ..data import Dataset
+__all__ = ["COMPILE_FROM", "COMPILE_FROM_TOGETHER", "Interrupted", "NonFiniteLoss", "Trainer"]
 
-__all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
+# Steps of one shape of batch from which compiling pays, where nothing is in the compiler's cache
+# (benchmarks/runs.py): for one pair, and for several together, whose uncompiled graph is slower.
+COMPILE_FROM = 5000
+COMPILE_FROM_TOGETHER = 2000
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss became NaN or infinite; the last good state has been put back."""
+    """The loss became NaN or infinite; the last good state has been put back.
+
+    Attributes:
+        fits: of replicates trained together, those that are sound and complete.
+    """
+
+    fits: Sequence[Any] = ()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -43,49 +47,57 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Trainer:
-    """Trains one pair. Its whole state goes into a checkpoint, and a step depends on nothing else.
+    """Trains replicates of one pair. Its whole state goes into a checkpoint, and a step depends on
+    nothing else.
 
     Arguments:
-        model, guide: the pair, on the device of ``data``.
-        data: on the device.
+        replicates: one, or several that differ in their values only; on one device.
         settings: see :class:`~pyroccam.inference.settings.Settings`.
         out: folder for checkpoints, or ``None``.
         checkpoint_seconds: time between checkpoints.
+
+    Raises:
+        ValueError, TypeError: if a pair cannot be trained so, or the replicates do not correspond.
     """
 
     def __init__(
         self,
-        model: Any,
-        guide: nn.Module,
-        data: Dataset,
+        replicates: Sequence[Replicate],
         settings: Settings,
         *,
         out: Path | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> None:
-        self.model, self.guide, self.data, self.settings = model, guide, data, settings
+        self.replicates, self.settings = list(replicates), settings
         self.out, self.checkpoint_seconds = out, checkpoint_seconds
-        self.device = data.x_train.device
-        self.rows = data.N
+        first = self.replicates[0]
+        self.device = first.data.x_train.device
+        self.rows = first.data.N
         self.batches = self._batch_bounds()
         self.epochs = settings.epochs_for(self.rows)
         self.total_steps = self.epochs * len(self.batches)
         self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
+        for one in self.replicates:
+            one.check(settings, len(self.batches))
+            first.check_like(one)
+        self.hold = first.hold
+        # Before, q(d) is held or on its way, or the KL is not whole: no checkpoint is chosen.
+        self.selectable = max(first.settled, settings.kl_warmup)
+        self.step = TrainingStep(
+            [(one.model, one.guide) for one in self.replicates],
+            settings,
+            compile=bool(self._compiled_sizes()),
+            rows=self.rows,
+            batch_sizes=self._compiled_sizes(),
+        )
         self.closed: IncrementalPosterior | None = None
-        self._check_pair()
-        self._seen: Tensor | None = None
-        self.bound = bound(model, guide, self._observe if self.closed is not None else None)
-        with self._still():
-            self.optimizer = make_optimizer(settings, model, guide)
         self.epoch = 0
         self.position = 0  # batches of this epoch that are done
-        self.loss_sum: Any = 0.0
+        self.loss_sum = torch.zeros(len(self.replicates), dtype=torch.float64, device=self.device)
         self.elapsed = 0.0
-        self.stale = 0
         self.finished = False
-        self.history: list[dict[str, float]] = []
-        self.best: dict[str, Any] | None = None
-        self.good = self._weights()
+        self._pending: dict[str, Any] | None = None
+        self._whole: tuple[Tensor, Tensor] | None = None
 
     # -- set-up ---------------------------------------------------------------------------------
 
@@ -97,63 +109,41 @@ class Trainer:
             starts.pop()
         return list(zip(starts, [*starts[1:], self.rows], strict=True))
 
-    def _check_pair(self) -> None:
-        model, guide, settings = self.model, self.guide, self.settings
-        if getattr(model, "size", self.rows) != self.rows:
-            raise ValueError(
-                f"The model was made for {model.size} training rows, the data has {self.rows}: the "
-                "likelihood would be scaled wrongly. Build the model with data=<this data>."
-            )
-        if isinstance(guide, CategoricalDepth | Marginal) != isinstance(model, LearntDepth):
-            use = "CategoricalDepth" if isinstance(model, LearntDepth) else "Deterministic"
-            raise TypeError(
-                f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
-                f"together: use guides.{use}(model)."
-            )
-        if isinstance(guide, CategoricalDepth) and len(guide.logits) != model.max_depth + 1:
-            raise ValueError(
-                f"The guide has {len(guide.logits)} depths, the model {model.max_depth + 1}: make "
-                "it from this model, guides.CategoricalDepth(model)."
-            )
-        if isinstance(guide, CategoricalDepth) and guide.update == "closed":
-            if settings.kl_warmup:
-                raise ValueError(
-                    "kl_warmup has nothing to act on when q(d) is updated in closed form (no "
-                    "gradient passes through the KL). Use CategoricalDepth(model, "
-                    "update='gradient'), or set hold= on the guide."
-                )
+    def _compiled_sizes(self) -> set[int]:
+        """The sizes of batch for which the step is compiled; a function of the settings alone."""
+        steps = Counter(stop - start for start, stop in self.batches)
+        least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
+        paying = {n for n, count in steps.items() if count * self.epochs >= least}
+        match self.settings.compile:
+            case None:
+                return paying
+            case True:
+                return paying | {steps.most_common(1)[0][0]}
+            case _:
+                return set()
+
+    def _prepare(self) -> None:
+        """Bring parameters into place, with Pyro's own checks on: its messages name the site."""
+        if self.step.flats:
+            return
+        start, stop = self.batches[0]
+        data = self.replicates[0].data
+        rows = slice(start, stop)
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
+        with pyro.validation_enabled(True):
+            self.step.prepare(data.x_train[rows], data.y_train[rows])
+        first = self.replicates[0]
+        if first.closed:
             self.closed = IncrementalPosterior(
-                guide, model.log_prior, self.rows, self._closed_rate(guide)
+                self.step.state("guide.logits"),
+                torch.stack([one.model.log_prior for one in self.replicates]),
+                self.rows,
+                first.closed_rate(self.total_steps),
             )
-        if isinstance(guide, Deterministic) and settings.kl_warmup:
-            raise ValueError("kl_warmup: a network of fixed depth has no latents and so no KL.")
-        if isinstance(guide, Marginal):
-            if len(self.batches) > 1:
-                raise ValueError(
-                    f"guides.Marginal sums the depth out over the full batch, but batch_size="
-                    f"{settings.batch_size} splits {self.rows} rows: set batch_size={self.rows} or "
-                    "more, or use guides.CategoricalDepth, which takes minibatches."
-                )
-            if settings.kl_warmup:
-                raise ValueError("kl_warmup: the marginal likelihood of guides.Marginal has no KL.")
-
-    def _closed_rate(self, guide: CategoricalDepth) -> float:
-        if guide.rate is not None:
-            return guide.rate
-        steps = (guide.settled - guide.hold) * self.total_steps
-        return min(0.5, 10.0 / max(steps, 1.0))
-
-    @property
-    def selectable(self) -> float:
-        """Fraction of the steps after which a checkpoint may be chosen: before, q(d) is held or on
-        its way, or the KL is not whole."""
-        settled = self.guide.settled if isinstance(self.guide, CategoricalDepth) else 0.0
-        return max(settled, self.settings.kl_warmup)
-
-    @property
-    def hold(self) -> float:
-        """Fraction of the steps during which the guide keeps its start value."""
-        return self.guide.hold if isinstance(self.guide, CategoricalDepth) else 0.0
+        datas = [one.data for one in self.replicates]
+        self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in datas)
 
     @property
     def step_number(self) -> int:
@@ -166,125 +156,64 @@ class Trainer:
 
     # -- one step -------------------------------------------------------------------------------
 
-    def _observe(self, trace: poutine.Trace) -> None:
-        self._seen = trace.nodes["y"]["unscaled_log_prob"].detach()
+    def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
+        datas = [one.data for one in self.replicates]
+        if len(datas) == 1:
+            x, y = datas[0].x_train, datas[0].y_train
+            return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
+        if rows is None:
+            if self._whole is None:
+                xs = torch.stack([d.x_train for d in datas])
+                self._whole = xs, torch.stack([d.y_train for d in datas])
+            return self._whole
+        if self.shared:
+            return datas[0].x_train[rows], datas[0].y_train[rows]
+        xs = [d.x_train[r] for d, r in zip(datas, rows, strict=True)]
+        ys = [d.y_train[r] for d, r in zip(datas, rows, strict=True)]
+        return torch.stack(xs), torch.stack(ys)
 
     def _step(self, rows: Tensor | None) -> None:
-        settings, data = self.settings, self.data
-        x, y = (
-            (data.x_train, data.y_train)
-            if rows is None
-            else (
-                data.x_train[rows],
-                data.y_train[rows],
-            )
-        )
+        x, y = self._batch(rows)
         progress = self.progress
-        factor = learning_rate_factor(settings.schedule, progress)
-        for group in self.optimizer.param_groups:
-            if group["scheduled"]:
-                group["lr"] = settings.lr * factor
-        if settings.kl_warmup:
-            self.bound.elbo.kl_weight = min(1.0, progress / settings.kl_warmup)
-        loss = self.bound(x, y) / self.rows
+        self.step.warm_up(progress)
+        loss = self.step.evaluate(x, y)
         if self.device.type == "cpu":  # free here; on CUDA the host would wait at every step
-            value: Any = loss.item()
-            if not abs(value) < float("inf"):
-                self._broken(x, y, value)
-        else:
-            value = loss.detach()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if settings.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm)
-        if progress < self.hold:
-            for p in self.guide.parameters():
-                p.grad = None
-        self.optimizer.step()
-        if self.closed is not None and self._seen is not None:
-            self.closed.observe(rows, self._seen)
+            self._check(loss.reshape(-1).tolist())
+        self.step.update(progress, self.hold)
+        if self.closed is not None:
+            self.closed.observe(rows, self.step.seen["y"])
             if progress >= self.hold:
                 self.closed.step(complete=self.epoch > 0 or len(self.batches) == 1)
-        self.loss_sum = self.loss_sum + value * (x.shape[0] / self.rows)
+        share = 1.0 if rows is None else rows.shape[1] / self.rows
+        self.loss_sum += loss.reshape(-1).double() * share
 
-    def _broken(self, x: Tensor, y: Tensor, value: float) -> None:
-        """Put the last good state back and say where it broke."""
-        where = first_non_finite(self.model, self.guide, x, y)
-        step = self.step_number
-        self._restore(self.good)
-        raise NonFiniteLoss(
-            f"The loss is {value} at step {step} of {self.total_steps} (epoch {self.epoch + 1} of "
-            f"{self.epochs}); {where}. The state of the last evaluation has been put back. Try a "
-            f"smaller lr (now {self.settings.lr:g}), clip_norm=1.0, or standardised inputs and "
-            "targets."
-        )
-
-    # -- evaluation -----------------------------------------------------------------------------
-
-    def _evaluate(self, train_loss: float) -> None:
-        row = {"epoch": float(self.epoch), "loss": train_loss, "val_nll": float("nan")}
-        selectable = self.progress >= self.selectable
-        running = self._exact_step() if self.closed is not None and selectable else None
-        x, y = self.data.x_val, self.data.y_val
-        if len(x):
-            weights = depth_weights(self.model, self.guide, self.data)
-            with evaluating(self.model), pyro.validation_enabled(False):
-                outputs = streamed(lambda part: stacked_outputs(self.model, part), x)
-                log_weights = weights.log().clamp_min(-1e4)
-                log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
-                row["val_nll"] = -float(log_p.double().mean())
-        if isinstance(self.guide, CategoricalDepth):
-            q = self.guide.probs
-            row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
-        self.history.append(row)
-        self.good = self._weights()
-        if running is not None:  # the training goes on as if nobody had looked
-            assert isinstance(self.guide, CategoricalDepth)
-            with torch.no_grad():
-                self.guide.logits.copy_(running)
-        if not selectable:
-            return
-        value = row["val_nll"] if len(x) else train_loss
-        value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
-        if self.best is None or value < self.best["value"]:
-            estimate = None if running is None else running.softmax(-1)
-            self.best = {"value": value, "epoch": self.epoch, "running": estimate, **self.good}
-            self.stale = 0
-        else:
-            self.stale += 1
-
-    def _exact_step(self) -> Tensor:
-        """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
-
-        The running estimate is of the network in training mode, whose batch statistics are not
-        those it is used with. Returns the logits of that estimate.
-        """
-        assert isinstance(self.guide, CategoricalDepth)
-        running = self.guide.logits.detach().clone()
-        with pyro.validation_enabled(False):
-            exact = exact_depth_posterior(self.model, self.data)
-        with torch.no_grad():
-            self.guide.logits.copy_(exact.log().clamp_min(-1e4))
-        return running
-
-    def _weights(self) -> dict[str, Any]:
-        return {
-            name: {key: t.detach().clone() for key, t in module.state_dict().items()}
-            for name, module in (("model", self.model), ("guide", self.guide))
-        }
-
-    def _restore(self, weights: dict[str, Any]) -> None:
-        self.model.load_state_dict(weights["model"])
-        self.guide.load_state_dict(weights["guide"])
+    def _check(self, values: list[float]) -> None:
+        """Give up the replicates whose loss is not finite; raises if none is left."""
+        for one, value in zip(self.replicates, values, strict=True):
+            if abs(value) < float("inf") or one.broken is not None:
+                continue
+            step = self.step_number
+            where = first_non_finite(one.model, one.guide, *one.data.split("train"))
+            one.restore(one.good)
+            one.stopped = True
+            one.broken = (
+                f"The loss is {value} at step {step} of {self.total_steps} (epoch "
+                f"{self.epoch + 1} of {self.epochs}); {where}. The state of the last evaluation "
+                f"has been put back. Try a smaller lr (now {self.settings.lr:g}), clip_norm=1.0, "
+                "or standardised inputs and targets."
+            )
+        if all(one.broken is not None for one in self.replicates):
+            raise NonFiniteLoss(self.replicates[0].broken)
 
     # -- the whole ------------------------------------------------------------------------------
 
     def run(self, bar: FitProgress) -> None:
         """Train to the end and put the best weights in place."""
-        self.model.train()
-        self.guide.train()
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
         last_saved = last_time = time.perf_counter()
-        rehearsed = False
         with (
             StopSignal() as stop,
             self._still(),
@@ -293,16 +222,16 @@ class Trainer:
         ):
             # Pyro's warning of a NaN, which NonFiniteLoss explains.
             warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+            self._prepare()
+            if self._pending is not None:
+                self._take_up(self._pending)
+                self._pending = None
+            if self.step.compile and not self.finished:
+                bar.say("compiling")
             while not self.finished:
                 order = self._order()
                 for start, end in self.batches[self.position :]:
-                    rows = None if order is None else order[start:end]
-                    if rehearsed:
-                        self._step(rows)
-                    else:  # Pyro's own checks, once: its messages name the site and the shapes
-                        with pyro.validation_enabled(True):
-                            self._step(rows)
-                        rehearsed = True
+                    self._step(None if order is None else order[:, start:end])
                     self.position += 1
                     now = time.perf_counter()
                     self.elapsed += now - last_time
@@ -317,42 +246,54 @@ class Trainer:
                 if stop or self.finished or now - last_saved > self.checkpoint_seconds:
                     last_saved = self._save()
                     self._leave_if(stop and not self.finished)
-        assert self.best is not None
-        self._restore(self.best)
-        self.model.eval()
+        for one in self.replicates:
+            if one.best is not None:
+                one.restore(one.best)
+            one.model.eval()
 
     @contextmanager
     def _still(self) -> Iterator[None]:
-        """No gradient for logits that move in closed form; put back however the run ends."""
-        if self.closed is None:
-            yield
-            return
-        self.closed.guide.logits.requires_grad_(False)
+        """No gradient for logits that move in closed form; all put back however the run ends."""
+        logits = [one.guide.logits for one in self.replicates if one.closed]
+        for p in logits:
+            p.requires_grad_(False)
         try:
             yield
         finally:
-            self.closed.guide.logits.requires_grad_(True)
+            for p in logits:
+                p.requires_grad_(True)
+            self.step.release()
 
     def _order(self) -> Tensor | None:
-        """This epoch's order of the rows: a function of seed and epoch alone."""
+        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone."""
         if len(self.batches) == 1:
             return None
-        generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.epoch)
-        return torch.randperm(self.rows, generator=generator).to(self.device)
+        orders = []
+        for one in self.replicates:
+            generator = torch.Generator().manual_seed(one.seed * 1_000_003 + self.epoch)
+            orders.append(torch.randperm(self.rows, generator=generator))
+        return torch.stack(orders).to(self.device)
 
     def _end_epoch(self, bar: FitProgress) -> None:
-        train_loss = float(self.loss_sum)
-        if not abs(train_loss) < float("inf"):
-            self._broken(*self.data.split("train"), train_loss)
+        losses = self.loss_sum.tolist()
+        self._check(losses)
         self.epoch += 1
         self.position = 0
-        self.loss_sum = 0.0
+        self.loss_sum.zero_()
         last = self.epoch == self.epochs
         if last or self.epoch % self.evaluate_every == 0:
-            self._evaluate(train_loss)
-            bar.evaluated(self.history[-1])
+            self._evaluate(losses)
+            bar.evaluated([one.history[-1] for one in self.replicates if one.history])
         patience = self.settings.patience
-        self.finished = last or (patience is not None and self.stale >= patience)
+        for one in self.replicates:
+            one.stopped = one.stopped or (patience is not None and one.stale >= patience)
+        self.finished = last or all(one.stopped for one in self.replicates)
+
+    def _evaluate(self, losses: list[float]) -> None:
+        selectable = self.progress >= self.selectable
+        for one, loss in zip(self.replicates, losses, strict=True):
+            if not one.stopped:
+                one.evaluate(loss, self.epoch, selectable)
 
     def _leave_if(self, stop: object) -> None:
         if stop:
@@ -366,28 +307,18 @@ class Trainer:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
-        data = self.data
-        rows = fingerprint(data.x_train, data.y_train, data.x_val, data.y_val)
-        shapes = {name: list(t.shape) for name, t in self.model.state_dict().items()}
-        options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
-        prior = getattr(self.model, "log_prior", None)
-        return {
-            "settings": vars(self.settings),
-            "data": rows,
-            "shapes": shapes,
-            "guide": {"kind": type(self.guide).__name__, **options},
-            "prior": None if prior is None else prior.tolist(),
-        }
+        each = [one.identity() for one in self.replicates]
+        found = {name: [one[name] for one in each] for name in each[0]}
+        return {"settings": vars(self.settings), **found}
 
     def _save(self) -> float:
         if self.out is None:
             return time.perf_counter()
         cuda = self.device.type == "cuda"
         state = {
-            "format": 1,
             "identity": self._identity(),
-            **self._weights(),
-            "optimizer": self.optimizer.state_dict(),
+            "replicates": [one.state() for one in self.replicates],
+            "optimizer": self.step.optimizer.state_dict(),
             "closed": None if self.closed is None else self.closed.state_dict(),
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
@@ -395,11 +326,7 @@ class Trainer:
             "position": self.position,
             "loss_sum": self.loss_sum,
             "elapsed": self.elapsed,
-            "stale": self.stale,
             "finished": self.finished,
-            "history": self.history,
-            "best": self.best,
-            "good": self.good,
         }
         save_checkpoint(self.out, state)
         return time.perf_counter()
@@ -435,14 +362,19 @@ class Trainer:
                     f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
                     "or another folder."
                 )
-        self._restore(state)
-        self.optimizer.load_state_dict(state["optimizer"])
+        for name in ("epoch", "position", "elapsed", "finished"):
+            setattr(self, name, state[name])
+        self.loss_sum.copy_(state["loss_sum"])
+        self._pending = state
+        return True
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """The part of a checkpoint that needs parameters in place and an optimiser."""
+        for one, kept in zip(self.replicates, state["replicates"], strict=True):
+            one.load(kept)
+        self.step.optimizer.load_state_dict(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
-        for name in ("epoch", "position", "loss_sum", "elapsed", "stale", "finished"):
-            setattr(self, name, state[name])
-        self.history, self.best, self.good = state["history"], state["best"], state["good"]
-        return True

@@ -37,7 +37,7 @@ def frozen(rate=0.3):
     guide = guides.CategoricalDepth(model).double()
     x, y = torch.randn(N, 2, dtype=torch.float64), torch.arange(N) % 3
     table = model.log_likelihood(x, y).detach()
-    update = IncrementalPosterior(guide, model.log_prior, N, rate)
+    update = IncrementalPosterior(guide.logits, model.log_prior, N, rate)
     update.table = update.table.double()
     return model, guide, table, update
 

@@ -220,7 +220,8 @@ def test_repeats_differ_in_their_seed_and_show_their_spread(tmp_path):
     few = {k: v for k, v in QUICK.items() if k != "seed"}
     repeats = inference.fit_repeats(build, [0, 1], out=tmp_path, **few)
     assert [f.settings.seed for f in repeats.fits] == [0, 1]
-    assert (tmp_path / "seed-1" / "checkpoint.pt").exists()
+    assert (tmp_path / "checkpoint.pt").exists()  # of both
+    assert (tmp_path / "seed-1" / "fit.json").exists()
     one, two = (f.model.stack.stem[1].weight for f in repeats.fits)
     assert not torch.equal(one, two)
     nll = [f.evaluate()["nll"] for f in repeats.fits]
@@ -246,7 +247,8 @@ def test_looking_does_not_change_what_is_trained(update, tmp_path):
     for evaluations in (1, 8):
         out = tmp_path / str(evaluations)
         run(out=out, update=update, evaluations=evaluations)
-        states.append(torch.load(out / "checkpoint.pt", weights_only=True))
+        saved = torch.load(out / "checkpoint.pt", weights_only=True)
+        states.append(saved["replicates"][0])
     for part in ("model", "guide"):
         for name, value in states[0][part].items():
             assert torch.equal(value, states[1][part][name]), name

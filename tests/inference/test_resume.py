@@ -228,10 +228,11 @@ class Poison(nn.Module):
 
     def __init__(self, passes):
         super().__init__()
-        self.passes, self.seen = passes, 0
+        self.passes = passes
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
 
     def forward(self, a):
-        self.seen += self.training
+        self.seen += float(self.training)
         return a * float("nan") if self.seen > self.passes else a + 0.0
 
 
@@ -244,7 +245,11 @@ def test_a_nan_names_step_and_site_and_leaves_the_last_good_state(update, seed, 
     model = models.LearntDepth(nn.Linear(2, 6), blocks, nn.Linear(6, 3), data=rows)
     guide = guides.CategoricalDepth(model, update=update)
     good = []
-    spy(monkeypatch, "_evaluate", after=lambda t: good.append(copy.deepcopy(t._weights())))
+    spy(
+        monkeypatch,
+        "_evaluate",
+        after=lambda t: good.append(copy.deepcopy(t.replicates[0].weights())),
+    )
     with pytest.raises(
         inference.NonFiniteLoss, match=r"nan at step 10 of 32 \(epoch 3 of 8\); site 'y'"
     ):

@@ -47,9 +47,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     write_json(path, {"old": 1})
     with pytest.raises(TypeError):
         write_json(path, {"new": object()})
-    save_checkpoint(tmp_path, {"format": 1, "n": 3})
+    save_checkpoint(tmp_path, {"n": 3})
     with pytest.raises(Exception, match="pickle|local"):
-        save_checkpoint(tmp_path, {"format": 1, "n": lambda: None})
+        save_checkpoint(tmp_path, {"n": lambda: None})
     assert json.loads(path.read_text()) == {"old": 1}
     assert load_checkpoint(tmp_path, CPU)["n"] == 3
 

@@ -4,7 +4,13 @@ import math
 import pytest
 import torch
 from pyroccam import inference, models
-from pyroccam.inference.settings import Settings, learning_rate_factor, make_optimizer, unknown_name
+from pyroccam.inference.settings import (
+    Settings,
+    learning_rate_factor,
+    make_optimizer,
+    parameter_groups,
+    unknown_name,
+)
 from torch import nn
 
 
@@ -78,6 +84,11 @@ def test_constant():
     assert {learning_rate_factor("constant", p / 9) for p in range(9)} == {1.0}
 
 
+def grouped(settings, model, guide):
+    groups = parameter_groups(settings, model, guide)
+    return make_optimizer(settings, [{"params": g.parameters, **g.options} for g in groups])
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
@@ -85,7 +96,7 @@ def test_constant():
 def test_the_guide_has_a_rate_of_its_own_and_no_weight_decay(name, kind):
     model, guide = nn.Linear(2, 2), nn.Linear(3, 1)
     settings = Settings(optimizer=name, lr=0.5, guide_lr=0.25, weight_decay=0.125)
-    optimizer = make_optimizer(settings, model, guide)
+    optimizer = grouped(settings, model, guide)
     assert type(optimizer) is kind
     weights, latents = optimizer.param_groups
     assert (weights["lr"], weights["weight_decay"]) == (0.5, 0.125)
@@ -97,11 +108,11 @@ def test_the_guide_has_a_rate_of_its_own_and_no_weight_decay(name, kind):
 def test_frozen_parameters_are_left_out():
     model, guide = nn.Linear(2, 2), nn.Identity()
     model.bias.requires_grad_(False)
-    (group,) = make_optimizer(Settings(), model, guide).param_groups
+    (group,) = grouped(Settings(), model, guide).param_groups
     assert group["params"] == [model.weight]
     model.weight.requires_grad_(False)
     with pytest.raises(ValueError, match="Neither the model nor the guide has a parameter"):
-        make_optimizer(Settings(), model, guide)
+        grouped(Settings(), model, guide)
 
 
 def test_the_noise_of_a_regression_is_not_pulled_to_one():
@@ -114,7 +125,7 @@ def test_the_noise_of_a_regression_is_not_pulled_to_one():
             self.likelihood = models.Regression(1)
 
     model = Model()
-    weights, noise = make_optimizer(Settings(weight_decay=0.5), model, nn.Identity()).param_groups
+    weights, noise = grouped(Settings(weight_decay=0.5), model, nn.Identity()).param_groups
     assert weights["params"] == list(model.net.parameters())
     assert noise["params"] == [model.likelihood.log_scale]
     assert (weights["weight_decay"], noise["weight_decay"]) == (0.5, 0.0)

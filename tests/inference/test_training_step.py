@@ -5,8 +5,18 @@ import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from pyroccam import guides, inference, models
+from pyroccam.inference.replicate import Replicate
 from pyroccam.inference.trainer import Trainer
 from torch import nn
+
+
+def trainer_of(rows, **settings):
+    return Trainer([Replicate(*pair(rows), rows, 0)], inference.Settings(**settings))
+
+
+def guide_of(trainer):
+    return trainer.replicates[0].guide
+
 
 # -- choosing a checkpoint --------------------------------------------------------------------
 
@@ -109,15 +119,15 @@ def test_batches_cover_every_row_once_and_one_row_is_never_alone():
         (500, [54]),
         (50, [50, 4]),
     ):
-        trainer = Trainer(*pair(rows), rows, inference.Settings(batch_size=size))
+        trainer = trainer_of(rows, batch_size=size)
         assert [b - a for a, b in trainer.batches] == expected
         assert trainer.batches[0][0] == 0
         assert all(p[1] == q[0] for p, q in zip(trainer.batches, trainer.batches[1:], strict=False))
     orders = []
     for epoch in (0, 1):
-        trainer = Trainer(*pair(rows), rows, inference.Settings(batch_size=16))
+        trainer = trainer_of(rows, batch_size=16)
         trainer.epoch = epoch
-        orders.append(trainer._order().tolist())
+        orders.append(trainer._order()[0].tolist())
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(54))
     assert orders[0] != orders[1]
     # batch statistics of one row alone would raise
@@ -127,7 +137,7 @@ def test_batches_cover_every_row_once_and_one_row_is_never_alone():
 @pytest.mark.parametrize("update", ["closed", "gradient"])
 def test_q_is_held_first_and_moves_then(update, monkeypatch):
     logits = []
-    spy(monkeypatch, "_step", after=lambda t: logits.append(t.guide.logits.detach().clone()))
+    spy(monkeypatch, "_step", after=lambda t: logits.append(guide_of(t).logits.detach().clone()))
     run(update=update)
     assert len(logits) == 32
     held = 8  # a quarter of 32 steps
@@ -176,14 +186,14 @@ def test_the_guide_keeps_its_own_rate_when_all_weights_are_frozen(monkeypatch):
     for p in model.parameters():
         p.requires_grad_(False)
     rates = set()
-    spy(monkeypatch, "_step", after=lambda t: rates.add(t.optimizer.param_groups[-1]["lr"]))
+    spy(monkeypatch, "_step", after=lambda t: rates.add(t.step.optimizer.param_groups[-1]["lr"]))
     inference.fit(model, guide, rows, **QUICK, guide_lr=0.125)
     assert rates == {0.125}
 
 
 def test_learning_rate_follows_the_schedule(monkeypatch):
     rates = []
-    spy(monkeypatch, "_step", after=lambda t: rates.append(t.optimizer.param_groups[0]["lr"]))
+    spy(monkeypatch, "_step", after=lambda t: rates.append(t.step.optimizer.param_groups[0]["lr"]))
     run(schedule="cosine", lr=0.02)
     assert rates == pytest.approx([0.01 * (1 + np.cos(np.pi * s / 32)) for s in range(32)])
 
@@ -192,7 +202,7 @@ def test_clip_norm_bounds_the_gradient(monkeypatch):
     norms = []
 
     def measure(trainer):
-        grads = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        grads = [p.grad for p in trainer.replicates[0].model.parameters() if p.grad is not None]
         norms.append(float(torch.stack([g.norm() for g in grads]).norm()))
 
     spy(monkeypatch, "_step", after=measure)
@@ -205,7 +215,7 @@ def test_clip_norm_bounds_the_gradient(monkeypatch):
 
 def test_kl_warmup_rises_to_one(monkeypatch):
     weights = []
-    spy(monkeypatch, "_step", after=lambda t: weights.append(t.bound.elbo.kl_weight))
+    spy(monkeypatch, "_step", after=lambda t: weights.append(float(t.step.bounds[0].kl_weight)))
     found = run(update="gradient", kl_warmup=0.5)
     assert weights == pytest.approx([min(1.0, s / 16) for s in range(32)])
     assert found.best_epoch >= 4

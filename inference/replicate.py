@@ -1,0 +1,231 @@
+"""One pair in training: what it is checked for, how it is judged, what is kept of it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from ..guides.depth import CategoricalDepth, Deterministic, Marginal
+from ..models.depth import LearntDepth, stacked_outputs
+from .modes import evaluating
+from .predict import depth_weights, streamed
+from .run_directory import fingerprint
+from .settings import Settings
+from .structure import exact_depth_posterior
+
+if TYPE_CHECKING:
+    from ..data import Dataset
+
+__all__ = ["Replicate"]
+
+
+class Replicate:
+    """A pair with its data, its history and its best weights.
+
+    Arguments:
+        model, guide: the pair, on the device of ``data``.
+        data: on the device.
+        seed: of the order of its rows.
+
+    Attributes:
+        history: one row for each evaluation.
+        best: weights and value of the chosen checkpoint so far.
+        good: weights at the last evaluation.
+        stale: evaluations since ``best``.
+        stopped: it is not evaluated any more (early stopping).
+        broken: why it was given up, if its loss turned NaN or infinite.
+    """
+
+    def __init__(self, model: Any, guide: nn.Module, data: Dataset, seed: int) -> None:
+        self.model, self.guide, self.data, self.seed = model, guide, data, seed
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Any] | None = None
+        self.good = self.weights()
+        self.stale = 0
+        self.stopped = False
+        self.broken: str | None = None
+
+    # -- what goes together -----------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether q(d) moves in closed form."""
+        return isinstance(self.guide, CategoricalDepth) and self.guide.update == "closed"
+
+    def check(self, settings: Settings, batches: int) -> None:
+        """Whether model, guide, data and settings go together.
+
+        Raises:
+            ValueError, TypeError: if not.
+        """
+        model, guide, rows = self.model, self.guide, self.data.N
+        if getattr(model, "size", rows) != rows:
+            raise ValueError(
+                f"The model was made for {model.size} training rows, the data has {rows}: the "
+                "likelihood would be scaled wrongly. Build the model with data=<this data>."
+            )
+        if isinstance(guide, CategoricalDepth | Marginal) != isinstance(model, LearntDepth):
+            use = "CategoricalDepth" if isinstance(model, LearntDepth) else "Deterministic"
+            raise TypeError(
+                f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
+                f"together: use guides.{use}(model)."
+            )
+        if isinstance(guide, CategoricalDepth) and len(guide.logits) != model.max_depth + 1:
+            raise ValueError(
+                f"The guide has {len(guide.logits)} depths, the model {model.max_depth + 1}: make "
+                "it from this model, guides.CategoricalDepth(model)."
+            )
+        if self.closed and settings.kl_warmup:
+            raise ValueError(
+                "kl_warmup has nothing to act on when q(d) is updated in closed form (no "
+                "gradient passes through the KL). Use CategoricalDepth(model, "
+                "update='gradient'), or set hold= on the guide."
+            )
+        if isinstance(guide, Deterministic) and settings.kl_warmup:
+            raise ValueError("kl_warmup: a network of fixed depth has no latents and so no KL.")
+        if isinstance(guide, Marginal):
+            if batches > 1:
+                raise ValueError(
+                    f"guides.Marginal sums the depth out over the full batch, but batch_size="
+                    f"{settings.batch_size} splits {rows} rows: set batch_size={rows} or "
+                    "more, or use guides.CategoricalDepth, which takes minibatches."
+                )
+            if settings.kl_warmup:
+                raise ValueError("kl_warmup: the marginal likelihood of guides.Marginal has no KL.")
+
+    def check_like(self, other: Replicate) -> None:
+        """Whether another replicate can be stepped together with this one.
+
+        Raises:
+            ValueError: if it differs in more than values.
+        """
+        ours, theirs = self.data, other.data
+        for what, a, b in (
+            ("models", str(self.model), str(other.model)),
+            ("guides", self._options(), other._options()),
+            ("training inputs", ours.x_train.shape, theirs.x_train.shape),
+            ("training targets", ours.y_train.shape, theirs.y_train.shape),
+        ):
+            if a != b:
+                raise ValueError(
+                    f"Replicates are stepped together if only values differ, but the {what} of "
+                    f"seeds {self.seed} and {other.seed} are {a} and {b}. Fit them one after the "
+                    "other (together=False)."
+                )
+
+    def _options(self) -> dict[str, Any]:
+        options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
+        return {"kind": type(self.guide).__name__, **options}
+
+    @property
+    def settled(self) -> float:
+        """Fraction of the steps after which q has had time to arrive where it belongs."""
+        return self.guide.settled if isinstance(self.guide, CategoricalDepth) else 0.0
+
+    @property
+    def hold(self) -> float:
+        """Fraction of the steps during which the guide keeps its start value."""
+        return self.guide.hold if isinstance(self.guide, CategoricalDepth) else 0.0
+
+    def closed_rate(self, total_steps: int) -> float:
+        """Step of the damped closed-form update."""
+        assert isinstance(self.guide, CategoricalDepth)
+        if self.guide.rate is not None:
+            return self.guide.rate
+        steps = (self.guide.settled - self.guide.hold) * total_steps
+        return min(0.5, 10.0 / max(steps, 1.0))
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree with, beside the settings."""
+        data = self.data
+        prior = getattr(self.model, "log_prior", None)
+        return {
+            "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
+            "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
+            "guide": self._options(),
+            "prior": None if prior is None else prior.tolist(),
+        }
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(self, train_loss: float, epoch: int, selectable: bool) -> None:
+        """Look at the validation rows; keep the weights if they are the best so far.
+
+        Arguments:
+            train_loss: of the epoch that has ended.
+            epoch: epochs done.
+            selectable: whether a checkpoint may be chosen now.
+        """
+        row = {"epoch": float(epoch), "loss": train_loss, "val_nll": float("nan")}
+        running = self._exact_step() if self.closed and selectable else None
+        x, y = self.data.x_val, self.data.y_val
+        if len(x):
+            weights = depth_weights(self.model, self.guide, self.data)
+            with evaluating(self.model), pyro.validation_enabled(False):
+                outputs = streamed(lambda part: stacked_outputs(self.model, part), x)
+                log_weights = weights.log().clamp_min(-1e4)
+                log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
+                row["val_nll"] = -float(log_p.double().mean())
+        if isinstance(self.guide, CategoricalDepth):
+            q = self.guide.probs
+            row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
+        self.history.append(row)
+        self.good = self.weights()
+        if running is not None:  # the training goes on as if nobody had looked
+            assert isinstance(self.guide, CategoricalDepth)
+            with torch.no_grad():
+                self.guide.logits.copy_(running)
+        if not selectable:
+            return
+        value = row["val_nll"] if len(x) else train_loss
+        value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
+        if self.best is None or value < self.best["value"]:
+            estimate = None if running is None else running.softmax(-1)
+            self.best = {"value": value, "epoch": epoch, "running": estimate, **self.good}
+            self.stale = 0
+        else:
+            self.stale += 1
+
+    def _exact_step(self) -> Tensor:
+        """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
+
+        The running estimate is of the network in training mode, whose batch statistics are not
+        those it is used with. Returns the logits of that estimate.
+        """
+        assert isinstance(self.guide, CategoricalDepth)
+        running = self.guide.logits.detach().clone()
+        with pyro.validation_enabled(False):
+            exact = exact_depth_posterior(self.model, self.data)
+        with torch.no_grad():
+            self.guide.logits.copy_(exact.log().clamp_min(-1e4))
+        return running
+
+    # -- weights ----------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Any]:
+        """A copy of everything that is learnt."""
+        return {
+            name: {key: t.detach().clone() for key, t in module.state_dict().items()}
+            for name, module in (("model", self.model), ("guide", self.guide))
+        }
+
+    def restore(self, weights: dict[str, Any]) -> None:
+        """Put a copy back."""
+        self.model.load_state_dict(weights["model"])
+        self.guide.load_state_dict(weights["guide"])
+
+    _KEPT = ("history", "best", "good", "stale", "stopped", "broken")
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {**self.weights(), **{name: getattr(self, name) for name in self._KEPT}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.restore(state)
+        for name in self._KEPT:
+            setattr(self, name, state[name])

@@ -1,0 +1,337 @@
+"""One optimiser step of one pair, or of several replicates at once; eager or compiled."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .elbo import Bound, bound
+from .flat import FlatParameters
+from .settings import Settings, learning_rate_factor, make_optimizer, parameter_groups
+from .tracing import TracedBound, Untraceable, joint_graph
+
+__all__ = ["CompileFallback", "TrainingStep"]
+
+Graph = Callable[..., Any]
+
+
+class CompileFallback(UserWarning):
+    """A step that was to be compiled runs eagerly: slower, and as correct."""
+
+
+class TrainingStep:
+    """Loss, gradients and update for K pairs that differ in their values only.
+
+    A compiled step is traced below Pyro (:mod:`~pyroccam.inference.tracing`), once for each shape
+    of batch and each state of the modules (training mode, dropout rates): changing these traces
+    anew, going back finds the old graph. The KL weight and the learning rate are inputs. Noise is
+    fresh at every step. Where tracing or compiling fails, the step runs eagerly and says why.
+
+    Several pairs are stepped together: their parameters lie in one tensor, and the graph is mapped
+    over them. Each keeps its modules, whose parameters and buffers are views of that tensor.
+
+    Arguments:
+        pairs: K (model, guide) pairs, equal but for their values, on one device.
+        settings: of the optimiser, its schedule, the KL warm-up and the clipping.
+        compile: compile with ``torch.compile``. Without it one pair runs eagerly, and several run
+            as a mapped graph that is not compiled.
+        rows: N; by default the model's ``size``.
+        batch_sizes: compile for these only (a last, smaller batch is rarely worth it); all if
+            ``None``.
+
+    Attributes:
+        optimizer: made at the first batch (or by ``prepare``).
+        seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
+        compile_seconds: spent on tracing and compiling.
+        fallback: why the step is not compiled, if it was to be.
+
+    References:
+        Pyro has no such step: its JIT ELBOs need ``torch.jit`` and ``torch.compile`` breaks its
+        handlers into many graphs (scverse/scvi-tools issue 2256, pyro-ppl/pyro PR 3149).
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Any, nn.Module]],
+        settings: Settings,
+        *,
+        compile: bool,
+        rows: int | None = None,
+        batch_sizes: Collection[int] | None = None,
+    ) -> None:
+        if not pairs:
+            raise ValueError("TrainingStep needs at least one (model, guide) pair.")
+        self.pairs, self.settings, self.compile = list(pairs), settings, compile
+        self.batch_sizes = batch_sizes
+        self.rows = int(pairs[0][0].size if rows is None else rows)
+        self.bounds: list[Bound] = [bound(model, guide) for model, guide in pairs]
+        self.flats: dict[str, FlatParameters] = {}
+        self.seen: dict[str, Tensor] = {}
+        self.compile_seconds = 0.0
+        self.fallback: str | None = None
+        self._as_graph = False
+        self._graphs: dict[Any, tuple[Graph, list[str], list[int]]] = {}
+        self._state: list[Tensor] = []
+        self._views: list[Tensor] = []
+        # What a graph has baked in, and a person may change: modes, rates of dropout and so on.
+        self._modules = [m for b in self.bounds for m in b.modules()]
+        self._rates = [
+            (m, name)
+            for m in self._modules
+            for name in ("p", "momentum", "eps", "drop_prob")
+            if isinstance(getattr(m, name, None), int | float)
+        ]
+
+    # -- set-up -----------------------------------------------------------------------------------
+
+    def prepare(self, x: Tensor, y: Tensor) -> None:
+        """Bring parameters and buffers into place and make the optimiser; once.
+
+        Runs the first pair on a batch, with Pyro's validation in the state it has, to find the
+        parameters that the loss depends on. Leaves random numbers and buffers as they are.
+        """
+        if self.flats:
+            return
+        used = self._used(x, y)
+        names = [name for name, _ in self.bounds[0].named_parameters()]
+        where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
+        all_parameters = [list(b.parameters()) for b in self.bounds]
+        groups = []
+        position: dict[str, list[int]] = {}
+        for group in parameter_groups(self.settings, *self.pairs[0]):
+            kinds: dict[torch.dtype, list[int]] = {}
+            for p in group.parameters:
+                if where[id(p)] in used:
+                    kinds.setdefault(p.dtype, []).append(where[id(p)])
+            for dtype, indices in kinds.items():
+                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
+                flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
+                self.flats[key], position[key] = flat, indices
+                groups.append({"params": [flat.parameter], "name": key, **group.options})
+        self.optimizer = make_optimizer(self.settings, groups)
+        self.trained = [names[i] for key in self.flats for i in position[key]]
+        trained = set(self.trained)
+        states = [
+            [*(p for n, p in b.named_parameters() if n not in trained), *b.buffers()]
+            for b in self.bounds
+        ]
+        self._state_names = [
+            *(n for n in names if n not in trained),
+            *(n for n, _ in self.bounds[0].named_buffers()),
+        ]
+        if len(self.pairs) == 1:
+            self._state = [t.detach() for t in states[0]]
+            self._views = [v[0] for flat in self.flats.values() for v in flat.views()]
+        else:
+            for values in zip(*states, strict=True):
+                rows = torch.stack([t.detach() for t in values])
+                for k, t in enumerate(values):
+                    t.data = rows[k]
+                self._state.append(rows)
+            self._views = [v for flat in self.flats.values() for v in flat.views()]
+
+    def _used(self, x: Tensor, y: Tensor) -> set[int]:
+        """Positions of the parameters that get a gradient."""
+        first = self.bounds[0]
+        parameters = list(first.parameters())
+        wanted = [p for p in parameters if p.requires_grad]
+        held = {n: t.detach().clone() for n, t in first.named_buffers()}
+        cuda = [x.device] if x.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda), torch.enable_grad():
+            loss = functional_call(first, held, (x, y))
+            grads = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else ()
+        got = {id(p) for p, g in zip(wanted, grads, strict=True) if g is not None}
+        return {i for i, p in enumerate(parameters) if id(p) in got}
+
+    def state(self, name: str) -> Tensor:
+        """A buffer or frozen parameter of all pairs, ``(K, *)``, in its own storage."""
+        t = self._state[self._state_names.index(name)]
+        return t[None] if len(self.pairs) == 1 else t
+
+    def describe(self) -> dict[str, Any]:
+        """How the steps ran."""
+        mapped = len(self.pairs) > 1 and (self.fallback is None or self._as_graph)
+        eager = "graph" if mapped else "eager"
+        return {
+            "kind": "compiled" if self.compile and self.fallback is None else eager,
+            "replicates": len(self.pairs),
+            "compile_seconds": self.compile_seconds,
+            "fallback": self.fallback,
+        }
+
+    def release(self) -> None:
+        """Give the modules storage of their own again; the step cannot be used any more."""
+        for flat in self.flats.values():
+            flat.release()
+        if len(self.pairs) > 1:
+            for b in self.bounds:
+                for t in [*b.parameters(), *b.buffers()]:
+                    t.data = t.data.clone(memory_format=torch.preserve_format)
+        self._graphs.clear()
+
+    # -- the step ---------------------------------------------------------------------------------
+
+    def __call__(self, x: Tensor, y: Tensor, progress: float = 0.0, hold: float = 0.0) -> Tensor:
+        """Evaluate, differentiate and update.
+
+        Arguments:
+            x, y: a batch, ``(B, *)``; for K > 1 pairs one for each, ``(K, B, *)``.
+            progress: fraction of the training that is done, for the schedules.
+            hold: while ``progress`` is below, the guide's parameters stay.
+
+        Returns:
+            the loss before the update, in nats for each observation, ``()`` or ``(K,)``.
+        """
+        if not self.flats:
+            self.prepare(*((x, y) if len(self.pairs) == 1 else (x[0], y[0])))
+        self.warm_up(progress)
+        loss = self.evaluate(x, y)
+        self.update(progress, hold)
+        return loss
+
+    def warm_up(self, progress: float) -> None:
+        """Set the weight of the KL."""
+        if self.settings.kl_warmup:
+            weight = min(1.0, progress / self.settings.kl_warmup)
+            for b in self.bounds:
+                b.kl_weight.fill_(weight)
+
+    def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
+        """Leave the gradients in the rows; returns the loss as ``__call__`` does."""
+        graph = self._graph(x, y)
+        if graph is None:
+            return self._eager(x, y)
+        f, sites, changed = graph
+        with torch.no_grad():
+            loss, seen, rows, new = f(self._views, self._state, x, y)
+            if changed:
+                torch._foreach_copy_([self._state[i] for i in changed], new)
+        single = len(self.pairs) == 1
+        for flat, row in zip(self.flats.values(), rows, strict=True):
+            flat.grad.copy_(row)
+        self.seen = {n: s[None] if single else s for n, s in zip(sites, seen, strict=True)}
+        return loss  # type: ignore[no-any-return]
+
+    def _eager(self, x: Tensor, y: Tensor) -> Tensor:
+        for flat in self.flats.values():
+            flat.grad.zero_()
+        losses: list[Tensor] = []
+        seen: list[dict[str, Tensor]] = []
+        for k, b in enumerate(self.bounds):
+            terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
+            loss = terms.loss(b.kl_weight) / self.rows
+            loss.backward()
+            losses.append(loss.detach())
+            seen.append(terms.by_site)
+        self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
+        return losses[0] if len(losses) == 1 else torch.stack(losses)
+
+    def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
+        """Move the parameters along the gradients that ``evaluate`` left."""
+        settings = self.settings
+        factor = learning_rate_factor(settings.schedule, progress)
+        for group in self.optimizer.param_groups:
+            if group["scheduled"]:
+                group["lr"] = settings.lr * factor
+        if settings.clip_norm is not None:
+            self._clip(settings.clip_norm)
+        held = [f.parameter for n, f in self.flats.items() if n.startswith("guide")]
+        if progress >= hold or not held:
+            self.optimizer.step()
+            return
+        grads = [p.grad for p in held]
+        for p in held:
+            p.grad = None
+        self.optimizer.step()
+        for p, grad in zip(held, grads, strict=True):
+            p.grad = grad
+
+    def _clip(self, largest: float) -> None:
+        """Clip the norm of each model's gradient, as ``torch.nn.utils.clip_grad_norm_`` does."""
+        grads = [flat.grad for name, flat in self.flats.items() if not name.startswith("guide")]
+        if not grads:
+            return
+        squares = [g.double().square().sum(1) for g in grads]
+        norm = torch.stack(squares).sum(0).sqrt()
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        for g in grads:
+            g.mul_(factor[:, None].to(g.dtype))
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def _graph(self, x: Tensor, y: Tensor) -> tuple[Graph, list[str], list[int]] | None:
+        together = len(self.pairs) > 1
+        if self.fallback is not None and not self._as_graph:
+            return None
+        size = x.shape[1 if together else 0]
+        wanted = self.compile and self.fallback is None
+        wanted = wanted and (self.batch_sizes is None or size in self.batch_sizes)
+        if not wanted and not together:
+            return None
+        modes = tuple([m.training for m in self._modules])
+        rates = tuple([getattr(m, name) for m, name in self._rates])
+        key = (x.shape, x.dtype, y.shape, y.dtype, modes, rates)
+        if key not in self._graphs:
+            start = time.perf_counter()
+            try:
+                self._graphs[key] = self._build(x, y, wanted)
+            except Untraceable as error:
+                self._fall_back(f"{type(self.pairs[0][0]).__name__} cannot be traced: {error}")
+                return None
+            finally:
+                self.compile_seconds += time.perf_counter() - start
+        return self._graphs[key]
+
+    def _build(self, x: Tensor, y: Tensor, compile: bool) -> tuple[Graph, list[str], list[int]]:
+        together = len(self.pairs) > 1
+        one = (x[0], y[0]) if together else (x, y)
+        traced = TracedBound(self.bounds[0], self.rows, *one, self.trained)
+        flats = list(self.flats.values())
+
+        def flat(grads: list[Tensor]) -> list[Tensor]:
+            rows, start = [], 0
+            for f in flats:
+                rows.append(f.flat(grads[start : start + len(f.slots)]))
+                start += len(f.slots)
+            return rows
+
+        graph = joint_graph(traced, flat, self._views, self._state, x, y, together)
+        if not compile:
+            return graph, traced.sites, traced.changed
+        compiled = torch.compile(
+            graph,
+            fullgraph=True,
+            dynamic=False,
+            # Every input is under our own control: shapes are in the key of the graph.
+            options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
+        )
+        try:
+            with (
+                torch.no_grad(),
+                torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
+            ):
+                compiled(self._views, self._state, x, y)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            self._fall_back(f"torch.compile failed: {type(error).__name__}: {reason}", graph=True)
+            return graph, traced.sites, traced.changed
+        return compiled, traced.sites, traced.changed
+
+    def _fall_back(self, reason: str, graph: bool = False) -> None:
+        warnings.warn(
+            f"The step is not compiled ({reason}). It runs "
+            f"{'as a graph' if graph else 'eagerly'}, with the same result, only slower; "
+            "compile=False says so beforehand.",
+            CompileFallback,
+            stacklevel=2,
+        )
+        self.fallback = reason
+        self._as_graph = graph

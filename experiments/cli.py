@@ -22,7 +22,7 @@ from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
 from .config import RunConfig, parse_settings
 from .methods import METHODS
-from .run import load_fit, run
+from .run import load_fit, run, run_repeats
 from .summary import print_repeats, print_run
 
 __all__ = ["app"]
@@ -92,6 +92,11 @@ def fit(
     threads: Annotated[
         int, typer.Option(min=0, help="CPU threads; 0 takes 1 for mlp and all for the others.")
     ] = 0,
+    compiled: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compile the training step; by its number of "
+                     "steps if left out."),
+    ] = None,
     compare: Annotated[
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
@@ -102,6 +107,8 @@ def fit(
     settings = parse_settings(sets or [])
     if epochs is not None:
         settings["epochs"] = epochs
+    if compiled is not None:
+        settings["compile"] = compiled
     config, dataset = RunConfig.resolve(
         method, data, network=network, data_root=data_root, seed=seed, sets=settings
     )
@@ -111,19 +118,16 @@ def fit(
         name = "".join(c if c.isalnum() else "-" for c in Path(data).stem)
         out = Path("runs") / f"{method}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
     console.print(f"{METHODS[method].title}: {dataset!r}", highlight=False)
-    found: list[dict[str, Any]] = []
-    for k in range(repeats):
-        one = config.with_seed(seed + k)
-        outcome = run(
-            one,
-            dataset if k == 0 else one.load_data(),
-            out=out if repeats == 1 else out / f"seed-{seed + k}",
-            resume=resume,
-            device=device,
-            compare=compare,
-        )
-        found.append(outcome.metrics)
-        print_run(console, outcome.metrics, dataset.task)
+    more: dict[str, Any] = {"out": out, "resume": resume, "device": device, "compare": compare}
+    if repeats == 1:
+        outcomes = [run(config, dataset, **more)]
+    else:
+        configs = [config.with_seed(seed + k) for k in range(repeats)]
+        datas = [dataset, *(one.load_data() for one in configs[1:])]
+        outcomes = run_repeats(configs, datas, **more)
+    found = [outcome.metrics for outcome in outcomes]
+    for metrics in found:
+        print_run(console, metrics, dataset.task)
     if repeats > 1:
         summary = _spread(found)
         write_json(out / "metrics.json", {"repeats": found, "spread": summary})

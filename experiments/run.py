@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from .. import inference
 from ..data import Dataset
-from ..inference.fit import Fit, fit, pick_device
+from ..inference.fit import Fit, fit, fit_repeats, pick_device
 from ..inference.metrics import poster_ece
 from ..inference.predict import (
     depth_weights,
@@ -30,7 +31,7 @@ from .config import RunConfig
 from .methods import find
 from .pictures import draw
 
-__all__ = ["Outcome", "build_stack", "load_fit", "run"]
+__all__ = ["Outcome", "build_stack", "load_fit", "run", "run_repeats"]
 
 
 @dataclass
@@ -74,8 +75,49 @@ def run(
     Raises:
         FileExistsError: if ``out`` holds another run and ``resume`` is not asked for.
     """
-    where = pick_device(device)
-    if out is not None:
+    job = _Job(config, data, out)
+    (outcome,) = _run([job], out, resume, device, progress, compare, figures)
+    return outcome
+
+
+def run_repeats(
+    configs: Sequence[RunConfig],
+    datas: Sequence[Dataset],
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool | None = None,
+    compare: bool = True,
+    figures: bool = True,
+) -> list[Outcome]:
+    """The same run at several seeds, trained together where that pays (``fit_repeats``).
+
+    Arguments:
+        configs, datas: of each seed.
+        out: each run gets the folder ``seed-<n>`` inside it.
+        resume, device, progress, compare, figures: as for :func:`run`.
+    """
+    jobs = [
+        _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
+        for config, data in zip(configs, datas, strict=True)
+    ]
+    return _run(jobs, out, resume, device, progress, compare, figures)
+
+
+@dataclass
+class _Job:
+    """A run to do, and its folder."""
+
+    config: RunConfig
+    data: Dataset
+    out: Path | None
+
+    def claim(self, resume: bool) -> None:
+        """Take the folder, and write into it what is run."""
+        out, config = self.out, self.config
+        if out is None:
+            return
         if (out / "config.json").exists():
             if not resume:
                 raise FileExistsError(
@@ -87,29 +129,86 @@ def run(
             out / "config.json",
             {"run": config.to_json(), "versions": versions(), "threads": torch.get_num_threads()},
         )
-    row = find(config.method)
-    model, guide = row.build(build_stack(config, data), data, config.options)
-    threshold = float(config.options.get("threshold", 0.95))
-    result = fit(
-        model, guide, data, device=str(where), out=out, resume=resume, progress=progress,
-        threshold=threshold, label=config.method, **config.settings,
+
+
+def _run(
+    jobs: Sequence[_Job],
+    out: Path | None,
+    resume: bool,
+    device: str,
+    progress: bool | None,
+    compare: bool,
+    figures: bool,
+) -> list[Outcome]:
+    where = str(pick_device(device))
+    for job in jobs:
+        job.claim(resume)
+    fits = _fit(
+        jobs, None, out, resume=resume, device=where, progress=progress,
+        label=jobs[0].config.method,
     )  # fmt: skip
-    data = result.data
+    compared: dict[int, Fit] = {}
+    if compare:
+        by_depth: dict[int, list[int]] = {}
+        for i, one in enumerate(fits):
+            if one.structure is not None:
+                by_depth.setdefault(one.structure.depth_chosen, []).append(i)
+        for depth, members in by_depth.items():
+            found = _fit(
+                [replace(jobs[i], data=fits[i].data) for i in members], depth, out,
+                resume=resume, device=where, progress=progress, label=f"ddn {depth}",
+            )  # fmt: skip
+            compared |= dict(zip(members, found, strict=True))
+    return [
+        _report(job, one, compared.get(i), figures)
+        for i, (job, one) in enumerate(zip(jobs, fits, strict=True))
+    ]
+
+
+def _fit(jobs: Sequence[_Job], depth: int | None, out: Path | None, **arguments: Any) -> list[Fit]:
+    """Fit the method of the runs, or with ``depth`` the network of that depth at their protocol."""
+    config = jobs[0].config
+    settings = dict(config.settings)
+    if depth is not None:
+        settings["kl_warmup"] = 0.0
+        out = None if out is None else out / f"ddn-{depth}"
+    arguments["threshold"] = float(config.options.get("threshold", 0.95))
+    by_seed = {job.config.settings["seed"]: job for job in jobs}
+
+    def build(seed: int) -> tuple[Any, nn.Module, Dataset]:
+        job = by_seed[seed]
+        method = "ddn" if depth is not None else config.method
+        options = {"depth": depth} if depth is not None else job.config.options
+        pair = find(method).build(build_stack(job.config, job.data), job.data, options)
+        return *pair, job.data
+
+    if len(jobs) == 1:
+        model, guide, data = build(settings["seed"])
+        return [fit(model, guide, data, out=out, **arguments, **settings)]
+    settings.pop("seed")
+    return fit_repeats(build, list(by_seed), out=out, **arguments, **settings).fits
+
+
+def _report(job: _Job, result: Fit, ddn: Fit | None, figures: bool) -> Outcome:
+    """Cut, measure and write one run."""
+    config, out = job.config, job.out
+    model, data = result.model, result.data
+    device = data.x_train.device
     metrics: dict[str, Any] = {
         "method": config.method,
         "data": data.name,
         "seed": config.settings["seed"],
-        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
         "epochs": Settings.of(config.settings).epochs_for(data.N),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
         "seconds": result.seconds,
+        "engine": result.engine,
         "parameters": count_parameters(model),
         "test": metrics_on_test(result),
         "versions": versions(),
     }
-    ddn: Fit | None = None
     if result.structure is not None:
         metrics["structure"] = result.structure.to_json()
         metrics["test_by_depth_nll"] = nll_by_depth(
@@ -131,10 +230,7 @@ def run(
         if out is not None:
             inference.save(nets["marginal"], out / "pruned")
             inference.save(nets["single"], out / "single_exit")
-        if compare:
-            ddn = fixed_depth(
-                config, data, nets["single"].depth, out=out, resume=resume, progress=progress
-            )
+        if ddn is not None:
             metrics["ddn"] = {
                 "depth": nets["single"].depth,
                 "parameters": count_parameters(ddn.model),
@@ -163,22 +259,11 @@ def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
         )
 
 
-def fixed_depth(
-    config: RunConfig,
-    data: Dataset,
-    depth: int,
-    *,
-    out: Path | None = None,
-    resume: bool = False,
-    progress: bool | None = None,
-) -> Fit:
+def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
-    model, guide = find("ddn").build(build_stack(config, data), data, {"depth": depth})
-    folder = None if out is None else out / f"ddn-{depth}"
-    return fit(
-        model, guide, data, device=str(data.x_train.device), out=folder, resume=resume,
-        progress=progress, label=f"ddn {depth}", **{**config.settings, "kl_warmup": 0.0},
-    )  # fmt: skip
+    job = _Job(config, data, None)
+    device = str(data.x_train.device)
+    return _fit([job], depth, None, device=device, label=f"ddn {depth}")[0]
 
 
 def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:

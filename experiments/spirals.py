@@ -18,7 +18,7 @@ from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
 from .config import RunConfig, parse_settings
 from .pictures import draw
-from .run import run
+from .run import run_repeats
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
 
@@ -34,14 +34,14 @@ def main(
     """Run and write one JSON file for each method, and a figure of the first seed."""
     torch.set_num_threads(1)
     for method in methods.split(","):
-        rows: list[dict[str, Any]] = []
-        for seed in range(seeds):
-            config, data = RunConfig.resolve(
-                method, "spirals", seed=seed, sets=parse_settings(sets or [])
-            )
-            outcome = run(config, data, compare=method == "ldn")
-            found = outcome.metrics
-            rows.append(found)
+        runs = [
+            RunConfig.resolve(method, "spirals", seed=seed, sets=parse_settings(sets or []))
+            for seed in range(seeds)
+        ]
+        configs, datas = [r[0] for r in runs], [r[1] for r in runs]
+        outcomes = run_repeats(configs, datas, compare=method == "ldn")
+        rows: list[dict[str, Any]] = [outcome.metrics for outcome in outcomes]
+        for seed, found in enumerate(rows):
             s = found["structure"]
             print(
                 f"{method} seed {seed}: accuracy {found['test']['accuracy']:.4f}, pruned "
@@ -50,8 +50,8 @@ def main(
                 f"{s['tv_running']}",
                 flush=True,
             )
-            if seed == 0 and method == "ldn":
-                draw(outcome.fit, None, out / "figures")
+        if method == "ldn":
+            draw(outcomes[0].fit, None, out / "figures")
         spread = {
             part: mean_spread([r[part] if part == "test" else r[part]["test"] for r in rows])
             for part in ("test", "pruned", "single_exit", "ddn")

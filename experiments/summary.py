@@ -63,9 +63,20 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         fewer = part["parameters_before"] / part["parameters"]
         console.print(
             f"Pruned: {fewer:.1f} x fewer parameters, {ratio:.1f} x faster "
-            f"(batches of {part['batch']}). Trained in {metrics['seconds']:.0f} s.",
+            f"(batches of {part['batch']}). {_trained(metrics)}",
             highlight=False,
         )
+
+
+def _trained(metrics: dict[str, Any]) -> str:
+    engine = metrics["engine"]
+    how = []
+    if engine["replicates"] > 1:
+        how.append(f"{engine['replicates']} seeds together")
+    if engine["kind"] == "compiled":
+        how.append(f"{engine['compile_seconds']:.0f} s of it for compiling")
+    note = f" ({', '.join(how)})" if how else ""
+    return f"Trained in {metrics['seconds']:.0f} s{note}."
 
 
 def print_repeats(console: Console, spread: dict[str, Any], repeats: int) -> None:

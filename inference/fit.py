@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth
 from ..models.depth import LearntDepth
@@ -301,18 +300,15 @@ def fit_repeats(
     return Repeats(fits, time.perf_counter() - start)
 
 
-# Convolutions of several networks become grouped convolutions, which no processor likes; large
-# matrix products keep the processor busy alone.
+# Large matrix products keep the processor busy alone.
 _SMALL = 200_000
 
 
 def _pays_together(jobs: Sequence[Job]) -> bool:
-    model = jobs[0].model
-    if any(isinstance(m, _ConvNd) for m in model.modules()):
-        return False
-    if sum(p.numel() for p in model.parameters()) > _SMALL:
-        return False
     first, *others = [Replicate(job.model, job.guide, job.data, job.seed) for job in jobs]
+    # Convolutions of several networks become grouped convolutions, which no processor likes.
+    if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
+        return False
     try:
         for other in others:
             first.check_like(other)

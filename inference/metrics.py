@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_stat_scores
-from torchmetrics.functional.regression import mean_squared_error
 
 __all__ = [
     "Reliability",
@@ -136,6 +134,10 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
         Brier, "Verification of forecasts expressed in terms of probability", 1950.
     """
+    # It imports scipy.signal: a second or two, spared those who only ask for --help.
+    from torchmetrics.functional.classification import multiclass_stat_scores
+    from torchmetrics.functional.regression import mean_squared_error
+
     log_p, labels = _checked_classification(log_probs, y)
     n, classes = log_p.shape
     probs = log_p.exp()
@@ -312,6 +314,8 @@ def regression_metrics(
     log_density = -(0.5 * z.square() + sigma.log() + 0.5 * math.log(2 * math.pi))
     log_density = (log_density - scale.log()).sum(-1)  # (S, N), in original units
     nll = -torch.logsumexp(w.log()[:, None] + log_density, 0).mean()
+    from torchmetrics.functional.regression import mean_squared_error  # slow to import
+
     mean = (w[:, None, None] * mu).sum(0)
     squared = mean_squared_error(mean * scale, target * scale, num_outputs=t)
     return {"rmse": math.sqrt(float(squared.mean())), "nll": float(nll)}

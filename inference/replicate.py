@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..models.depth import LearntDepth, stacked_outputs
@@ -55,6 +56,11 @@ class Replicate:
     def closed(self) -> bool:
         """Whether q(d) moves in closed form."""
         return isinstance(self.guide, CategoricalDepth) and self.guide.update == "closed"
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether the network has convolutions."""
+        return any(isinstance(part, _ConvNd) for part in self.model.modules())
 
     def check(self, settings: Settings, batches: int) -> None:
         """Whether model, guide, data and settings go together.

@@ -112,7 +112,9 @@ class Trainer:
     def _compiled_sizes(self) -> set[int]:
         """The sizes of batch for which the step is compiled; a function of the settings alone."""
         steps = Counter(stop - start for start, stop in self.batches)
-        least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
+        least: float = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
+        if self.replicates[0].convolutional and self.device.type == "cpu":
+            least = math.inf  # there the library's own convolutions leave little to gain
         paying = {n for n, count in steps.items() if count * self.epochs >= least}
         match self.settings.compile:
             case None:
@@ -164,14 +166,16 @@ class Trainer:
             return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
         if rows is None:
             if self._whole is None:
-                xs = torch.stack([d.x_train for d in datas])
-                self._whole = xs, torch.stack([d.y_train for d in datas])
+                whole = [d.split("train") for d in datas]
+                self._whole = (
+                    torch.stack([w[0] for w in whole]),
+                    torch.stack([w[1] for w in whole]),
+                )
             return self._whole
         if self.shared:
             return datas[0].x_train[rows], datas[0].y_train[rows]
-        xs = [d.x_train[r] for d, r in zip(datas, rows, strict=True)]
-        ys = [d.y_train[r] for d, r in zip(datas, rows, strict=True)]
-        return torch.stack(xs), torch.stack(ys)
+        pairs = [(d.x_train[r], d.y_train[r]) for d, r in zip(datas, rows, strict=True)]
+        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
     def _step(self, rows: Tensor | None) -> None:
         x, y = self._batch(rows)

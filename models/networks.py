@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from .stack import DepthStack, match_adapters
@@ -179,6 +178,8 @@ def resnet(
     Raises:
         ValueError: if torchvision has no such variant.
     """
+    import torchvision  # seconds that only this network needs
+
     known = torchvision.models.list_models(include="*resnet*")
     if variant not in known:
         raise ValueError(f"torchvision has no {variant!r}; it has {', '.join(known)}.")

@@ -46,8 +46,9 @@ class Settings:
         patience: stop after this many evaluations without a better validation NLL.
         evaluations: how many times to evaluate on the validation split (at most once an epoch).
         seed: of the data order and of all noise.
-        compile: compile the step (:mod:`~pyroccam.inference.step`). ``None`` does so where a shape
-            of batch is stepped often enough to pay for it.
+        compile: compile the step (:mod:`~pyroccam.inference.step`), or never trace nor compile it.
+            ``None`` traces it, and compiles it too, where a shape of batch is stepped often enough
+            to pay for that.
     """
 
     epochs: int | None = None

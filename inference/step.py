@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from .elbo import Bound, bound
-from .flat import FlatParameters
+from .flat import FlatParameters, difference
+from .lean import lean
 from .settings import Settings, learning_rate_factor, make_optimizer, parameter_groups
 from .tracing import TracedBound, Untraceable, joint_graph
 
@@ -39,10 +41,11 @@ class TrainingStep:
     Arguments:
         pairs: K (model, guide) pairs, equal but for their values, on one device.
         settings: of the optimiser, its schedule, the KL warm-up and the clipping.
-        compile: compile with ``torch.compile``. Without it one pair runs eagerly, and several run
-            as a mapped graph that is not compiled.
+        compile: compile with ``torch.compile``; or run the graph as it is (``graph``), which takes
+            seconds less to prepare and is slower at each step. Without either one pair runs
+            eagerly, Pyro and all, and several run as a graph.
         rows: N; by default the model's ``size``.
-        batch_sizes: compile for these only (a last, smaller batch is rarely worth it); all if
+        batch_sizes: trace for these only (a last, smaller batch is rarely worth it); all if
             ``None``.
 
     Attributes:
@@ -63,12 +66,16 @@ class TrainingStep:
         pairs: Sequence[tuple[Any, nn.Module]],
         settings: Settings,
         *,
-        compile: bool,
+        compile: bool | Literal["graph"],
         rows: int | None = None,
         batch_sizes: Collection[int] | None = None,
     ) -> None:
         if not pairs:
             raise ValueError("TrainingStep needs at least one (model, guide) pair.")
+        for other in pairs[1:]:
+            for ours, theirs in zip(pairs[0], other, strict=True):
+                if (why := difference(ours, theirs)) is not None:
+                    raise ValueError(f"Pairs are stepped together if only values differ: {why}.")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.batch_sizes = batch_sizes
         self.rows = int(pairs[0][0].size if rows is None else rows)
@@ -81,13 +88,13 @@ class TrainingStep:
         self._graphs: dict[Any, tuple[Graph, list[str], list[int]]] = {}
         self._state: list[Tensor] = []
         self._views: list[Tensor] = []
+        self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
         # What a graph has baked in, and a person may change: modes, rates of dropout and so on.
-        self._modules = [m for b in self.bounds for m in b.modules()]
-        self._rates = [
-            (m, name)
-            for m in self._modules
-            for name in ("p", "momentum", "eps", "drop_prob")
-            if isinstance(getattr(m, name, None), int | float)
+        self._baked = [
+            (vars(m), name)
+            for m in self.bounds[0].modules()
+            for name, value in vars(m).items()
+            if not name.startswith("_") and isinstance(value, int | float | str | None)
         ]
 
     # -- set-up -----------------------------------------------------------------------------------
@@ -96,11 +103,17 @@ class TrainingStep:
         """Bring parameters and buffers into place and make the optimiser; once.
 
         Runs the first pair on a batch, with Pyro's validation in the state it has, to find the
-        parameters that the loss depends on. Leaves random numbers and buffers as they are.
+        parameters that the loss depends on. The others get no weight decay; they are moved when a
+        later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
+
+        Raises:
+            ValueError: if the loss depends on no parameter.
         """
         if self.flats:
             return
         used = self._used(x, y)
+        for b in self.bounds[1:]:  # else each would run its model to find out
+            b.elbo.max_plate_nesting = self.bounds[0].elbo.max_plate_nesting
         names = [name for name, _ in self.bounds[0].named_parameters()]
         where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
         all_parameters = [list(b.parameters()) for b in self.bounds]
@@ -108,14 +121,27 @@ class TrainingStep:
         position: dict[str, list[int]] = {}
         for group in parameter_groups(self.settings, *self.pairs[0]):
             kinds: dict[torch.dtype, list[int]] = {}
+            params: list[nn.Parameter] = []
             for p in group.parameters:
-                if where[id(p)] in used:
-                    kinds.setdefault(p.dtype, []).append(where[id(p)])
+                i = where[id(p)]
+                if i in used:
+                    kinds.setdefault(p.dtype, []).append(i)
+                    continue
+                for idle, ps in zip(self._idle, all_parameters, strict=True):
+                    ps[i].grad = None
+                    idle.append(ps[i])
+                    params.append(ps[i])
             for dtype, indices in kinds.items():
                 key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
                 flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
                 self.flats[key], position[key] = flat, indices
-                groups.append({"params": [flat.parameter], "name": key, **group.options})
+                params.append(flat.parameter)
+            groups.append({"params": params, "name": group.name, **group.options})
+        if not self.flats:
+            raise ValueError(
+                f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
+                "requires a gradient."
+            )
         self.optimizer = make_optimizer(self.settings, groups)
         self.trained = [names[i] for key in self.flats for i in position[key]]
         trained = set(self.trained)
@@ -146,8 +172,10 @@ class TrainingStep:
         held = {n: t.detach().clone() for n, t in first.named_buffers()}
         cuda = [x.device] if x.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), torch.enable_grad():
-            loss = functional_call(first, held, (x, y))
-            grads = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted else ()
+            loss = functional_call(first, held, (x.clone(), y.clone()))
+            if not loss.requires_grad:
+                return set()
+            grads = torch.autograd.grad(loss, wanted, allow_unused=True)
         got = {id(p) for p, g in zip(wanted, grads, strict=True) if g is not None}
         return {i for i, p in enumerate(parameters) if id(p) in got}
 
@@ -158,23 +186,32 @@ class TrainingStep:
 
     def describe(self) -> dict[str, Any]:
         """How the steps ran."""
-        mapped = len(self.pairs) > 1 and (self.fallback is None or self._as_graph)
-        eager = "graph" if mapped else "eager"
+        traced = bool(self.compile) or len(self.pairs) > 1
+        if self.fallback is None:
+            kind = "compiled" if self.compile is True else "graph" if traced else "eager"
+        else:
+            kind = "graph" if self._as_graph else "eager"
         return {
-            "kind": "compiled" if self.compile and self.fallback is None else eager,
+            "kind": kind,
             "replicates": len(self.pairs),
             "compile_seconds": self.compile_seconds,
             "fallback": self.fallback,
         }
 
     def release(self) -> None:
-        """Give the modules storage of their own again; the step cannot be used any more."""
+        """Give the modules storage of their own again; a further step would start afresh."""
         for flat in self.flats.values():
             flat.release()
-        if len(self.pairs) > 1:
+        if self._state and len(self.pairs) > 1:
+            names = set(self._state_names)
             for b in self.bounds:
-                for t in [*b.parameters(), *b.buffers()]:
-                    t.data = t.data.clone(memory_format=torch.preserve_format)
+                for name, t in [*b.named_parameters(), *b.named_buffers()]:
+                    if name in names:
+                        t.data = t.data.clone(memory_format=torch.preserve_format)
+        for p in itertools.chain(*self._idle):
+            p.grad = None
+        self.flats, self._state, self._views = {}, [], []
+        self._idle = [[] for _ in self.pairs]
         self._graphs.clear()
 
     # -- the step ---------------------------------------------------------------------------------
@@ -206,13 +243,15 @@ class TrainingStep:
 
     def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
         """Leave the gradients in the rows; returns the loss as ``__call__`` does."""
+        for p in itertools.chain(*self._idle):
+            p.grad = None
         graph = self._graph(x, y)
         if graph is None:
             return self._eager(x, y)
         f, sites, changed = graph
         with torch.no_grad():
             loss, seen, rows, new = f(self._views, self._state, x, y)
-            if changed:
+            if changed:  # nothing, where the graph works in place
                 torch._foreach_copy_([self._state[i] for i in changed], new)
         single = len(self.pairs) == 1
         for flat, row in zip(self.flats.values(), rows, strict=True):
@@ -243,7 +282,8 @@ class TrainingStep:
                 group["lr"] = settings.lr * factor
         if settings.clip_norm is not None:
             self._clip(settings.clip_norm)
-        held = [f.parameter for n, f in self.flats.items() if n.startswith("guide")]
+        groups = self.optimizer.param_groups
+        held = [p for group in groups if group["name"] == "guide" for p in group["params"]]
         if progress >= hold or not held:
             self.optimizer.step()
             return
@@ -256,14 +296,21 @@ class TrainingStep:
 
     def _clip(self, largest: float) -> None:
         """Clip the norm of each model's gradient, as ``torch.nn.utils.clip_grad_norm_`` does."""
+        # (K, P) each; what is idle has a gradient only where it was needed after all.
         grads = [flat.grad for name, flat in self.flats.items() if not name.startswith("guide")]
+        late = [[p.grad for p in ps if p.grad is not None] for ps in self._idle]
         if not grads:
             return
-        squares = [g.double().square().sum(1) for g in grads]
-        norm = torch.stack(squares).sum(0).sqrt()
-        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        squares = torch.stack([g.double().square().sum(1) for g in grads]).sum(0)
+        for k, ones in enumerate(late):
+            for g in ones:
+                squares[k] += g.double().square().sum()
+        factor = (largest / (squares.sqrt() + 1e-6)).clamp(max=1.0)
         for g in grads:
             g.mul_(factor[:, None].to(g.dtype))
+        for k, ones in enumerate(late):
+            for g in ones:
+                g.mul_(factor[k].to(g.dtype))
 
     # -- graphs -----------------------------------------------------------------------------------
 
@@ -274,26 +321,38 @@ class TrainingStep:
         size = x.shape[1 if together else 0]
         wanted = self.compile and self.fallback is None
         wanted = wanted and (self.batch_sizes is None or size in self.batch_sizes)
-        if not wanted and not together:
+        if not wanted and not together and not self._as_graph:
             return None
-        modes = tuple([m.training for m in self._modules])
-        rates = tuple([getattr(m, name) for m, name in self._rates])
-        key = (x.shape, x.dtype, y.shape, y.dtype, modes, rates)
-        if key not in self._graphs:
-            start = time.perf_counter()
-            try:
-                self._graphs[key] = self._build(x, y, wanted)
-            except Untraceable as error:
-                self._fall_back(f"{type(self.pairs[0][0]).__name__} cannot be traced: {error}")
-                return None
-            finally:
-                self.compile_seconds += time.perf_counter() - start
-        return self._graphs[key]
+        found = self._graphs.get(self._key(x, y))
+        if found is not None:
+            return found
+        start = time.perf_counter()
+        try:
+            found = self._build(x, y, wanted)
+        except Untraceable as error:
+            self._fall_back(f"{type(self.pairs[0][0]).__name__} cannot be traced: {error}")
+            return None
+        finally:
+            self.compile_seconds += time.perf_counter() - start
+        self._graphs[self._key(x, y)] = found  # after it: a module may count its calls
+        return found
+
+    def _key(self, x: Tensor, y: Tensor) -> Any:
+        """What a graph holds for."""
+        baked = tuple([module.get(name) for module, name in self._baked])
+        return x.shape, x.stride(), x.dtype, y.shape, y.stride(), y.dtype, baked
 
     def _build(self, x: Tensor, y: Tensor, compile: bool) -> tuple[Graph, list[str], list[int]]:
         together = len(self.pairs) > 1
         one = (x[0], y[0]) if together else (x, y)
         traced = TracedBound(self.bounds[0], self.rows, *one, self.trained)
+        for k, b in enumerate(self.bounds):
+            try:
+                traced.check(b, *((x[k], y[k]) if together else one))
+            except Untraceable as error:
+                if k == 0:
+                    raise
+                raise Untraceable(f"replicate {k} is not like the first: {error}") from error
         flats = list(self.flats.values())
 
         def flat(grads: list[Tensor]) -> list[Tensor]:
@@ -303,9 +362,14 @@ class TrainingStep:
                 start += len(f.slots)
             return rows
 
-        graph = joint_graph(traced, flat, self._views, self._state, x, y, together)
+        compile = compile and self.compile != "graph"
+        # Written out, a batch normalisation fuses or is mapped; else torch's own kernel is faster.
+        graph = joint_graph(
+            traced, flat, self._views, self._state, x, y, together, written_out=compile or together
+        )
         if not compile:
-            return graph, traced.sites, traced.changed
+            state = range(len(self._views), len(self._views) + len(self._state))
+            return lean(graph, state), traced.sites, []
         compiled = torch.compile(
             graph,
             fullgraph=True,
@@ -322,7 +386,8 @@ class TrainingStep:
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             self._fall_back(f"torch.compile failed: {type(error).__name__}: {reason}", graph=True)
-            return graph, traced.sites, traced.changed
+            state = range(len(self._views), len(self._views) + len(self._state))
+            return lean(graph, state), traced.sites, []
         return compiled, traced.sites, traced.changed
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import operator
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyro
 import torch
@@ -15,9 +18,6 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elbo import Bound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["TracedBound", "Untraceable", "joint_graph"]
 
@@ -47,7 +47,7 @@ class TracedBound:
     Pyro's handlers run once, while the operations they cause are recorded; what is left is a
     function of tensors, without Python, Pyro or modules. Operations that change a buffer in place
     (running statistics) are part of it. It holds for one shape of batch, and for the modes and
-    dropout rates that the modules had.
+    dropout rates that the modules had. Call :meth:`check` before it is used.
 
     Arguments:
         bound: of the pair.
@@ -62,93 +62,179 @@ class TracedBound:
         changed: positions in ``state_names`` of what the graph changes in place.
 
     Raises:
-        Untraceable: if the pair looks at the value of a tensor to decide what to do, or does not
-            do the same at every call.
+        Untraceable: if the pair looks at the value of a tensor to decide what to do, or changes
+            what it should not.
     """
 
     def __init__(
         self, bound: Bound, rows: int, x: Tensor, y: Tensor, trained: Sequence[str]
     ) -> None:
-        self.module = _PerObservation(bound, rows)
+        self.rows = rows
         self.trained = [f"bound.{name}" for name in trained]
-        params = dict(self.module.named_parameters())
-        state: dict[str, Tensor] = {n: p for n, p in params.items() if n not in set(self.trained)}
-        state |= dict(self.module.named_buffers())
-        self.state_names = list(state)
+        module = _PerObservation(bound, rows)
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        self.state_names = [name for name in tensors if name not in set(self.trained)]
         self.sites: list[str] = []
+        for name in self.trained:
+            if tensors[name]._backward_hooks:
+                raise Untraceable(f"the parameter {_short(name)} has a hook on its gradient")
+
+        def call(*inputs: Any) -> Any:
+            return self._call(module, *inputs)
+
         with _quiet(x.device):
-            values = [params[name].detach().requires_grad_() for name in self.trained]
-            held = [t.detach().clone() for t in state.values()]
+            params, held = self._inputs(module)
             try:
-                graph = make_fx(lambda *a: self._call(*a), pre_dispatch=True)(values, held, x, y)
+                graph = make_fx(call, pre_dispatch=True)(params, held, x.clone(), y.clone())
+            except Untraceable:
+                raise
             except Exception as error:
                 raise Untraceable(_reason(error)) from error
-            graph.graph.eliminate_dead_code()
-            self.changed = _changed(graph, len(values), len(held))
-            graph.recompile()
-            self.graph: fx.GraphModule = graph
-            self._verify(values, [t.detach() for t in state.values()], x, y)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        self.graph: fx.GraphModule = graph
+        written = _written_inputs(graph)
+        names = [*map(_short, [*self.trained, *self.state_names]), "x", "y"]
+        for i in written:
+            if not len(params) <= i < len(params) + len(held):
+                raise Untraceable(f"it changes {names[i]} in place")
+        self.changed = [i - len(params) for i in written]
+
+    def _inputs(self, module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+        """Present parameters and (a copy of the) state."""
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        params = [tensors[name].detach().requires_grad_() for name in self.trained]
+        return params, [tensors[name].detach().clone() for name in self.state_names]
 
     def _call(
-        self, params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor
+        self, module: nn.Module, params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         named = dict(zip([*self.trained, *self.state_names], [*params, *state], strict=True))
-        loss, by_site = functional_call(self.module, named, (x, y))
+        loss, by_site = functional_call(module, named, (x, y))
+        for name, t in zip(self.state_names, state, strict=True):
+            if named[name] is not t:
+                raise Untraceable(
+                    f"it puts a new tensor in the place of the buffer {_short(name)}: change it "
+                    "in place instead, with copy_, add_ or the like"
+                )
         self.sites = list(by_site)
         return loss, list(by_site.values())
 
-    @torch.no_grad()
-    def _verify(self, params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor) -> None:
-        """The graph must do what the pair does, twice alike and on other values too."""
+    def check(self, bound: Bound, x: Tensor, y: Tensor) -> None:
+        """Whether the graph does what a pair does: the one it was traced from, or another.
 
-        def at(f: Callable[..., Any], x: Tensor) -> Tensor:
-            torch.manual_seed(0)
-            out: Tensor = f(params, [t.clone() for t in state], x, y)[0]
-            return out
+        Compares losses, log-likelihoods, changes of buffers and gradients, on the batch and on
+        others.
 
-        other = x.roll(1, 0) if x.shape[0] > 1 else x
-        first, again, traced = at(self._call, x), at(self._call, x), at(self.graph, x)
-        moved, traced_moved = at(self._call, other), at(self.graph, other)
-        for a, b, what in (
-            (first, again, "it gives another loss when it is called again with the same random "
-             "numbers: it seems to use a counter or Python's own random numbers"),
-            (first, traced, "its graph does not give its loss: a site or an operation depends on "
-             "something that is not a tensor of the model, the guide or the batch"),
-            (moved, traced_moved, "its graph gives another loss on another batch: a value of the "
-             "batch was turned into a Python number"),
-        ):  # fmt: skip
-            if not torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
-                raise Untraceable(f"{what} ({float(a):.6g} and {float(b):.6g})")
+        Raises:
+            Untraceable: if not.
+        """
+        module = _PerObservation(bound, self.rows)
+        params, state = self._inputs(module)
 
-
-def _changed(graph: fx.GraphModule, skip: int, count: int) -> list[int]:
-    """Which of ``count`` inputs, the first ``skip`` left out, the graph changes in place."""
-    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"][skip : skip + count]
-    changed: set[fx.Node] = set()
-    for node in graph.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        arguments = node.target._schema.arguments
-        written = [
-            a
-            for a, spec in zip(node.args, arguments, strict=False)
-            if spec.alias_info is not None and spec.alias_info.is_write
-        ]
-        if node.target in _WITH_STATISTICS:  # which the schema does not admit
-            written += [
-                a
-                for a, spec in zip(node.args, arguments, strict=False)
-                if spec.name.startswith("running_")
+        def at(f: Callable[..., Any], x: Tensor, y: Tensor) -> list[Tensor]:
+            _seed(x.device)
+            held = [t.clone() for t in state]
+            loss, seen = f(params, held, x.clone(), y.clone())
+            grads = torch.autograd.grad(loss, params, allow_unused=True)
+            values = [loss.detach(), *seen, *held]
+            return values + [
+                torch.zeros_like(p) if g is None else g for p, g in zip(params, grads, strict=True)
             ]
-        changed |= {_root(a) for a in written if isinstance(a, fx.Node)}
-    return [i for i, node in enumerate(inputs) if node in changed]
+
+        def call(*inputs: Any) -> Any:
+            return self._call(module, *inputs)
+
+        kinds = ["loss", *(f"log-likelihood of {name}" for name in self.sites)]
+        kinds += [f"change of {_short(name)}" for name in self.state_names]
+        kinds += [f"gradient of {_short(name)}" for name in self.trained]
+
+        def compare(ours: list[Tensor], theirs: list[Tensor], why: str) -> None:
+            for what, a, b in zip(kinds, ours, theirs, strict=True):
+                if not _close(a, b):
+                    raise Untraceable(f"{why} (the {what} is another)")
+
+        with _quiet(x.device):
+            first = at(call, x, y)
+            compare(
+                first,
+                at(call, x, y),
+                "it does not do the same when it is called again with the same random numbers, as "
+                "if it had a counter, or random numbers that are not torch's",
+            )
+            compare(
+                first,
+                at(self.graph, x, y),
+                "its graph does not do the same: something depends on what is not a parameter, a "
+                "buffer or the batch, or is a torch.autograd.Function (a straight-through gradient "
+                "can be had with x + (f(x) - x).detach())",
+            )
+            # Other values, and another distribution of them.
+            x, y = _other(x, 0), _other(y, 1)
+            compare(
+                at(call, x, y),
+                at(self.graph, x, y),
+                "its graph does not do the same on another batch, as if a value of the batch had "
+                "become a Python number or an array",
+            )
+
+
+def _short(name: str) -> str:
+    return repr(name.removeprefix("bound."))
+
+
+def _other(t: Tensor, shift: int) -> Tensor:
+    """Rows of ``t``, some of them twice and others not."""
+    if t.shape[0] > 1:
+        return t[(torch.arange(t.shape[0], device=t.device) + shift) // 2]
+    return 1.25 * t if t.is_floating_point() else t
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding, which is relative to the largest value."""
+    size = a.double().nan_to_num(0.0, 0.0, 0.0).abs().amax().item() if a.numel() else 0.0
+    return torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4 * size, equal_nan=True)
+
+
+def _seed(device: torch.device) -> None:
+    """Seed the generators that :func:`_quiet` puts back, and no others."""
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(0)
+
+
+def _written_inputs(graph: fx.GraphModule) -> list[int]:
+    """Positions of the inputs that a graph changes in place."""
+    written = {_root(n) for node in graph.graph.nodes for n in _written(node)}
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    return [i for i, node in enumerate(inputs) if node in written]
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """Arguments that an operation writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    specs = node.target._schema.arguments
+    given = dict(zip((spec.name for spec in specs), node.args, strict=False)) | node.kwargs
+    found: list[fx.Node] = []
+    for spec in specs:
+        writes = spec.alias_info is not None and spec.alias_info.is_write
+        # What the schema does not admit.
+        writes = writes or (node.target in _WITH_STATISTICS and spec.name.startswith("running_"))
+        if writes:
+            fx.node.map_arg(given.get(spec.name), found.append)
+    return found
 
 
 def _root(node: fx.Node) -> fx.Node:
     """The tensor of which ``node`` is a view."""
-    while isinstance(node.target, torch._ops.OpOverload):
-        returns = node.target._schema.returns
-        if not returns or returns[0].alias_info is None or not isinstance(node.args[0], fx.Node):
+    while node.args and isinstance(node.args[0], fx.Node):
+        if isinstance(node.target, torch._ops.OpOverload):
+            returns = node.target._schema.returns
+            if not returns or returns[0].alias_info is None:
+                break
+        elif node.target is not operator.getitem:
             break
         node = node.args[0]
     return node
@@ -162,6 +248,7 @@ def joint_graph(
     x: Tensor,
     y: Tensor,
     replicates: bool,
+    written_out: bool = True,
 ) -> fx.GraphModule:
     """Loss, log-likelihoods, gradients and new state in one graph without side effects.
 
@@ -173,6 +260,7 @@ def joint_graph(
         flat: gradients of the parameters, in their order, to the rows that are wanted.
         params, state, x, y: examples; with ``replicates`` each has a leading dimension K, and the
             graph is mapped over it (``torch.vmap``), with different noise in each.
+        written_out: batch normalisation in elementary operations.
 
     Returns:
         ``graph(params, state, x, y) -> (loss, log_likelihoods, rows, changed state)``.
@@ -180,7 +268,7 @@ def joint_graph(
     Raises:
         Untraceable: if an operation cannot be mapped.
     """
-    forward = _differentiable(traced.graph)
+    forward = _differentiable(traced.graph, written_out)
 
     def step(params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor) -> Any:
         def loss(params: list[Tensor]) -> Any:
@@ -206,10 +294,25 @@ def _reason(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
     if "value out of a tracing tensor" in text or "_local_scalar_dense" in text:
         return (
-            "it turns a tensor into a Python number (if tensor: ..., float(tensor), .item()): use "
-            "torch.where or tensor arithmetic"
+            f"it turns a tensor into a Python value{_place(error)} (use torch.where or tensor "
+            "arithmetic)"
         )
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}{_place(error)}: {text}"
+
+
+_LIBRARIES = [Path(torch.__file__).parent, Path(pyro.__file__).parent, Path(__file__).parent]
+_MODULES = Path(nn.__file__).parent / "modules"
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of a network or a model that was being run."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        own = not any(path.is_relative_to(folder) for folder in _LIBRARIES)
+        part = path.is_relative_to(_MODULES) and path.stem not in ("module", "container")
+        if frame.line and (own or part):
+            return f" in {path.name}:{frame.lineno}, `{frame.line}`"
+    return ""
 
 
 @contextmanager
@@ -230,7 +333,7 @@ _WITH_STATISTICS = (aten.batch_norm.default, aten.instance_norm.default)
 # -- operations that are differentiated and mapped better in another form -----------------------
 
 
-def _differentiable(graph: fx.GraphModule) -> fx.GraphModule:
+def _differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule:
     """The same graph with some operations written out.
 
     Batch normalisation fuses with what surrounds it only when it is written out, and mapped over
@@ -239,7 +342,8 @@ def _differentiable(graph: fx.GraphModule) -> fx.GraphModule:
     """
     written = copy.deepcopy(graph)
     for node in written.graph.nodes:
-        node.target = _WRITTEN_OUT.get(node.target, node.target)
+        if normalisation or node.target is not aten.batch_norm.default:
+            node.target = _WRITTEN_OUT.get(node.target, node.target)
     written.recompile()
     return written
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -24,10 +24,11 @@ from .run_directory import CheckpointError, load_checkpoint, save_checkpoint
 from .settings import Settings
 from .step import TrainingStep
 
-__all__ = ["COMPILE_FROM", "COMPILE_FROM_TOGETHER", "Interrupted", "NonFiniteLoss", "Trainer"]
+__all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 
-# Steps of one shape of batch from which compiling pays, where nothing is in the compiler's cache
-# (benchmarks/runs.py): for one pair, and for several together, whose uncompiled graph is slower.
+# Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
+# is in the compiler's cache: for one pair, and for several together (benchmarks/runs.py).
+TRACE_FROM = 1000
 COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000
 
@@ -83,12 +84,13 @@ class Trainer:
         self.hold = first.hold
         # Before, q(d) is held or on its way, or the KL is not whole: no checkpoint is chosen.
         self.selectable = max(first.settled, settings.kl_warmup)
+        engine, sizes = self._engine()
         self.step = TrainingStep(
             [(one.model, one.guide) for one in self.replicates],
             settings,
-            compile=bool(self._compiled_sizes()),
+            compile=engine,
             rows=self.rows,
-            batch_sizes=self._compiled_sizes(),
+            batch_sizes=sizes,
         )
         self.closed: IncrementalPosterior | None = None
         self.epoch = 0
@@ -109,20 +111,20 @@ class Trainer:
             starts.pop()
         return list(zip(starts, [*starts[1:], self.rows], strict=True))
 
-    def _compiled_sizes(self) -> set[int]:
-        """The sizes of batch for which the step is compiled; a function of the settings alone."""
-        steps = Counter(stop - start for start, stop in self.batches)
-        least: float = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
-        if self.replicates[0].convolutional and self.device.type == "cpu":
-            least = math.inf  # there the library's own convolutions leave little to gain
-        paying = {n for n, count in steps.items() if count * self.epochs >= least}
-        match self.settings.compile:
-            case None:
-                return paying
-            case True:
-                return paying | {steps.most_common(1)[0][0]}
-            case _:
-                return set()
+    def _engine(self) -> tuple[bool | Literal["graph"], set[int]]:
+        """How the step runs, and for which sizes of batch; a function of the settings alone."""
+        batches = Counter(stop - start for start, stop in self.batches)
+        steps = {size: count * self.epochs for size, count in batches.items()}
+        least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
+        compiled = {size for size, count in steps.items() if count >= least}
+        traced = {size for size, count in steps.items() if count >= TRACE_FROM}
+        if self.settings.compile is True:
+            return True, compiled | {batches.most_common(1)[0][0]}
+        # On a CPU torch's own convolutions leave a compiler little to gain.
+        slow = self.replicates[0].convolutional and self.device.type == "cpu"
+        if self.settings.compile is False or slow or not traced:
+            return False, set()
+        return (True, compiled) if compiled else ("graph", traced)
 
     def _prepare(self) -> None:
         """Bring parameters into place, with Pyro's own checks on: its messages name the site."""
@@ -231,7 +233,7 @@ class Trainer:
                 self._take_up(self._pending)
                 self._pending = None
             if self.step.compile and not self.finished:
-                bar.say("compiling")
+                bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
                 order = self._order()
                 for start, end in self.batches[self.position :]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
-from .elbo import local_parameters
+from .elbo import EnumMeanFieldELBO, local_parameters
+from .expectation import sample_sites
 
 __all__ = ["first_non_finite"]
 
@@ -27,7 +27,12 @@ def first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -
     for name, p in [*model.named_parameters(), *guide.named_parameters()]:
         if bad(p):
             return f"parameter {name!r} was the first that is not finite (a step too large)"
-    with torch.no_grad(), local_parameters(), pyro.validation_enabled(False):
+    with (
+        torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
+        torch.no_grad(),
+        local_parameters(),
+        pyro.validation_enabled(False),
+    ):
         for name, site in _sites(model, guide, x, y):
             if bad(site["value"]) or bad(site["log_prob"]):
                 return f"site {name!r} was the first that is not finite"
@@ -36,11 +41,7 @@ def first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -
 
 def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
     # Enumerated, so that no depth is missed.
-    guide_trace = poutine.trace(poutine.enum(guide, first_available_dim=-2)).get_trace(x, y)
-    replayed = poutine.replay(config_enumerate(model), trace=guide_trace)
-    model_trace = poutine.trace(poutine.enum(replayed, first_available_dim=-2)).get_trace(x, y)
-    for trace in (guide_trace, model_trace):
+    traces = EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {})
+    for trace in reversed(traces):  # the guide's first
         trace.compute_log_prob()
-        for name, site in trace.nodes.items():
-            if site["type"] == "sample" and not poutine.util.site_is_subsample(site):
-                yield name, site
+        yield from sample_sites(trace).items()

@@ -10,18 +10,28 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions.util import is_identically_zero, scale_and_mask
+from pyro.distributions.util import scale_and_mask
 from pyro.infer import config_enumerate
 from pyro.infer.elbo import ELBO, ELBOModule
 from pyro.poutine.enum_messenger import EnumMessenger
-from pyro.poutine.util import prune_subsample_sites
-from pyro.util import check_model_guide_match, check_site_shape, warn_if_nan
+from pyro.poutine.messenger import Messenger
+from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from ..guides.depth import Marginal
-from .expectation import Expectation, plates_of
-from .marginal import sum_out
+from .expectation import (
+    Expectation,
+    check_shape,
+    check_sites,
+    is_deterministic,
+    log_prob_of,
+    plates_of,
+    sample_sites,
+    site_kl,
+    unmasked,
+)
+from .marginal import SummedOut
 
 __all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound", "local_parameters"]
 
@@ -31,18 +41,35 @@ class Terms:
     """An evaluation of the bound, in nats over the whole data set.
 
     Attributes:
-        log_likelihood: estimate of ``E_q[log p(y | z)]`` over all N observations.
+        log_likelihood: estimate of ``E_q[log p(y | z)]`` over all N observations. Where the model
+            sums latents out, everything that depends on them is part of it.
         kl: ``KL(q || p)``, or an estimate of it, not weighted.
-        by_site: for each observed site its log-probabilities, one for each observation of the
-            batch and each value of the enumerated latents, unscaled and without gradient.
+        by_site: for each observed site its log-probabilities, one for each value of the enumerated
+            latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
+            where masked, unscaled and without gradient. Of the first particle.
+        summed_out: latents that the model sums out.
     """
 
     log_likelihood: Tensor
     kl: Tensor
     by_site: dict[str, Tensor] = field(default_factory=dict)
+    summed_out: tuple[str, ...] = ()
 
     def loss(self, kl_weight: float | Tensor = 1.0) -> Tensor:
-        """``β KL - E_q[log p(y | z)]``."""
+        """``β KL - E_q[log p(y | z)]``.
+
+        Raises:
+            ValueError: for β other than 1 where the model sums latents out (a tensor is looked at
+                only while validation is on).
+        """
+        if self.summed_out:
+            look = not isinstance(kl_weight, Tensor) or pyro.infer.util.is_validation_enabled()
+            if look and bool(kl_weight != 1.0):
+                raise ValueError(
+                    f"kl_weight is {float(kl_weight):g}, but the model sums out "
+                    f"{', '.join(map(repr, self.summed_out))}, which therefore has no KL to weigh: "
+                    "leave kl_weight at 1 (no KL warm-up), or give the latent a guide."
+                )
         return kl_weight * self.kl - self.log_likelihood
 
 
@@ -60,13 +87,14 @@ class EnumMeanFieldELBO(ELBO):
       enumeration.
     * β multiplies the KL alone. In minibatches every term is unbiased.
 
-    Nothing in it looks at the value of a tensor, so that it can be traced to a graph of tensor
-    operations (:mod:`~pyroccam.inference.compiled`); Pyro's checks of shapes and of values run
-    where validation is on, in an eager call. It is an ordinary ``ELBO`` for ``pyro.infer.SVI``.
+    While validation is off, nothing in it looks at the value of a tensor, so that it can be traced
+    to a graph of tensor operations (:mod:`~pyroccam.inference.tracing`); Pyro's checks of shapes
+    and of values run where validation is on. It is an ordinary ``ELBO`` for ``pyro.infer.SVI``.
 
-    The KL of a site is analytic only if every latent that precedes it in the model precedes it in
-    the guide too: then its prior cannot depend on what is drawn after it, and the conditional KL
-    is unbiased. A site in another order gets the log-ratio, which is right in any order.
+    The conditional KL of a site is unbiased if the parents that it has in the model are no
+    descendants of it in the guide. That is certain where every latent that precedes it in the
+    model precedes it in the guide too; a site in another order gets the log-ratio, which is right
+    in any order.
 
     Arguments:
         num_particles: draws of the latents that are averaged.
@@ -74,9 +102,10 @@ class EnumMeanFieldELBO(ELBO):
         kl_weight: β.
 
     Raises:
-        ValueError: at the first evaluation, for ``vectorize_particles``, for a latent without a
-            guide, or a KL that is infinite by construction (a guide with mass where the prior has
-            none).
+        ValueError: for fewer than one particle; at the first evaluation, for sites that only one
+            of guide and model has, a shape that is neither plate nor enumeration, a KL that is
+            infinite by construction (a guide with mass where the prior has none), or an outside of
+            a plate that depends on what is enumerated inside.
 
     References:
         Antoran et al. 2020, arXiv:2002.02797, for enumerated guides; Foerster et al. 2018,
@@ -89,6 +118,8 @@ class EnumMeanFieldELBO(ELBO):
         max_plate_nesting: float = float("inf"),
         kl_weight: float = 1.0,
     ) -> None:
+        if num_particles < 1:
+            raise ValueError(f"num_particles must be 1 or more, got {num_particles}.")
         super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
         self.kl_weight = kl_weight
 
@@ -101,40 +132,56 @@ class EnumMeanFieldELBO(ELBO):
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Minus the bound, as a number."""
         with torch.no_grad():
-            loss = self.differentiable_loss(model, guide, *args, **kwargs).item()
-        warn_if_nan(loss, "loss")
-        return float(loss)
+            loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        return float(warn_if_nan(loss, "loss"))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Minus the bound, as a number, with its gradients left in the parameters."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         if loss.requires_grad:
             loss.backward()
-        value = float(loss.item())
-        warn_if_nan(value, "loss")
-        return value
+        return float(warn_if_nan(loss.detach(), "loss"))
 
     # -- the estimator ----------------------------------------------------------------------------
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Terms:
         """The likelihood term and the KL of one evaluation (averaged over particles)."""
-        if self.max_plate_nesting == float("inf"):
-            self._guess_max_plate_nesting(model, guide, args, kwargs)
         found = [self._particle(model, guide, args, kwargs) for _ in range(self.num_particles)]
-        if len(found) == 1:
-            return found[0]
-        count = self.num_particles
-        return Terms(
-            sum((t.log_likelihood for t in found[1:]), found[0].log_likelihood) / count,
-            sum((t.kl for t in found[1:]), found[0].kl) / count,
-            found[0].by_site,
-        )
+        first = found[0]
+        if len(found) > 1:
+            first.log_likelihood = torch.stack([t.log_likelihood for t in found]).mean()
+            first.kl = torch.stack([t.kl for t in found]).mean()
+        return first
 
     def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            super()._guess_max_plate_nesting(model, guide, args, kwargs)
+        # As Pyro does it, but silent, and without a trace in random state, buffers or a graph.
+        modules = [m for m in map(poutine.unwrap, (model, guide)) if isinstance(m, nn.Module)]
+        devices = range(torch.cuda.device_count())
+        with disable_proxy_modes_tracing(), torch.random.fork_rng(devices), poutine.block():
+            before = {b: b.detach().clone() for module in modules for b in module.buffers()}
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            replayed = poutine.replay(model, trace=guide_trace)
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+            with torch.no_grad():
+                for buffer, value in before.items():
+                    buffer.copy_(value)
+            ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+            check_sites(ours, theirs)
+            sites = [*ours.values(), *theirs.values()]
+            if pyro.infer.util.is_validation_enabled():
+                for site in sites:
+                    check_shape(site, float("inf"))
+        dims = [dim for site in sites for dim in plates_of(site).values()]
+        self.max_plate_nesting = -min(dims, default=0)
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if isinstance(poutine.unwrap(guide), Messenger):
+            raise ValueError(
+                f"{type(guide).__name__} is a guide of Pyro's that works on the model's messages; "
+                "this bound takes guides that are called like the model (AutoNormal for example)."
+            )
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
         # The model's messenger goes on with the dims where the guide's has stopped.
         guide = EnumMessenger(first_available_dim=-1 - int(self.max_plate_nesting))(
             config_enumerate(guide)
@@ -142,138 +189,70 @@ class EnumMeanFieldELBO(ELBO):
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.replay(EnumMessenger()(model), trace=guide_trace)
         model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        check_sites(sample_sites(guide_trace), sample_sites(model_trace))
         if pyro.infer.util.is_validation_enabled():
+            for name in [n for n, s in guide_trace.nodes.items() if is_deterministic(s)]:
+                guide_trace.remove_node(name)
             check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
-        return prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
+        return model_trace, guide_trace
 
     def _particle(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Terms:
         model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
-        ours, theirs = _sample_sites(guide_trace), _sample_sites(model_trace)
-        validate = pyro.infer.util.is_validation_enabled()
-        expectation = Expectation()
-        for name, site in ours.items():
-            expectation.add(name, site)
-        zero = torch.zeros((), device=_device(theirs, ours))
-        likelihood, kl = zero, zero
+        ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+        expectation, summed = Expectation(ours), SummedOut(theirs, ours)
+        likelihood: list[Tensor] = []
+        kl: list[Tensor] = []
         by_site: dict[str, Tensor] = {}
-        marginal: list[dict[str, Any]] = []
-        summed = {
-            site["infer"]["_enumerate_dim"]
-            for name, site in theirs.items()
-            if name not in ours and site["infer"].get("_enumerate_dim") is not None
-        }
-        earlier: set[str] = set()  # latents before this one in the model
-        order = {name: i for i, name in enumerate(ours)}
+        reach = -1  # position in the guide of the last latent that the model has seen
         for name, site in theirs.items():
-            log_p = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
-            site["log_prob"] = log_p
-            if validate:
-                check_site_shape(site, self.max_plate_nesting)
-            frames = plates_of(site)
-            if site["is_observed"]:
-                by_site[name] = log_p.detach()
-            if any(d >= -log_p.dim() and log_p.shape[d] != 1 for d in summed) or (
-                name not in ours and not site["is_observed"]
-            ):
-                if not site["is_observed"] and site["infer"].get("_enumerate_dim") is None:
-                    raise ValueError(_uncovered(name, site, list(ours)))
-                masked = scale_and_mask(log_p, mask=site["mask"])
-                marginal.append(
-                    {"name": name, "log_prob": masked, "scale": site["scale"], "plates": frames}
-                )
+            plates, scale, mask = plates_of(site), site["scale"], site["mask"]
+            if name in summed.latents:  # p(z) sums to one, masked or not
+                site["log_prob"] = unmasked(site["fn"]).log_prob(site["value"])
+                check_shape(site, self.max_plate_nesting)
+                summed.add(site, site["log_prob"])
             elif site["is_observed"]:
-                cost = scale_and_mask(log_p, site["scale"], site["mask"])
-                likelihood = likelihood + expectation(cost, frames, name)
+                site["log_prob"] = log_p = log_prob_of(site)
+                masked = scale_and_mask(log_p, mask=mask)
+                by_site[name] = masked.detach()
+                check_shape(site, self.max_plate_nesting)
+                if summed.concerns(site, log_p.shape):
+                    summed.add(site, masked)
+                else:
+                    cost = scale_and_mask(log_p, scale, mask)
+                    likelihood.append(expectation(cost, plates, name, reach))
             else:
-                ordered = all(order[other] < order[name] for other in earlier)
-                cost, analytic = _kl(ours[name], site, log_p, ordered)
-                if validate and analytic and bool(torch.isinf(cost).any()):
-                    raise ValueError(_infinite(name, ours[name]["fn"], site["fn"]))
-                kl = kl + expectation(cost, frames | plates_of(ours[name]), name)
-                earlier.add(name)
-        for frames_left, term in sum_out(marginal, summed) if marginal else ():
-            likelihood = likelihood + expectation(term, dict.fromkeys(frames_left, 0), "marginal")
-        if marginal and (not isinstance(self.kl_weight, float) or self.kl_weight != 1.0):
-            raise ValueError(
-                "kl_weight has no KL to act on where a latent is summed out in the model: leave "
-                "it at 1.0, or give the latent a guide."
-            )
+                own = ours[name]
+                ordered = expectation.position[name] > reach
+                reach = max(reach, expectation.position[name])
+                if summed.concerns(site, site["fn"].batch_shape):
+                    site["log_prob"] = log_prob_of(site)
+                    summed.add(site, scale_and_mask(site["log_prob"], mask=mask))
+                    cost = scale_and_mask(own["log_prob"], own["scale"], own["mask"])
+                else:
+                    cost = site_kl(own, site, ordered)
+                check_shape(site, self.max_plate_nesting)
+                check_shape(own, self.max_plate_nesting)
+                kl.append(expectation(cost, plates | plates_of(own), name, reach))
+        for left, term in summed.terms():
+            likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
-            if name not in theirs and not site["infer"].get("is_auxiliary"):
-                raise ValueError(
-                    f"The guide samples {name!r}, which the model does not have; the model's "
-                    f"latents are {[n for n, s in theirs.items() if not s['is_observed']]}."
-                )
             if name not in theirs:  # auxiliary: its density counts, its prior is flat
+                check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
-                kl = kl + expectation(cost, plates_of(site), name)
-        return Terms(likelihood, kl, by_site)
+                kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
+        zero = _zero([*theirs.values(), *ours.values()])
+        return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
 
 
-def _sample_sites(trace: Any) -> dict[str, Any]:
-    return {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
-
-
-def _device(*sites: dict[str, Any]) -> torch.device:
-    values = [site["value"] for group in sites for site in group.values()]
-    return values[0].device if values else torch.device("cpu")
-
-
-def _kl(ours: Any, theirs: Any, log_p: Tensor, ordered: bool) -> tuple[Tensor, bool]:
-    """The site's share of KL(q || p), whether it is analytic; batch shape with enumerated dims."""
-    enumerated = ours["infer"].get("_enumerate_dim") is not None
-    if ordered and not enumerated and is_identically_zero(ours["score_parts"].score_function):
-        try:
-            value = kl_divergence(ours["fn"], theirs["fn"])
-        except NotImplementedError:
-            pass
-        else:
-            if not _same(ours["scale"], theirs["scale"]):
-                raise ValueError(
-                    f"Site {ours['name']!r} is scaled by {ours['scale']} in the guide and by "
-                    f"{theirs['scale']} in the model: put it into the same plate in both."
-                )
-            if not isinstance(value, Tensor):
-                value = torch.full(ours["fn"].batch_shape, float(value), device=log_p.device)
-            return scale_and_mask(value, theirs["scale"], theirs["mask"]), True
-    log_p = scale_and_mask(log_p, theirs["scale"], theirs["mask"])
-    # For an enumerated site this is log q at its support.
-    log_q = scale_and_mask(_entropy_term(ours), ours["scale"], ours["mask"])
-    return log_q - log_p, False
-
-
-def _entropy_term(site: Any) -> Any:
-    if site["infer"].get("_enumerate_dim") is not None:
-        return site["log_prob"]
-    return site["score_parts"].entropy_term
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b)
-
-
-def _uncovered(name: str, site: Any, guide: list[str]) -> str:
-    way = (
-        "put it into the guide, or mark it infer={'enumerate': 'parallel'} to sum it out"
-        if getattr(site["fn"], "has_enumerate_support", False)
-        else "add it to the guide"
-    )
-    return f"The model samples {name!r}, which the guide (sites {guide}) does not cover: {way}."
-
-
-def _infinite(name: str, q: Any, p: Any) -> str:
-    return (
-        f"KL(q || p) of site {name!r} is infinite: its guide {type(q).__name__} has mass where its "
-        f"prior {type(p).__name__} has none ({p.support}). Use a guide on the same support, a "
-        "LogNormal for a positive scale for example."
-    )
+def _zero(sites: list[Any]) -> Tensor:
+    return torch.zeros((), device=sites[0]["value"].device if sites else None)
 
 
 class Bound(ELBOModule):
     """The negative ELBO of a pair as a module: ``bound(x, y)`` in nats over the whole data set.
 
     Its parameters are those of model and guide. ``kl_weight`` is a tensor, so that a graph traced
-    from it takes the weight as an input.
+    from it takes the weight as an input; it starts with that of ``elbo``.
     """
 
     elbo: EnumMeanFieldELBO
@@ -283,7 +262,12 @@ class Bound(ELBOModule):
         super().__init__(model, guide, elbo)
         self.enumerate_model = isinstance(guide, Marginal)
         device = next((p.device for p in self.parameters()), None)
-        self.register_buffer("kl_weight", torch.ones((), device=device), persistent=False)
+        weight = torch.full((), float(elbo.kl_weight), device=device)
+        self.register_buffer("kl_weight", weight, persistent=False)
+        for module in self.modules():  # Pyro's modules made under its default lack a local store
+            context = module.__dict__.get("_pyro_context")
+            if context is not None and not hasattr(context, "param_state"):
+                context.param_state = {"params": {}, "constraints": {}}
 
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, in its parts."""
@@ -292,6 +276,7 @@ class Bound(ELBOModule):
             return self.elbo.terms(model, self.guide, *args)
 
     def forward(self, *args: Tensor) -> Tensor:
+        """``β KL - E_q[log p(y | z)]``, a scalar."""
         return self.terms(*args).loss(self.kl_weight)
 
 

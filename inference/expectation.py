@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+import pyro
 import torch
-from pyro.distributions.util import is_identically_zero
+from pyro.distributions import Delta, MaskedDistribution
+from pyro.distributions.util import broadcast_shape, is_identically_zero, scale_and_mask
+from pyro.poutine.util import site_is_subsample
+from pyro.util import check_site_shape
 from torch import Tensor
+from torch.distributions import kl_divergence
 
-__all__ = ["Expectation", "plates_of"]
+__all__ = [
+    "Expectation",
+    "check_shape",
+    "check_sites",
+    "is_deterministic",
+    "log_prob_of",
+    "plates_of",
+    "sample_sites",
+    "site_kl",
+    "unmasked",
+]
 
 
 @dataclass(frozen=True)
@@ -17,7 +34,8 @@ class _Factor:
     """A site of the guide that weighs what depends on it."""
 
     name: str
-    plates: frozenset[str]
+    position: int  # in the guide
+    plates: dict[str, int]
     dim: int | None  # where it is enumerated; None for a draw with a score function
     log_weight: Tensor
 
@@ -27,90 +45,255 @@ def plates_of(site: Any) -> dict[str, int]:
     return {f.name: f.dim for f in site["cond_indep_stack"] if f.vectorized}
 
 
+def unmasked(fn: Any) -> Any:
+    """The distribution that is drawn from: a mask takes a site out of the bound, not its draw."""
+    while isinstance(fn, MaskedDistribution):
+        fn = fn.base_dist
+    return fn
+
+
 def _spread(value: Tensor, dims: set[int]) -> set[int]:
     """Those of ``dims`` along which ``value`` varies."""
     return {d for d in dims if -d <= value.dim() and value.shape[d] != 1}
 
 
-@dataclass
 class Expectation:
     r"""``E_q[cost]`` for costs that vary along the dims of enumerated sites.
 
     A cost is weighted by the probability of the enumerated values that it depends on, and of those
     that these depend on in turn; every other factor integrates to one and is left out. A draw
     without reparameterisation multiplies by :math:`\exp(\log q - ⊥\log q)`, which is one with the
-    gradient of the score function (DiCE).
+    gradient of the score function (DiCE): row by row within a shared plate, and with the sum over
+    a plate that the cost is not in.
 
-    Variables outside a plate must not depend on variables inside it (Pyro's own condition).
+    Arguments:
+        sites: of the guide, by name, in the order of sampling. Each gets its ``log_prob``,
+            ``(enumerated dims..., plates...)``, masked by its distribution but not by
+            ``poutine.mask``, not scaled, and with ``score_parts`` where it was drawn.
+
+    Raises:
+        ValueError: if a site asks for another way to enumerate, or shares its dim with another.
 
     References:
         Foerster et al. 2018, DiCE: The infinitely differentiable Monte Carlo estimator,
         arXiv:1802.05098.
     """
 
-    factors: list[_Factor] = field(default_factory=list)
+    def __init__(self, sites: Mapping[str, Any]) -> None:
+        self.position = {name: i for i, name in enumerate(sites)}
+        self.factors: list[_Factor] = []
+        for name, site in sites.items():
+            self._add(name, site)
 
-    def add(self, name: str, site: Any) -> None:
-        """Take in a guide's site, in the order of sampling; fills in its densities."""
-        plates = frozenset(plates_of(site))
-        dim = site["infer"].get("_enumerate_dim")
-        if site["infer"].get("num_samples") is not None or (
-            site["infer"].get("enumerate") == "sequential"
-        ):
-            raise ValueError(
-                f"Site {name!r} asks for {site['infer']}: here discrete sites are enumerated in "
-                "parallel, infer={'enumerate': 'parallel'} (the default)."
-            )
+    def _add(self, name: str, site: Any) -> None:
+        for key, usual in (("num_samples", None), ("enumerate", "parallel")):
+            asked = site["infer"].get(key)
+            if asked not in (None, usual):
+                raise ValueError(
+                    f"Site {name!r} asks for infer={{{key!r}: {asked!r}}}, which this bound cannot "
+                    "do: a discrete site is enumerated exactly, infer={'enumerate': 'parallel'} "
+                    "(the default), or drawn, infer={'enumerate': None}."
+                )
+        fn, dim, plates = unmasked(site["fn"]), site["infer"].get("_enumerate_dim"), plates_of(site)
         if dim is not None:
-            log_q = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
-            site["log_prob"] = log_q
-            self.factors.append(_Factor(name, plates, dim, log_q))
-            return
-        parts = site["fn"].score_parts(site["value"], *site["args"], **site["kwargs"])
-        site["score_parts"], site["log_prob"] = parts, parts.log_prob
-        if not is_identically_zero(parts.score_function):
-            score = parts.score_function
-            self.factors.append(_Factor(name, plates, None, score - score.detach()))
+            log_q = fn.log_prob(site["value"])
+            self._check_dim(name, dim)
+            self.factors.append(_Factor(name, self.position[name], plates, dim, log_q))
+        else:
+            site["score_parts"] = parts = fn.score_parts(site["value"])
+            log_q, score = parts.log_prob, parts.score_function
+            if not is_identically_zero(score):
+                score = score - score.detach()
+                self.factors.append(_Factor(name, self.position[name], plates, None, score))
+        site["log_prob"] = log_q if fn is site["fn"] else site["fn"].log_prob(site["value"])
 
-    def __call__(self, cost: Tensor, plates: dict[str, int], name: str) -> Tensor:
+    def _check_dim(self, name: str, dim: int) -> None:
+        for factor in self.factors:
+            if factor.dim == dim:
+                raise ValueError(
+                    f"Sites {factor.name!r} and {name!r} of the guide are enumerated along the "
+                    f"same dim {dim}, as pyro.markov does it: use pyro.markov in the model only, "
+                    "or a plain loop in the guide."
+                )
+
+    def __call__(self, cost: Tensor, plates: Mapping[str, int], name: str, reach: int) -> Tensor:
         """The expectation of a cost, summed over its plates; a scalar.
 
         Arguments:
             cost: ``(enumerated dims..., plates...)``.
             plates: those of the cost.
             name: of the cost's site, for messages.
+            reach: position of the last site of the guide that it can depend on. Draws after that
+                are left out, unless they are in plates of the cost (as Pyro does it).
 
         Raises:
-            ValueError: if the cost depends on a site inside a plate in which it is not.
+            ValueError: if the cost depends on an enumerated site inside a plate in which it is not.
         """
         dims = {f.dim for f in self.factors if f.dim is not None}
         own = _spread(cost, dims)
         wanted = set(own)
-        weights: list[Tensor] = []
-        scores: list[Tensor] = []
+        log_weight: Tensor | None = None
+        exact = True
         for factor in reversed(self.factors):  # a factor depends on earlier sites only
-            inside = factor.plates <= plates.keys()
+            outside = [dim for plate, dim in factor.plates.items() if plate not in plates]
+            weight = factor.log_weight
             if factor.dim is None:
-                if inside:
-                    scores.append(factor.log_weight)
-                    wanted |= _spread(factor.log_weight, dims)
-            elif factor.dim in wanted:
-                if not inside:
-                    raise ValueError(
-                        f"Site {name!r} depends on {factor.name!r} but is not in its plate "
-                        f"{sorted(factor.plates - plates.keys())}: what is outside a plate cannot "
-                        "depend on what is inside. Move it into the plate."
-                    )
-                weights.append(factor.log_weight)
-                wanted |= _spread(factor.log_weight, dims)
-        if not weights and not scores:
+                if outside and factor.position > reach:
+                    continue
+                weight = weight.sum(outside, keepdim=True) if outside else weight
+                exact = False
+            elif factor.dim not in wanted:
+                continue
+            elif outside:
+                raise ValueError(
+                    f"Site {name!r} depends on {factor.name!r}, which is enumerated in the plate "
+                    f"{sorted(factor.plates.keys() - plates.keys())}, but is not in that plate: "
+                    "what is outside a plate cannot depend on what is enumerated inside. Move it "
+                    f"into the plate, or draw {factor.name!r} with infer={{'enumerate': None}}."
+                )
+            wanted |= _spread(weight, dims)
+            log_weight = weight if log_weight is None else log_weight + weight
+        if log_weight is None:
             return cost.sum()
-        log_weight = torch.stack(torch.broadcast_tensors(*weights, *scores)).sum(0)
-        if len(weights) + len(scores) == 1:
-            log_weight = (weights + scores)[0]
         weight = log_weight.exp()
         beyond = sorted(_spread(weight, wanted - own))
-        if beyond and not scores:
+        if beyond and exact:
             weight = weight.sum(beyond, keepdim=True)
         # An impossible value must not make an infinite cost count.
         return (weight * torch.where(weight > 0, cost, 0.0)).sum()
+
+
+def log_prob_of(site: Any, draw: str = "the value") -> Tensor:
+    """``log p`` of the site's value, ``(enumerated dims..., plates...)``; errors name the site."""
+    try:
+        value: Tensor = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+    except ValueError as error:
+        raise ValueError(
+            f"Site {site['name']!r}: {draw} does not suit its distribution in the model, "
+            f"{family(site['fn'])}. {error}"
+        ) from error
+    return value
+
+
+def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
+    r"""A site's share of ``KL(q || p)``, scaled and masked, ``(enumerated dims..., plates...)``.
+
+    Analytic for a reparameterised site if torch's registry has it, else :math:`\log q - \log p` at
+    the draw (or, for an enumerated site, at each value). Where guide and model differ in scale s
+    or in mask m, the sum of :math:`m_p s_p KL` and :math:`(m_q s_q - m_p s_p) \log q`, which has
+    the expectation of :math:`m_q s_q \log q - m_p s_p \log p`. Pyro's KL of a ``Delta`` leaves out
+    its ``log_density`` (the Jacobian in ``AutoNormal``), so that of a point is never used.
+
+    Arguments:
+        ours, theirs: the site in the guide, with its densities, and in the model, which gets
+            a ``log_prob`` of its shape.
+        ordered: nothing on which the prior of the site depends is drawn after it.
+
+    Raises:
+        ValueError: if the KL is infinite, or the draw outside the support of the prior (where
+            validation is on).
+    """
+    q, p = ours["fn"], theirs["fn"]
+    drawn = ours["infer"].get("_enumerate_dim") is None
+    score = ours["score_parts"].score_function if drawn else None
+    log_q = ours["log_prob"]
+    kl: Any = None
+    if ordered and drawn and is_identically_zero(score) and not isinstance(_base(q), Delta):
+        with suppress(NotImplementedError):
+            kl = kl_divergence(q, p)
+    if kl is None:
+        theirs["log_prob"] = log_prob_of(theirs, f"what {family(q)} gives in the guide")
+        log_p = scale_and_mask(theirs["log_prob"], theirs["scale"], theirs["mask"])
+        return scale_and_mask(log_q, ours["scale"], ours["mask"]) - log_p
+    kl = kl if isinstance(kl, Tensor) else torch.full_like(log_q, kl)
+    theirs["log_prob"] = kl
+    cost: Tensor = scale_and_mask(kl, theirs["scale"], theirs["mask"])
+    if pyro.infer.util.is_validation_enabled() and bool(torch.isinf(cost).any()):
+        raise ValueError(
+            f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} in the guide (support "
+            f"{_support(q)}) against {family(p)} in the model (support {_support(p)}). A guide "
+            "must have no mass where its prior has none: for a positive variable use a LogNormal "
+            "or a Gamma. Between equal supports, a scale has become zero or infinite."
+        )
+    if not (_same(ours["scale"], theirs["scale"]) and _same(ours["mask"], theirs["mask"])):
+        cost = cost + scale_and_mask(log_q, ours["scale"], ours["mask"])
+        cost = cost - scale_and_mask(log_q, theirs["scale"], theirs["mask"])
+    return cost
+
+
+def family(fn: Any) -> str:
+    """The name of a distribution, without what only reshapes or masks it."""
+    return type(_base(fn)).__name__
+
+
+def _base(fn: Any) -> Any:
+    while type(fn).__name__ in ("Independent", "ExpandedDistribution", "MaskedDistribution"):
+        fn = fn.base_dist
+    return fn
+
+
+def _support(fn: Any) -> str:
+    try:
+        return str(_base(fn).support)
+    except NotImplementedError:
+        return "unknown"
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b))
+
+
+def is_deterministic(site: Any) -> bool:
+    return site["type"] == "sample" and bool(site["infer"].get("_deterministic"))
+
+
+def sample_sites(trace: Any) -> dict[str, Any]:
+    """Those with a density."""
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site_is_subsample(site) and not is_deterministic(site)
+    }
+
+
+def check_sites(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Every latent has a guide or is enumerated, and the guide has nothing else."""
+    latents = [name for name, site in theirs.items() if not site["is_observed"]]
+    for name, site in ours.items():
+        if name not in latents and not site["infer"].get("is_auxiliary"):
+            how = "observes" if name in theirs else "does not have"
+            raise ValueError(
+                f"The guide samples {name!r}, which the model {how}; the model's latents are "
+                f"{latents}. Rename the site, or mark it infer={{'is_auxiliary': True}}."
+            )
+    for name in latents:
+        if name not in ours and theirs[name]["infer"].get("enumerate") != "parallel":
+            discrete = getattr(theirs[name]["fn"], "has_enumerate_support", False)
+            way = ", or mark it infer={'enumerate': 'parallel'} to sum it out" if discrete else ""
+            raise ValueError(
+                f"The model samples {name!r}, which the guide (sites {list(ours)}) does not cover: "
+                f"add it to the guide{way}."
+            )
+
+
+def check_shape(site: Any, max_plate_nesting: float) -> None:
+    """The dims of a site are its plates and, to the left of all plates, enumerated.
+
+    Raises:
+        ValueError: otherwise. Only while validation is on.
+    """
+    if not pyro.infer.util.is_validation_enabled():
+        return
+    if "log_prob" not in site:
+        drawn = site["value"].shape[: site["value"].dim() - site["fn"].event_dim]
+        shape = broadcast_shape(site["fn"].batch_shape, drawn)
+        site = {**site, "log_prob": torch.empty(shape, device="meta")}
+    check_site_shape(site, max_plate_nesting)  # type: ignore[arg-type]
+    shape, known = tuple(site["log_prob"].shape), site["infer"].get("_dim_to_id", {})
+    for dim in range(-len(shape), 0):
+        if -dim > max_plate_nesting and shape[dim] != 1 and dim not in known:
+            raise ValueError(
+                f"Site {site['name']!r} has log-probabilities of shape {shape}, whose dim {dim} is "
+                f"neither one of the {max_plate_nesting} plates nor enumerated: use .to_event(...) "
+                "or a plate, or give a larger max_plate_nesting."
+            )

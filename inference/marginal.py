@@ -2,64 +2,171 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import pyro
+import torch
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
+from pyro.ops.rings import LogRing
 from torch import Tensor
 
-__all__ = ["sum_out"]
+from .expectation import plates_of
 
-Plates = frozenset[str]
+__all__ = ["SummedOut"]
+
+Key = str | int  # a plate by its name, an enumerated latent by its id
+Packed = Any  # a tensor whose dims are named by the letters of its _pyro_dims
 
 
-def sum_out(sites: list[dict[str, Any]], dims: set[int]) -> Iterator[tuple[Plates, Tensor]]:
+class SummedOut:
     r"""``log Σ_z p(z) \prod p(· | z)`` over the discrete sites z that the model enumerates.
 
     Arguments:
-        sites: of the model, those enumerated and those that depend on them, with ``log_prob``
-            masked but not scaled, ``scale`` and ``plates`` (dim by name).
-        dims: the (negative) dims that are enumerated in the model.
+        sites: of the model, by name.
+        covered: names of the sites of the guide.
 
-    Yields:
-        terms of the log marginal likelihood, each with the plates that it still stands in.
+    Attributes:
+        latents: the sites z.
 
     Raises:
-        ValueError: if the sites differ in scale: the sum over a latent outside a subsampled plate
-            cannot be estimated from a minibatch.
+        ValueError: if a latent asks for draws instead of an exact sum.
 
     References:
         Variable elimination with plates: Obermeyer et al. 2019, Tensor variable elimination for
         plated factor graphs, arXiv:1902.03210; done here by ``pyro.ops.contract``.
     """
-    scales = {float(site["scale"]) for site in sites}
-    if len(scales) > 1:
+
+    def __init__(self, sites: Mapping[str, Any], covered: Collection[str]) -> None:
+        self.latents: dict[str, Any] = {}
+        for name, site in sites.items():
+            if name not in covered and site["infer"].get("_enumerate_dim") is not None:
+                if site["infer"].get("num_samples") is not None:
+                    raise ValueError(
+                        f"Site {name!r} of the model asks for {site['infer']['num_samples']} "
+                        "samples: without a guide a discrete site is summed out exactly, "
+                        "infer={'enumerate': 'parallel'}. Leave num_samples out."
+                    )
+                self.latents[name] = site
+        self.ids = {_ids(site)[site["infer"]["_enumerate_dim"]] for site in self.latents.values()}
+        self.factors: list[tuple[Any, Tensor]] = []
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return "the sum over " + ", ".join(repr(name) for name in self.latents)
+
+    def concerns(self, site: Any, shape: torch.Size) -> bool:
+        """Whether a site, with log-probabilities of this shape, depends on a latent."""
+        ids = _ids(site)
+        return any(shape[d] != 1 and ids.get(d) in self.ids for d in range(-len(shape), 0))
+
+    def add(self, site: Any, log_prob: Tensor) -> None:
+        """Take in a factor, a latent or what depends on one: masked, not scaled."""
+        self.factors.append((site, log_prob))
+
+    def terms(self) -> Iterator[tuple[dict[str, int], Tensor]]:
+        """Terms of the log marginal likelihood, scaled, with the plates they still stand in.
+
+        Raises:
+            ValueError: if the factors differ in scale: the sum over a latent outside a subsampled
+                plate cannot be estimated from a minibatch.
+        """
+        if not self.factors:
+            return
+        scale = self._common_scale()
+        letters: dict[Key, str] = {}
+        to_dim: dict[str, int] = {}
+        factors: OrderedDict[frozenset[str], list[Tensor]] = OrderedDict()
+        for site, log_prob in self.factors:
+            keys: dict[int, Key] = _ids(site) | {dim: name for name, dim in plates_of(site).items()}
+            symbols = {d: letters.setdefault(k, chr(192 + len(letters))) for d, k in keys.items()}
+            to_dim |= {letter: dim for dim, letter in symbols.items()}
+            plates = frozenset(letters[name] for name in plates_of(site))
+            factors.setdefault(plates, []).append(packed.pack(log_prob, symbols))
+        keys_of = {letter: key for key, letter in letters.items()}
+        summed = {letters[i] for i in self.ids}
+        for left, terms in contract_tensor_tree(factors, summed, ring=_StableLogRing()).items():
+            plates_left = {str(keys_of[letter]): to_dim[letter] for letter in left}
+            for term in terms:
+                yield plates_left, packed.unpack(term, to_dim) * scale
+
+    def _common_scale(self) -> Any:
+        scales = {site["name"]: site["scale"] for site, _ in self.factors}
+        first = next(iter(scales.values()))
+        if all(_equal(scale, first) for scale in scales.values()):
+            return first
+        listed = ", ".join(f"{name!r} by {_number(scale)}" for name, scale in scales.items())
         raise ValueError(
-            f"The sites {', '.join(repr(site['name']) for site in sites)} are summed over in the "
-            f"model but have different scales ({', '.join(f'{s:g}' for s in sorted(scales))}): "
-            "log Σ_z p(z) Π p(y | z) cannot be estimated from a minibatch. Use the full batch, or "
-            "put the discrete site into the guide, where it takes minibatches."
+            f"What {self.label} in the model runs over must have one scale, but is scaled: "
+            f"{listed}. log Σ_z p(z) Π p(y | z) cannot be estimated from a minibatch: use the full "
+            "batch, or put the discrete site into the guide, where it takes minibatches."
         )
-    names: dict[str | int, str] = {}  # plates by name, other dims by number -> one letter
-    factors: OrderedDict[frozenset[str], list[Tensor]] = OrderedDict()
-    for site in sites:
-        value: Tensor = site["log_prob"]
-        by_dim: dict[int, str | int] = {dim: dim for dim in range(-value.dim(), 0)}
-        by_dim |= {dim: name for name, dim in site["plates"].items()}
-        letters = {dim: names.setdefault(key, chr(192 + len(names))) for dim, key in by_dim.items()}
-        ordinal = frozenset(
-            names.setdefault(name, chr(192 + len(names))) for name in site["plates"]
-        )
-        factors.setdefault(ordinal, []).append(packed.pack(value, letters))
-    back = {letter: key for key, letter in names.items()}
-    where = {name: dim for site in sites for name, dim in site["plates"].items()}
-    to_dim = {letter: where[key] if isinstance(key, str) else key for letter, key in back.items()}
-    summed = {names[dim] for dim in dims if dim in names}
-    for ordinal, terms in contract_tensor_tree(factors, summed).items():
-        for term in terms:
-            yield (
-                frozenset(str(back[letter]) for letter in ordinal),
-                packed.unpack(term, to_dim) * scales.copy().pop(),
-            )
+
+
+class _StableLogRing(LogRing):
+    """Sums of products of exponentials, one dim at a time, that cannot underflow.
+
+    Pyro's own ring multiplies exponentials: a prior and a likelihood that differ by hundreds of
+    nats about the best value then give ``log 0``.
+    """
+
+    def sumproduct(self, terms: list[Packed], dims: Iterable[str]) -> Packed:
+        left, pending = list(terms), set(dims)
+        while pending:
+            cost = {dim: len(set().union(*_with(left, dim))) for dim in sorted(pending)}
+            dim = min(cost, key=lambda d: cost[d])
+            pending.remove(dim)
+            found = _product([t for t in left if dim in t._pyro_dims])
+            left = [t for t in left if dim not in t._pyro_dims]
+            left.append(_log_sum_exp(found, dim))
+        return _product(left)
+
+
+def _with(terms: list[Packed], dim: str) -> list[str]:
+    return [t._pyro_dims for t in terms if dim in t._pyro_dims]
+
+
+def _product(terms: list[Packed]) -> Packed:
+    if len(terms) == 1:
+        return terms[0]
+    first, *rest = packed.broadcast_all(*terms)
+    total = sum(rest, first)
+    total._pyro_dims = first._pyro_dims
+    return total
+
+
+def _log_sum_exp(term: Packed, dim: str) -> Packed:
+    """``logsumexp`` with gradient zero, not NaN, where all terms are impossible."""
+    where = term._pyro_dims.index(dim)
+    largest = term.detach().amax(where, keepdim=True)
+    impossible = largest == -math.inf
+    shifted = (term - largest.masked_fill(impossible, 0.0)).exp().sum(where, keepdim=True)
+    total = (shifted + impossible.to(shifted.dtype)).log() + largest
+    total = total.squeeze(where)
+    total._pyro_dims = term._pyro_dims.replace(dim, "")
+    return total
+
+
+def _ids(site: Any) -> dict[int, int]:
+    """Which enumerated latent varies along which dim; pyro.markov uses a dim more than once."""
+    ids: dict[int, int] = site["infer"].get("_dim_to_id", {})
+    return ids
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if any(isinstance(scale, Tensor) and scale.dim() > 0 for scale in (a, b)):
+        return False
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        if a is b or not pyro.infer.util.is_validation_enabled():
+            return True  # a value must not be looked at while a graph is traced
+        return bool(torch.as_tensor(a == b).all())
+    return math.isclose(a, b)
+
+
+def _number(scale: Any) -> str:
+    many = isinstance(scale, Tensor) and scale.dim() > 0
+    return f"a tensor of shape {tuple(scale.shape)}" if many else f"{float(scale):g}"

@@ -18,9 +18,10 @@ def main(
         "experiments/results"
     ),
 ) -> None:
-    """Print the tables of spirals, head, images and UCI, as far as there are results."""
+    """Print the tables of spirals, scans, head, images and UCI, as far as there are results."""
     for title, section in (
         ("Spirals", _spirals(results / "spirals")),
+        ("Scans", _scans(results / "scans")),
         ("Head", _head(results / "head")),
         ("Images", _images(results / "images")),
         ("UCI", _uci(results / "uci")),
@@ -79,6 +80,29 @@ def _spirals(folder: Path) -> Iterable[str]:
                 "ddn at that depth", _pm(spread["ddn"]["accuracy"]), "",
                 _pm(spread["ddn"]["nll"], 3), "", "", "", "",
             )  # fmt: skip
+
+
+def _scans(folder: Path) -> Iterable[str]:
+    if not (folder / "scans.json").exists():
+        return
+    for scan in _read(folder / "scans.json").values():
+        points = scan["points"]
+        spreads = [p["spread"] for p in points]
+        yield from _header(scan["setting"], *(str(p["value"]) for p in points))
+        if all("depth_chosen" in s for s in spreads):
+            yield _row("chosen depth", *(_pm(s["depth_chosen"], 1) for s in spreads))
+        yield _row("accuracy, %", *(_pm(s["accuracy"], 1, 100) for s in spreads))
+        common = []
+        for name in ("seeds", "steps"):
+            numbers = [p[name] for p in points]
+            if len(set(numbers)) > 1:
+                yield _row(name, *numbers)
+            else:
+                common.append(f"{numbers[0]} {name}")
+        yield ""
+        if common:
+            yield f"{', '.join(common)}."
+            yield ""
 
 
 def _head(folder: Path) -> Iterable[str]:

@@ -9,13 +9,16 @@ Figures are 6 inches wide, made to be read at 600 pixels.
 
 from .canvas import save
 from .depth import depth_comparison, depth_posterior, spiral_functions
+from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram, training_curve
 
 __all__ = [
+    "ScanPanel",
     "depth_comparison",
     "depth_posterior",
     "reliability_diagram",
     "save",
+    "scan_panels",
     "spiral_functions",
     "training_curve",
 ]

@@ -1,0 +1,112 @@
+"""The ways to take a step that every family of workloads shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pyro
+import torch
+from pyro.infer import SVI
+from pyro.optim import PyroOptim
+from torch import Tensor, nn
+
+from ..inference import Settings
+from ..inference.step import TrainingStep
+from .harness import Step
+
+__all__ = ["Pair", "adamw", "autograd", "elbo_module", "in_turn", "ours", "svi"]
+
+Pair = tuple[Any, nn.Module]
+
+
+def adamw(settings: Settings, weights: Sequence[Tensor], latents: Sequence[Tensor]) -> Any:
+    """The optimiser of all contenders: fused, the guide with a rate of its own and no decay."""
+    groups: list[dict[str, Any]] = [
+        {"params": list(weights), "lr": settings.lr, "weight_decay": settings.weight_decay},
+        {"params": list(latents), "lr": settings.guide_lr, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], fused=True)
+
+
+def autograd(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> Step:
+    """The step of a plain torch loop."""
+
+    def step() -> Tensor:
+        value = loss()
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def svi(pair: Pair, elbo: Any, settings: Settings, x: Tensor, y: Tensor) -> Step:
+    """``pyro.infer.SVI`` as its manual shows it: parameters in the global store.
+
+    ``pyro.optim.AdamW``, written out here, makes one optimiser for each parameter. The loss is in
+    nats over the data set, which AdamW cannot tell from nats for each observation.
+    """
+    model, guide = pair
+    latents = {name for name, _ in guide.named_parameters()}
+
+    def rates(name: str) -> dict[str, Any]:
+        decay = 0.0 if name in latents else settings.weight_decay
+        lr = settings.guide_lr if name in latents else settings.lr
+        return {"lr": lr, "weight_decay": decay, "fused": True}
+
+    engine = SVI(model, guide, PyroOptim(torch.optim.AdamW, rates), elbo)
+    rows = model.size
+    return lambda: engine.step(x, y) / rows
+
+
+def elbo_module(pair: Pair, elbo: Any, settings: Settings, x: Tensor, y: Tensor) -> Step:
+    """Pyro's ELBO as a torch module: parameters in their modules, and one optimiser."""
+    model, guide = pair
+    bound = elbo(model, guide)
+    step = autograd(
+        lambda: bound(x, y) / model.size,
+        adamw(settings, list(model.parameters()), list(guide.parameters())),
+    )
+
+    def local() -> Tensor | float:
+        with pyro.settings.context(module_local_params=True):
+            return step()
+
+    return local
+
+
+def ours(
+    pairs: Sequence[Pair],
+    settings: Settings,
+    x: Tensor,
+    y: Tensor,
+    *,
+    compile: bool | Literal["graph"],
+) -> Step:
+    """The step that ``inference.fit`` takes.
+
+    Raises:
+        RuntimeError: at a step that was to be traced or compiled and is not.
+    """
+    training = TrainingStep(list(pairs), settings, compile=compile)
+    if len(pairs) > 1:
+        x, y = (t.expand(len(pairs), *t.shape).contiguous() for t in (x, y))
+
+    def step() -> Tensor:
+        loss = training(x, y)
+        if compile and (training.fallback is not None or not training.compile):
+            raise RuntimeError(f"runs eagerly: {training.fallback or 'see the warning'}")
+        return loss
+
+    return step
+
+
+def in_turn(steps: Sequence[Step]) -> Step:
+    """Several networks, one after the other."""
+
+    def step() -> Tensor:
+        return torch.stack([torch.as_tensor(one()) for one in steps])
+
+    return step

@@ -1,0 +1,250 @@
+"""Learnt depth: the same step in plain torch, in Pyro and by us."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pyro.infer import TraceEnum_ELBO
+from torch import Tensor, nn
+
+from ..data.toys import spirals
+from ..guides import CategoricalDepth
+from ..inference import Settings
+from ..models import LearntDepth, networks
+from ..models.normalisation import single_depth
+from .contenders import Pair, adamw, autograd, elbo_module, in_turn, ours, svi
+from .harness import Contender, Expected, Step, Workload
+
+__all__ = ["BASE", "LOOP_BASE", "DepthProblem", "HandWritten", "depth_contenders", "depth_workload"]
+
+BASE = "hand-written eager"
+LOOP_BASE = "hand-written eager loop over depths"
+
+SETTINGS = Settings(lr=1e-4, guide_lr=1e-4, weight_decay=0.01, schedule="constant")
+"""Rates under which thousands of steps on one batch leave the network an ordinary one."""
+
+Exits = Literal["stacked", "loop"]
+
+
+@dataclass(frozen=True)
+class DepthProblem:
+    """A network that may stop at any depth, and a batch.
+
+    Attributes:
+        kind: ``mlp`` on the spirals, or ``conv`` on random images.
+        network: arguments of the ready network.
+        batch: B.
+        N: rows of the data set.
+    """
+
+    kind: Literal["mlp", "conv"]
+    network: dict[str, int] = field(default_factory=dict)
+    batch: int = 200
+    N: int = 2000
+    task: str = "classification"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (2,) if self.kind == "mlp" else (1, 28, 28)
+
+    @property
+    def outputs(self) -> int:
+        return 2 if self.kind == "mlp" else 10
+
+    @property
+    def exits(self) -> Exits:
+        """How one writes the exits by hand; the head of ``conv`` has batch normalisation."""
+        return "stacked" if self.kind == "mlp" else "loop"
+
+    @property
+    def base(self) -> str:
+        return BASE if self.exits == "stacked" else LOOP_BASE
+
+    def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """``(B, *input_shape)`` and ``(B,)``."""
+        if self.kind == "mlp":
+            x, y = spirals(n=self.batch)
+        else:
+            generator = torch.Generator().manual_seed(0)
+            x = torch.rand(self.batch, *self.input_shape, generator=generator)
+            y = torch.randint(self.outputs, (self.batch,), generator=generator)
+        return ((x - x.mean(0)) / x.std()).to(device), y.to(device)
+
+    def pair(self, device: torch.device) -> Pair:
+        """Model and guide; the same weights at every call."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            stack = networks.NETWORKS[self.kind](self.input_shape, self.outputs, **self.network)
+            model = LearntDepth(stack, data=self).to(device)
+        guide = CategoricalDepth(model, update="gradient", hold=0.0)
+        return model, guide.to(device)
+
+
+class HandWritten(nn.Module):
+    """Learnt depth as one would write it for this one network.
+
+    Arguments:
+        model: whose weights are copied.
+        exits: ``stacked`` puts the activations of all depths through the head at once, ``loop``
+            one after the other (a head with batch normalisation needs the latter).
+    """
+
+    def __init__(self, model: LearntDepth, exits: Exits) -> None:
+        super().__init__()
+        stack = copy.deepcopy(model.stack)
+        self.stem, self.blocks = stack.stem, stack.blocks
+        self.pool = stack.adapters[0] if len(stack.adapters) else nn.Identity()
+        self.head = single_depth(stack.head, 0)
+        self.exits = exits
+        self.size = model.size
+        self.log_prior: Tensor
+        self.register_buffer("log_prior", model.log_prior.clone())
+        self.logits = nn.Parameter(torch.zeros_like(model.log_prior))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The negative ELBO in nats for each observation."""
+        a = self.stem(x)
+        kept = [self.pool(a)]
+        for block in self.blocks:
+            a = block(a)
+            kept.append(self.pool(a))
+        if self.exits == "stacked":
+            outputs = self.head(torch.cat(kept))
+            nll = F.cross_entropy(outputs, y.repeat(len(kept)), reduction="none")
+            nll = nll.view(len(kept), -1).mean(1)
+        else:
+            nll = torch.stack([F.cross_entropy(self.head(one), y) for one in kept])
+        log_q = self.logits.log_softmax(0)
+        q = log_q.exp()
+        return (q * nll).sum() + (q * (log_q - self.log_prior)).sum() / self.size
+
+
+def depth_contenders(
+    problem: DepthProblem, device: torch.device, *, replicates: int = 1
+) -> dict[str, Contender]:
+    """All contenders by name.
+
+    Arguments:
+        problem: network and batch.
+        device: for all.
+        replicates: how many networks the eager contenders step one after the other, and
+            ``pyroccam compiled`` together.
+    """
+    x, y = problem.data(device)
+
+    def pair() -> Pair:
+        """As ``inference.fit`` has it. (Pyro's global store would train copies of such weights.)"""
+        model, guide = problem.pair(device)
+        if x.dim() == 4:
+            model = model.to(memory_format=torch.channels_last)
+        return model, guide
+
+    def deterministic() -> Step:
+        model = problem.pair(device)[0]
+        net = model.stack.at(model.max_depth)
+        optimizer = adamw(SETTINGS, list(net.parameters()), [])
+        return autograd(lambda: F.cross_entropy(net(x), y), optimizer)
+
+    def by_hand(**compiler: Any) -> Step:
+        net = HandWritten(problem.pair(device)[0], problem.exits)
+        weights = [p for p in net.parameters() if p is not net.logits]
+        loss = torch.compile(net, fullgraph=True, dynamic=False, **compiler) if compiler else net
+        return autograd(lambda: loss(x, y), adamw(SETTINGS, weights, [net.logits]))
+
+    def elbo() -> Any:
+        return TraceEnum_ELBO(max_plate_nesting=1)
+
+    def eager() -> Step:
+        return ours([pair()], SETTINGS, x, y, compile=False)
+
+    def compiled(count: int) -> Step:
+        return ours([pair() for _ in range(count)], SETTINGS, x, y, compile=True)
+
+    def repeated(build: Any) -> Any:
+        return build if replicates == 1 else lambda: in_turn([build() for _ in range(replicates)])
+
+    rows = [
+        Contender("torch deterministic", deterministic, "the network of full depth", same=False),
+        Contender(
+            problem.base,
+            repeated(by_hand),
+            "all exits at once" if problem.exits == "stacked" else "contiguous memory format",
+            networks=replicates,
+        ),
+        Contender(
+            "hand-written compiled",
+            lambda: by_hand(mode="default"),
+            "torch.compile of the loss, fullgraph",
+            compiled=True,
+        ),
+        Contender(
+            "Pyro SVI",
+            lambda: svi(problem.pair(device), elbo(), SETTINGS, x, y),
+            "TraceEnum_ELBO and pyro.optim.AdamW (fused); validation off",
+        ),
+        Contender(
+            "Pyro ELBO module",
+            lambda: elbo_module(problem.pair(device), elbo(), SETTINGS, x, y),
+            "TraceEnum_ELBO()(model, guide) and one fused AdamW; validation off",
+        ),
+        Contender("pyroccam eager", repeated(eager), networks=replicates),
+        Contender(
+            "pyroccam traced",
+            lambda: ours([pair()], SETTINGS, x, y, compile="graph"),
+            "the graph as it is, without a compiler",
+        ),
+        Contender(
+            "pyroccam compiled", lambda: compiled(replicates), networks=replicates, compiled=True
+        ),
+        Contender(
+            "pyroccam compiled, 5 replicates", lambda: compiled(5), networks=5, compiled=True
+        ),
+    ]
+    if device.type == "cuda":
+        rows.insert(
+            3,
+            Contender(
+                "hand-written compiled, CUDA graphs",
+                lambda: by_hand(mode="reduce-overhead"),
+                "torch.compile of the loss, fullgraph, mode='reduce-overhead'",
+                compiled=True,
+            ),
+        )
+    return {row.name: row for row in rows}
+
+
+def depth_workload(
+    name: str,
+    title: str,
+    problem: DepthProblem,
+    device: torch.device,
+    names: Iterable[str] | None = None,
+    *,
+    replicates: int = 1,
+) -> Workload:
+    """A workload of learnt depth.
+
+    Arguments:
+        name, title: of the workload.
+        problem: network and batch.
+        device: for all contenders.
+        names: of the contenders; all if left out.
+        replicates: see :func:`depth_contenders`.
+    """
+    known = depth_contenders(problem, device, replicates=replicates)
+    chosen: Sequence[str] = list(known if names is None else names)
+
+    def expected() -> Expected:
+        x, y = problem.data(device)
+        net = HandWritten(problem.pair(device)[0], problem.exits)
+        with torch.no_grad():
+            loss = float(net(x, y))
+        return Expected(loss, 1e-3 * abs(loss))
+
+    parameters = {**asdict(problem), "settings": asdict(SETTINGS), "replicates": replicates}
+    return Workload(name, title, parameters, [known[n] for n in chosen], problem.base, expected)

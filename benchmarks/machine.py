@@ -1,0 +1,55 @@
+"""What a time depends on beside the code: processor, accelerator, threads, versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..inference.run_directory import versions
+
+__all__ = ["describe", "folder_name"]
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Names and numbers for the result file."""
+    found = versions()
+    for name in ("tyxe", "bayesian-torch", "triton"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "device": device_name(device),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "versions": found,
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """``cpu``, or the name of the accelerator."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def folder_name(device: torch.device) -> str:
+    """The device as the name of a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+
+
+def cpu_name() -> str:
+    """The processor's model."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()

@@ -1,0 +1,139 @@
+"""The benchmark scripts run, and write what their readers read."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pyroccam.benchmarks import growth, harness, report, runs, steps, workloads
+from pyroccam.benchmarks.cache import VARIABLE, empty_cache
+from pyroccam.benchmarks.depth import DepthProblem, depth_workload
+from pyroccam.benchmarks.harness import Plan
+from pyroccam.benchmarks.one_run import one_run
+from pyroccam.benchmarks.workloads import Entry
+from typer.testing import CliRunner
+
+EAGER = ("hand-written eager", "pyroccam eager")
+
+
+@pytest.fixture(autouse=True)
+def _quick_and_without_traces(monkeypatch):
+    monkeypatch.setattr(harness, "gc", SimpleNamespace(collect=lambda: None))  # slow among tests
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def call(app, *arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def tiny(name, title, device):
+    problem = DepthProblem("mlp", {"width": 4, "max_depth": 2}, batch=8, N=50)
+    return depth_workload(name, title, problem, device, EAGER)
+
+
+@pytest.fixture
+def two(monkeypatch):
+    plan = Plan(rounds=2, steps=1, warmup=0, settle=0)
+    rows = {name: Entry(f"Workload {name}", tiny, plan) for name in ("first", "second")}
+    for module in (steps, workloads):
+        monkeypatch.setattr(module, "WORKLOADS", rows)
+
+
+def test_steps(two, tmp_path):
+    arguments = ("--out", tmp_path, "--device", "cpu")
+    text = call(steps.app, "second", *arguments, "--rounds", 3)
+    found = report.read(tmp_path / "cpu" / "second.json")
+    assert [row.name for row in found.contenders] == list(EAGER)
+    assert found.plan == Plan(rounds=3, steps=1, warmup=0, settle=0)
+    assert found.machine["threads"] == 1
+    assert {"torch", "pyro-ppl"} <= set(found.machine["versions"])
+    assert found.parameters["network"] == {"width": 4, "max_depth": 2}
+    assert text.count("**Workload") == 1
+    assert (tmp_path / "cpu" / "steps.png").exists()
+    # a second call leaves the first one's result, and the report shows both
+    call(steps.app, "first", *arguments, "--only", "nobody; eager")
+    before = (tmp_path / "cpu" / "second.json").stat().st_mtime_ns
+    text = call(steps.app, *arguments, "--report")
+    assert text.count("**Workload") == 2
+    assert (tmp_path / "cpu" / "second.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("wrong", [("third",), ("first", "--only", "nobody")])
+def test_steps_says_what_there_is(two, tmp_path, wrong):
+    result = CliRunner().invoke(steps.app, [*wrong, "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert ("second" if wrong[0] == "third" else "pyroccam eager") in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_growth(monkeypatch, tmp_path):
+    monkeypatch.setattr(growth, "CONTENDERS", EAGER)
+    monkeypatch.setattr(growth, "AXES", {"depth": (1, 2), "replicates": (1, 2, 4)})
+    monkeypatch.setattr(growth, "Sizes", lambda **size: SIZES(**{**SMALL, **size}))
+    arguments = ("--out", tmp_path, "--rounds", 1, "--seconds", 1e-6)
+    text = call(growth.app, *arguments, "--largest", 2)
+    found = json.loads((tmp_path / "cpu" / "growth.json").read_text())
+    at = [(p["axis"], p["at"]) for p in found["points"]]
+    assert at == [("depth", 1), ("depth", 2), ("replicates", 1), ("replicates", 2)]
+    assert [c["networks"] for c in found["points"][3]["contenders"]] == [2, 2]
+    assert "| replicates = 2 |" in text
+    assert (tmp_path / "cpu" / "growth.png").exists()
+    # one axis again: the other stays
+    call(growth.app, "replicates", *arguments, "--largest", 1)
+    found = json.loads((tmp_path / "cpu" / "growth.json").read_text())
+    at = [(p["axis"], p["at"]) for p in found["points"]]
+    assert at == [("depth", 1), ("depth", 2), ("replicates", 1)]
+
+
+SIZES = growth.Sizes
+SMALL = {"depth": 2, "width": 4, "batch": 8}
+
+
+def test_one_run():
+    small = {"network": {"width": 4, "max_depth": 2}, "steps": 10}
+    found = one_run([0], compile=False, threads=torch.get_num_threads(), **small)
+    assert found["seconds"] > 0
+    assert len(found["depths"]) == len(found["accuracy"]) == 1
+    assert found["engine"]["kind"] == "eager"
+    found = one_run([0, 1], compile=False, threads=torch.get_num_threads(), **small)
+    assert len(found["depths"]) == 2
+
+
+def test_runs(monkeypatch, tmp_path):
+    """Processes that answer at once: eager 8 s, with an empty cache 16 s, with a full one 4 s."""
+    seen = []
+
+    def process(command, env, **kwargs):
+        arguments = json.loads(command[-1])
+        cache = env[VARIABLE]
+        if arguments.get("together"):
+            return SimpleNamespace(returncode=1, stdout="", stderr="Traceback\nValueError: no")
+        seconds = 8.0 if not arguments["compile"] else 4.0 if cache in seen else 16.0
+        seen.append(cache)
+        answer = json.dumps({"seconds": seconds * len(arguments["seeds"])})
+        return SimpleNamespace(returncode=0, stdout=f"noise\n{answer}\n", stderr="")
+
+    monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=process))
+    text = call(runs.app, "--out", tmp_path, "--rounds", 2, "--steps", 3)
+    found = json.loads((tmp_path / "cpu" / "runs.json").read_text())["runs"]
+    by_name = {row["name"]: row for row in found}
+    assert by_name["compiled, empty cache"]["seconds"] == [16.0, 16.0]
+    assert by_name["compiled, full cache"]["ratio"] == [0.5, 0.5]
+    assert by_name["one after the other, compiled, empty cache"]["ratio"] == [2.0, 2.0]
+    assert by_name["together, full cache"]["error"] == "ValueError: no"
+    assert "| five seeds: together, full cache | fails: ValueError: no |  |  |" in text
+    assert "| one fit: compiled, full cache | 4.00 | 4.00 to 4.00 | 0.500 |" in text
+
+
+def test_an_empty_cache_is_forgotten(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "before")
+    with empty_cache():
+        inside = os.environ[VARIABLE]
+        assert os.listdir(inside) == []
+    assert os.environ[VARIABLE] == "before"
+    assert not os.path.exists(inside)

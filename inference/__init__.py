@@ -7,6 +7,7 @@ from .fit import Fit, Repeats, fit, fit_repeats
 from .prune import prune, seconds_per_batch
 from .run_directory import CheckpointError
 from .settings import Settings
+from .step import CompileFallback, TrainingStep
 from .structure import (
     Structure,
     choose_depth,
@@ -19,6 +20,7 @@ from .trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
     "CheckpointError",
+    "CompileFallback",
     "EnumMeanFieldELBO",
     "Fit",
     "Interrupted",
@@ -26,6 +28,7 @@ __all__ = [
     "Repeats",
     "Settings",
     "Structure",
+    "TrainingStep",
     "bound",
     "choose_depth",
     "exact_depth_posterior",

@@ -1,0 +1,318 @@
+"""Structure and discrete draws against TraceEnum_ELBO: same seed, same loss, same gradients."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from latents import (
+    DRAWN,
+    ENUM,
+    MASK,
+    B,
+    K,
+    N,
+    Pair,
+    X,
+    assert_same,
+    cases,
+    double_precision,
+    trace_enum,
+)
+from pyro import poutine
+from pyroccam.inference.elbo import EnumMeanFieldELBO
+
+float64 = pytest.fixture(autouse=True)(double_precision)
+ENUMERATED, enumerated = cases()
+
+
+@enumerated
+def structure_and_subsampled_data():
+    p = Pair(logits=(K,), prior=(K,), effect=(K,))
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.prior))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+
+    def guide(x):
+        pyro.sample("k", dist.Categorical(logits=p.logits))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def assignments_in_a_subsampled_plate():
+    p = Pair(logits=(N, K), prior=(K,), effect=(K,))
+
+    def model(x):
+        with pyro.plate("data", N, subsample=x):
+            k = pyro.sample("k", dist.Categorical(logits=p.prior))
+            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+
+    def guide(x):
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("k", dist.Categorical(logits=p.logits[: len(x)]))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def structure_nested_in_plates():
+    """c -> z in the outer plate -> k in the inner, in model and guide; y depends on k alone."""
+    p = Pair(c=(2,), z=(2, 3), k=(3, 2), qc=(2,), qz=(2, 3), qk=(3, 2), effect=(2,))
+
+    def both(c, z, k, x, observe):
+        c = pyro.sample("c", dist.Categorical(logits=c))
+        with pyro.plate("outer", 3, dim=-2):
+            z = pyro.sample("z", dist.Categorical(logits=z[c]))
+            with pyro.plate("data", N, subsample=x, dim=-1):
+                k = pyro.sample("k", dist.Categorical(logits=k[z]))
+                if observe:
+                    pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x.expand(3, -1))
+
+    return p.of(
+        lambda x: both(p.c, p.z, p.k, x, observe=True),
+        lambda x: both(p.qc, p.qz, p.qk, x, observe=False),
+    )
+
+
+@enumerated
+def chain_in_the_guide_alone():
+    """The weight of c is a sum over its ancestors, which the likelihood does not know."""
+    p = Pair(qa=(2,), qb=(2, 3), qc=(3, 2), effect=(2,))
+
+    def model(x):
+        pyro.sample("a", dist.Bernoulli(0.3))
+        pyro.sample("b", dist.Categorical(logits=torch.zeros(3)))
+        c = pyro.sample("c", dist.Categorical(probs=torch.tensor([0.2, 0.8])))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(p.effect[c], 1.0), obs=x)
+
+    def guide(x):
+        a = pyro.sample("a", dist.Bernoulli(logits=p.qa[0]))
+        b = pyro.sample("b", dist.Categorical(logits=p.qb[a.long()]))
+        pyro.sample("c", dist.Categorical(logits=p.qc[b]))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def weights_under_structure():
+    """Draws that vary along the enumeration, from a family without a KL to the prior."""
+    p = Pair(logits=(K,), loc=(K,), scale=(K,), prior=(K,))
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.prior))
+        w = pyro.sample("w", dist.StudentT(4.0, p.prior[k], 2.0))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(w * (k + 1), 1.0), obs=x)
+
+    def guide(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.logits))
+        pyro.sample("w", dist.Normal(p.loc[k], p.scale[k].exp()))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def structure_after_weights():
+    """q(w) q(k | w) against p(k) p(w | k): the KL of w is registered, but not valid."""
+    p = Pair(logits=(K,), slope=(K,), loc=(), scale=(), prior=(K,))
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.prior))
+        w = pyro.sample("w", dist.Normal(0.0, p.prior.exp()[k]))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(w * (k + 1), 1.0), obs=x)
+
+    def guide(x):
+        w = pyro.sample("w", dist.Normal(p.loc, p.scale.exp()))
+        pyro.sample("k", dist.Categorical(logits=p.logits + p.slope * w))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def three_sites_in_another_order():
+    """p(u) p(v) p(w | u) against q(v) q(w) q(u | w): w has a registered KL, which is not valid."""
+    p = Pair(locs=(3,), scales=(3,), slope=())
+
+    def model(x):
+        u = pyro.sample("u", dist.StudentT(4.0))
+        v = pyro.sample("v", dist.StudentT(5.0))
+        w = pyro.sample("w", dist.Normal(1.5 * u, 0.8))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(u - v + w, 1.0), obs=x)
+
+    def guide(x):
+        pyro.sample("v", dist.Normal(p.locs[1], p.scales[1].exp()))
+        w = pyro.sample("w", dist.Normal(p.locs[2], p.scales[2].exp()))
+        pyro.sample("u", dist.Normal(p.locs[0] + p.slope * w, p.scales[0].exp()))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def draws_by_score_function():
+    p = Pair(logits=(K,), bits=(2,), rate=(K,), q=(N,), effect=())
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+        bits = pyro.sample("bits", dist.Bernoulli(torch.full((2,), 0.4)).to_event(1))
+        n = pyro.sample("n", dist.Poisson(1.0 + k))
+        with pyro.plate("data", N, subsample=x):
+            z = pyro.sample("z", dist.Bernoulli(0.5))
+            mean = p.effect * (k + n + bits.sum(-1) + z)
+            pyro.sample("y", dist.Normal(mean, 2.0), obs=x)
+
+    def guide(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.logits))
+        pyro.sample("bits", dist.Bernoulli(logits=p.bits).to_event(1))
+        pyro.sample("n", dist.Poisson(p.rate[k].exp()))
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("z", dist.Bernoulli(logits=p.q[: len(x)]), infer=DRAWN)
+
+    return p.of(model, guide)
+
+
+@enumerated
+def masks_that_differ():
+    p = Pair(logits=(N, K), loc=(N,), effect=(K,))
+
+    def model(x):
+        mask = MASK[: len(x)]
+        with pyro.plate("data", N, subsample=x), poutine.mask(mask=mask):
+            k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+            w = pyro.sample("w", dist.StudentT(3.0))
+            with poutine.mask(mask=~MASK.roll(1)[: len(x)]):
+                pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
+
+    def guide(x):
+        mask = MASK.roll(1)[: len(x)]
+        with pyro.plate("data", N, subsample=x):
+            with poutine.mask(mask=mask):
+                pyro.sample("k", dist.Categorical(logits=p.logits[: len(x)]))
+            pyro.sample("w", dist.Normal(p.loc[: len(x)], 1.0).mask(mask))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def masked_distributions_are_still_weights():
+    p = Pair(logits=(N, K), effect=(K,))
+
+    def model(x):
+        with pyro.plate("data", N, subsample=x):
+            k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)).mask(MASK[: len(x)]))
+            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+
+    def guide(x):
+        with pyro.plate("data", N, subsample=x):
+            q = dist.Categorical(logits=p.logits[: len(x)])
+            pyro.sample("k", q.mask(MASK[: len(x)]))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def scales():
+    base = weights_under_structure()
+    scale = torch.tensor(0.3)
+    return base.of(poutine.scale(base.model, scale), poutine.scale(base.guide, 0.7))
+
+
+@enumerated
+def mixture_summed_out_in_a_subsampled_plate():
+    p = Pair(prior=(K,), effect=(K,), loc=(), scale=())
+
+    def model(x):
+        w = pyro.sample("w", dist.StudentT(4.0))
+        with pyro.plate("data", N, subsample=x):
+            k = pyro.sample("k", dist.Categorical(logits=p.prior), infer=ENUM)
+            with poutine.mask(mask=MASK[: len(x)]):
+                pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
+
+    return p.of(model, lambda x: pyro.sample("w", dist.Normal(p.loc, p.scale.exp())))
+
+
+@enumerated
+def masked_mixture_summed_out():
+    p = Pair(prior=(K,), effect=(K,))
+
+    def model(x):
+        with pyro.plate("data", N, subsample=x), poutine.mask(mask=MASK[: len(x)]):
+            k = pyro.sample("k", dist.Categorical(logits=p.prior), infer=ENUM)
+            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+
+    return p.of(model, lambda x: None)
+
+
+@enumerated
+def structure_here_and_summed_out_there():
+    """k by the guide; j, and m in the plate, by the model; the prior of w depends on j."""
+    p = Pair(k=(K,), j=(K, 2), m=(2, 2), loc=(K,), effect=(2,))
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+        j = pyro.sample("j", dist.Categorical(logits=p.j[k]), infer=ENUM)
+        w = pyro.sample("w", dist.Normal(p.effect[j], 1.0))
+        with pyro.plate("data", len(x)):
+            m = pyro.sample("m", dist.Categorical(logits=p.m[j]), infer=ENUM)
+            pyro.sample("y", dist.Normal(p.effect[m] * w, 1.0), obs=x)
+
+    def guide(x):
+        k = pyro.sample("k", dist.Categorical(logits=p.k))
+        pyro.sample("w", dist.Normal(p.loc[k], 0.6))
+
+    return p.of(model, guide)
+
+
+@enumerated
+def markov_chain_summed_out():
+    p = Pair(first=(K,), step=(K, K), effect=(K,), loc=())
+
+    def model(x):
+        w = pyro.sample("w", dist.StudentT(3.0))
+        z = None
+        for t in pyro.markov(range(len(x))):
+            logits = p.first if z is None else p.step[z]
+            z = pyro.sample(f"z{t}", dist.Categorical(logits=logits), infer=ENUM)
+            pyro.sample(f"y{t}", dist.Normal(p.effect[z] + w, 1.0), obs=x[t])
+
+    return p.of(model, lambda x: pyro.sample("w", dist.Normal(p.loc, 1.0)))
+
+
+@enumerated
+def factors_and_deterministic_sites():
+    p = Pair(logits=(K,), effect=(K,))
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+        pyro.deterministic("twice", 2.0 * k)
+        with pyro.plate("data", N, subsample=x):
+            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+        pyro.factor("penalty", -(p.effect[k] ** 2))
+
+    def guide(x):
+        pyro.sample("k", dist.Categorical(logits=p.logits))
+        pyro.factor("entropy", p.logits.sum(), has_rsample=True)
+
+    return p.of(model, guide)
+
+
+@pytest.mark.parametrize("rows", [N, B])
+@pytest.mark.parametrize("name", ENUMERATED)
+def test_the_bound_is_that_of_trace_enum_elbo(name, rows):
+    pair = ENUMERATED[name]()
+    nesting = 2 if name == "structure_nested_in_plates" else 1
+    theirs = pair.evaluate(trace_enum(nesting), X[:rows])
+    assert_same(pair.evaluate(EnumMeanFieldELBO(max_plate_nesting=nesting), X[:rows]), theirs)
+    assert_same(pair.evaluate(EnumMeanFieldELBO(), X[:rows]), theirs)  # finds out the nesting
+    with pyro.validation_enabled(False):
+        assert_same(pair.evaluate(EnumMeanFieldELBO(), X[:rows]), theirs)
+
+
+def test_particles_are_averaged():
+    pair = weights_under_structure()
+    ours = EnumMeanFieldELBO(num_particles=3, max_plate_nesting=1)
+    assert_same(pair.evaluate(ours), pair.evaluate(trace_enum(1, num_particles=3)))

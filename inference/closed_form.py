@@ -39,7 +39,9 @@ class IncrementalPosterior:
         self.log_prior = log_prior
         *replicates, depths = log_prior.shape
         device = log_prior.device
-        self.table = torch.zeros(*replicates, depths, size, device=device)  # (*K, D + 1, N)
+        self.table = torch.zeros(  # (*K, D + 1, N)
+            *replicates, depths, size, dtype=log_prior.dtype, device=device
+        )
         self.seen = torch.zeros(*replicates, size, dtype=torch.bool, device=device)
         # Float64: increments of millions of steps must not drift.
         self.total = torch.zeros(*replicates, depths, dtype=torch.float64, device=device)
@@ -52,15 +54,16 @@ class IncrementalPosterior:
             rows: ``(*K, B)``.
             log_likelihood: ``(*K, D + 1, B)``.
         """
+        now = log_likelihood.to(self.table.dtype)
         if rows is None:
-            self.table.copy_(log_likelihood)
-            self.total = log_likelihood.sum(-1, dtype=torch.float64)
+            self.table.copy_(now)
+            self.total.copy_(now.sum(-1, dtype=torch.float64))
             self.seen.fill_(True)
             return
-        where = rows.unsqueeze(-2).expand(log_likelihood.shape)
+        where = rows.unsqueeze(-2).expand(now.shape)
         before = self.table.gather(-1, where)
-        self.total += (log_likelihood.double() - before.double()).sum(-1)
-        self.table.scatter_(-1, where, log_likelihood.to(self.table.dtype))
+        self.total += (now.double() - before.double()).sum(-1)
+        self.table.scatter_(-1, where, now)
         self.seen.scatter_(-1, rows, True)
 
     @torch.no_grad()

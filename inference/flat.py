@@ -8,9 +8,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatParameters", "Slot"]
+__all__ = ["FlatParameters", "Slot", "difference"]
 
 _CHANNELS_LAST = (0, 2, 3, 1)
+
+
+def difference(one: nn.Module, other: nn.Module) -> str | None:
+    """Why two networks cannot be stepped together: what differs beside values, or is shared."""
+    ours = [*one.named_parameters(), *one.named_buffers()]
+    theirs = [*other.named_parameters(), *other.named_buffers()]
+    if (a := [name for name, _ in ours]) != (b := [name for name, _ in theirs]):
+        odd = sorted({*a} ^ {*b})
+        return f"only one of them has {odd[0]!r}" if odd else "their tensors are in another order"
+    for (name, p), (_, q) in zip(ours, theirs, strict=True):
+        if p is q:
+            return f"they share {name!r} (give each a copy.deepcopy)"
+        for what in ("shape", "dtype", "device", "requires_grad"):
+            a, b = getattr(p, what), getattr(q, what)
+            if a != b:
+                return f"{what} of {name!r} is {a} in one and {b} in another"
+    return None
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import fx
+
+from .tracing import root, written
 
 __all__ = ["lean"]
 
 aten = torch.ops.aten
 
 
-def lean(graph: fx.GraphModule, state: range) -> fx.GraphModule:
+def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
     """The graph of :func:`~pyroccam.inference.tracing.joint_graph`, for running without a compiler.
 
     Operations become the functions of torch's Python interface, which parse their arguments faster
@@ -23,14 +26,18 @@ def lean(graph: fx.GraphModule, state: range) -> fx.GraphModule:
 
     Arguments:
         graph: changed in place and returned.
-        state: positions of the inputs that are the state.
+        changed: positions of the inputs of which the graph changes a copy, its first.
     """
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    owned = {inputs[i] for i in state}
+    copied = {inputs[i] for i in changed}
+    kept = {root(n) for node in graph.graph.nodes for n in written(node)}  # copies of constants
     known: dict[Any, fx.Node] = {}
     for node in list(graph.graph.nodes):
         source: Any = node.args[0] if node.args else None
-        if node.target in _NOTHING or (node.target is aten.clone.default and source in owned):
+        if node.target is aten.clone.default and source in copied:
+            copied.remove(source)
+            _drop(graph, node, source)
+        elif node.target in _NOTHING and node not in kept:
             _drop(graph, node, source)
         elif node.target is aten.t.default and getattr(source, "target", None) is aten.t.default:
             _drop(graph, node, source.args[0])
@@ -64,7 +71,7 @@ def _changes(node: fx.Node) -> bool:
 
 
 def _of_rows(node: fx.Node) -> bool:
-    return not node.kwargs and len(node.args) == 4 and node.args[1] == 0
+    return not node.kwargs and len(node.args) == 4 and bool(node.args[1] == 0)
 
 
 _NOTHING = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}

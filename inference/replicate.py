@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..models.depth import LearntDepth, stacked_outputs
+from .flat import difference
 from .modes import evaluating
 from .predict import depth_weights, streamed
 from .run_directory import fingerprint
@@ -110,17 +112,25 @@ class Replicate:
             ValueError: if it differs in more than values.
         """
         ours, theirs = self.data, other.data
-        for what, a, b in (
-            ("models", str(self.model), str(other.model)),
-            ("guides", self._options(), other._options()),
-            ("training inputs", ours.x_train.shape, theirs.x_train.shape),
-            ("training targets", ours.y_train.shape, theirs.y_train.shape),
-        ):
-            if a != b:
+        reasons = [
+            difference(self.model, other.model),
+            difference(self.guide, other.guide),
+            *(
+                f"the {what} is {a} in one and {b} in another"
+                for what, a, b in (
+                    ("model", *_first_odd_lines(str(self.model), str(other.model))),
+                    ("guide", self._options(), other._options()),
+                    ("shape of the training inputs", ours.x_train.shape, theirs.x_train.shape),
+                    ("shape of the training targets", ours.y_train.shape, theirs.y_train.shape),
+                )
+                if a != b
+            ),
+        ]
+        for why in reasons:
+            if why is not None:
                 raise ValueError(
-                    f"Replicates are stepped together if only values differ, but the {what} of "
-                    f"seeds {self.seed} and {other.seed} are {a} and {b}. Fit them one after the "
-                    "other (together=False)."
+                    f"Replicates are stepped together if only values differ; of seeds {self.seed} "
+                    f"and {other.seed}, {why}. Fit them one after the other (together=False)."
                 )
 
     def _options(self) -> dict[str, Any]:
@@ -235,3 +245,11 @@ class Replicate:
         self.restore(state)
         for name in self._KEPT:
             setattr(self, name, state[name])
+
+
+def _first_odd_lines(one: str, other: str) -> tuple[str, str]:
+    """The first line in which two descriptions differ."""
+    for a, b in itertools.zip_longest(one.split("\n"), other.split("\n"), fillvalue=""):
+        if a != b:
+            return a.strip(), b.strip()
+    return "", ""

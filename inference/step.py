@@ -16,7 +16,7 @@ from .elbo import Bound, bound
 from .flat import FlatParameters, difference
 from .lean import lean
 from .settings import Settings, learning_rate_factor, make_optimizer, parameter_groups
-from .tracing import TracedBound, Untraceable, joint_graph
+from .tracing import TracedBound, Untraceable, first_line, joint_graph
 
 __all__ = ["CompileFallback", "TrainingStep"]
 
@@ -111,58 +111,62 @@ class TrainingStep:
         """
         if self.flats:
             return
-        used = self._used(x, y)
-        for b in self.bounds[1:]:  # else each would run its model to find out
-            b.elbo.max_plate_nesting = self.bounds[0].elbo.max_plate_nesting
-        names = [name for name, _ in self.bounds[0].named_parameters()]
-        where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
-        all_parameters = [list(b.parameters()) for b in self.bounds]
-        groups = []
-        position: dict[str, list[int]] = {}
-        for group in parameter_groups(self.settings, *self.pairs[0]):
-            kinds: dict[torch.dtype, list[int]] = {}
-            params: list[nn.Parameter] = []
-            for p in group.parameters:
-                i = where[id(p)]
-                if i in used:
-                    kinds.setdefault(p.dtype, []).append(i)
-                    continue
-                for idle, ps in zip(self._idle, all_parameters, strict=True):
-                    ps[i].grad = None
-                    idle.append(ps[i])
-                    params.append(ps[i])
-            for dtype, indices in kinds.items():
-                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
-                flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
-                self.flats[key], position[key] = flat, indices
-                params.append(flat.parameter)
-            groups.append({"params": params, "name": group.name, **group.options})
+        groups = self._groups(self._used(x, y))
         if not self.flats:
             raise ValueError(
                 f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
                 "requires a gradient."
             )
         self.optimizer = make_optimizer(self.settings, groups)
-        self.trained = [names[i] for key in self.flats for i in position[key]]
+        self._stack_state()
+
+    def _groups(self, used: set[int]) -> list[dict[str, Any]]:
+        """Make the rows; what the optimiser moves, and how."""
+        names = [name for name, _ in self.bounds[0].named_parameters()]
+        where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
+        all_parameters = [list(b.parameters()) for b in self.bounds]
+        groups: list[dict[str, Any]] = []
+        idle_groups: list[dict[str, Any]] = []
+        self.trained: list[str] = []
+        for group in parameter_groups(self.settings, *self.pairs[0]):
+            options = {"name": group.name, **group.options}
+            kinds: dict[torch.dtype, list[int]] = {}
+            for p in group.parameters:
+                i = where[id(p)]
+                if i in used:
+                    kinds.setdefault(p.dtype, []).append(i)
+                    continue
+                for idle, ps in zip(self._idle, all_parameters, strict=True):
+                    idle.append(ps[i])
+                    # Alone: a fused step wants a momentum of all in a group, or of none.
+                    idle_groups.append({"params": [ps[i]], **options})
+            for dtype, indices in kinds.items():
+                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
+                flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
+                self.flats[key] = flat
+                self.trained += [names[i] for i in indices]
+                groups.append({"params": [flat.parameter], **options})
+        return groups + idle_groups
+
+    def _stack_state(self) -> None:
+        """Buffers and what is not trained, those of several pairs in one tensor."""
         trained = set(self.trained)
-        states = [
-            [*(p for n, p in b.named_parameters() if n not in trained), *b.buffers()]
-            for b in self.bounds
-        ]
-        self._state_names = [
-            *(n for n in names if n not in trained),
-            *(n for n, _ in self.bounds[0].named_buffers()),
-        ]
+        states = []
+        for b in self.bounds:
+            tensors = [*b.named_parameters(), *b.named_buffers()]
+            states.append({name: t for name, t in tensors if name not in trained})
+        self._state_names = list(states[0])
+        views = [v for flat in self.flats.values() for v in flat.views()]
         if len(self.pairs) == 1:
-            self._state = [t.detach() for t in states[0]]
-            self._views = [v[0] for flat in self.flats.values() for v in flat.views()]
-        else:
-            for values in zip(*states, strict=True):
-                rows = torch.stack([t.detach() for t in values])
-                for k, t in enumerate(values):
-                    t.data = rows[k]
-                self._state.append(rows)
-            self._views = [v for flat in self.flats.values() for v in flat.views()]
+            self._state = [t.detach() for t in states[0].values()]
+            self._views = [v[0] for v in views]
+            return
+        self._views = views
+        for values in zip(*(state.values() for state in states), strict=True):
+            rows = torch.stack([t.detach() for t in values])
+            for k, t in enumerate(values):
+                t.data = rows[k]
+            self._state.append(rows)
 
     def _used(self, x: Tensor, y: Tensor) -> set[int]:
         """Positions of the parameters that get a gradient."""
@@ -257,7 +261,7 @@ class TrainingStep:
         for flat, row in zip(self.flats.values(), rows, strict=True):
             flat.grad.copy_(row)
         self.seen = {n: s[None] if single else s for n, s in zip(sites, seen, strict=True)}
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     def _eager(self, x: Tensor, y: Tensor) -> Tensor:
         for flat in self.flats.values():
@@ -348,7 +352,7 @@ class TrainingStep:
         traced = TracedBound(self.bounds[0], self.rows, *one, self.trained)
         for k, b in enumerate(self.bounds):
             try:
-                traced.check(b, *((x[k], y[k]) if together else one))
+                traced.check(b, *((x[k], y[k]) if together else one), again=k == 0)
             except Untraceable as error:
                 if k == 0:
                     raise
@@ -367,15 +371,19 @@ class TrainingStep:
         graph = joint_graph(
             traced, flat, self._views, self._state, x, y, together, written_out=compile or together
         )
+        changed = [len(self._views) + i for i in traced.changed]
         if not compile:
-            state = range(len(self._views), len(self._views) + len(self._state))
-            return lean(graph, state), traced.sites, []
+            return lean(graph, changed), traced.sites, []
         compiled = torch.compile(
             graph,
             fullgraph=True,
             dynamic=False,
-            # Every input is under our own control: shapes are in the key of the graph.
-            options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
+            options={
+                # Every input is under our own control: shapes are in the key of the graph.
+                "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+                # On a CPU the compiler draws one number at a time, torch's own kernels many.
+                "fallback_random": x.device.type == "cpu",
+            },
         )
         try:
             with (
@@ -384,17 +392,17 @@ class TrainingStep:
             ):
                 compiled(self._views, self._state, x, y)
         except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            self._fall_back(f"torch.compile failed: {type(error).__name__}: {reason}", graph=True)
-            state = range(len(self._views), len(self._views) + len(self._state))
-            return lean(graph, state), traced.sites, []
+            reason = f"torch.compile failed: {type(error).__name__}: {first_line(error)}"
+            self._fall_back(reason, graph=True)
+            return lean(graph, changed), traced.sites, []
         return compiled, traced.sites, traced.changed
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:
+        how = "as a graph that is not compiled" if graph else "eagerly"
+        silent = "compile=False" if len(self.pairs) == 1 else "together=False"
         warnings.warn(
-            f"The step is not compiled ({reason}). It runs "
-            f"{'as a graph' if graph else 'eagerly'}, with the same result, only slower; "
-            "compile=False says so beforehand.",
+            f"{reason}. The step runs {how}: with the same result, only slower ({silent} asks for "
+            "that without this warning).",
             CompileFallback,
             stacklevel=2,
         )

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elbo import Bound
 
-__all__ = ["TracedBound", "Untraceable", "joint_graph"]
+__all__ = ["TracedBound", "Untraceable", "first_line", "joint_graph", "root", "written"]
 
 aten = torch.ops.aten
 
@@ -75,30 +75,22 @@ class TracedBound:
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         self.state_names = [name for name in tensors if name not in set(self.trained)]
         self.sites: list[str] = []
-        for name in self.trained:
-            if tensors[name]._backward_hooks:
-                raise Untraceable(f"the parameter {_short(name)} has a hook on its gradient")
 
         def call(*inputs: Any) -> Any:
             return self._call(module, *inputs)
 
         with _quiet(x.device):
             params, held = self._inputs(module)
-            try:
-                graph = make_fx(call, pre_dispatch=True)(params, held, x.clone(), y.clone())
-            except Untraceable:
-                raise
-            except Exception as error:
-                raise Untraceable(_reason(error)) from error
+            graph = make_fx(call, pre_dispatch=True)(params, held, x.clone(), y.clone())
         graph.graph.eliminate_dead_code()
         graph.recompile()
         self.graph: fx.GraphModule = graph
-        written = _written_inputs(graph)
+        changed = _changed_inputs(graph)
         names = [*map(_short, [*self.trained, *self.state_names]), "x", "y"]
-        for i in written:
+        for i in changed:
             if not len(params) <= i < len(params) + len(held):
                 raise Untraceable(f"it changes {names[i]} in place")
-        self.changed = [i - len(params) for i in written]
+        self.changed = [i - len(params) for i in changed]
 
     def _inputs(self, module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Present parameters and (a copy of the) state."""
@@ -120,62 +112,75 @@ class TracedBound:
         self.sites = list(by_site)
         return loss, list(by_site.values())
 
-    def check(self, bound: Bound, x: Tensor, y: Tensor) -> None:
+    def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
         """Whether the graph does what a pair does: the one it was traced from, or another.
 
-        Compares losses, log-likelihoods, changes of buffers and gradients, on the batch and on
-        others.
+        Compares losses, log-likelihoods, changes of buffers and gradients.
+
+        Arguments:
+            bound: of the pair.
+            x, y: a batch.
+            again: compare the pair with itself too, and on another batch.
 
         Raises:
             Untraceable: if not.
         """
         module = _PerObservation(bound, self.rows)
         params, state = self._inputs(module)
-
-        def at(f: Callable[..., Any], x: Tensor, y: Tensor) -> list[Tensor]:
-            _seed(x.device)
-            held = [t.clone() for t in state]
-            loss, seen = f(params, held, x.clone(), y.clone())
-            grads = torch.autograd.grad(loss, params, allow_unused=True)
-            values = [loss.detach(), *seen, *held]
-            return values + [
-                torch.zeros_like(p) if g is None else g for p, g in zip(params, grads, strict=True)
-            ]
+        for name, p in module.named_parameters():
+            if p._backward_hooks or p._post_accumulate_grad_hooks:
+                raise Untraceable(f"the parameter {_short(name)} has a hook on its gradient")
 
         def call(*inputs: Any) -> Any:
             return self._call(module, *inputs)
 
-        kinds = ["loss", *(f"log-likelihood of {name}" for name in self.sites)]
-        kinds += [f"change of {_short(name)}" for name in self.state_names]
-        kinds += [f"gradient of {_short(name)}" for name in self.trained]
+        def at(f: Callable[..., Any], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            _seed(x.device)
+            held = [t.clone() for t in state]
+            loss, seen = f(params, held, x.clone(), y.clone())
+            grads = torch.autograd.grad(loss, params, allow_unused=True)
+            pairs = zip(params, grads, strict=True)
+            # One vector: what is nothing but rounding beside the others may differ.
+            gradient = torch.cat(
+                [(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs]
+            )
+            names = [f"new value of {_short(name)}" for name in self.state_names]
+            names += [f"log-likelihood of {name!r}" for name in self.sites]
+            values = dict(zip(names, [*held, *seen], strict=True))
+            return {"loss": loss, "gradient": gradient, **values}
 
-        def compare(ours: list[Tensor], theirs: list[Tensor], why: str) -> None:
-            for what, a, b in zip(kinds, ours, theirs, strict=True):
-                if not _close(a, b):
-                    raise Untraceable(f"{why} (the {what} is another)")
+        def compare(
+            ours: dict[str, Tensor], theirs: dict[str, Tensor], why: str, rounding: float = 1e-4
+        ) -> None:
+            for what, value in ours.items():
+                if not _close(value, theirs[what], rounding):
+                    raise Untraceable(why.format(what=f"another {what}"))
 
         with _quiet(x.device):
             first = at(call, x, y)
-            compare(
-                first,
-                at(call, x, y),
-                "it does not do the same when it is called again with the same random numbers, as "
-                "if it had a counter, or random numbers that are not torch's",
-            )
+            if again:
+                compare(
+                    first,
+                    at(call, x, y),
+                    "called again with the same random numbers it gives {what}, as if it had a "
+                    "counter, or random numbers that are not torch's",
+                    rounding=1e-6,
+                )
             compare(
                 first,
                 at(self.graph, x, y),
-                "its graph does not do the same: something depends on what is not a parameter, a "
-                "buffer or the batch, or is a torch.autograd.Function (a straight-through gradient "
-                "can be had with x + (f(x) - x).detach())",
+                "its graph gives {what}: something depends on what is not a parameter, a buffer "
+                "or the batch, or has a gradient of its own, as a torch.autograd.Function has "
+                "(x + (f(x) - x).detach() can be traced)",
             )
-            # Other values, and another distribution of them.
-            x, y = _other(x, 0), _other(y, 1)
+            if not again:
+                return
+            x, y = _other(x, 0), _other(y, 1)  # other values, and distributed otherwise
             compare(
                 at(call, x, y),
                 at(self.graph, x, y),
-                "its graph does not do the same on another batch, as if a value of the batch had "
-                "become a Python number or an array",
+                "its graph gives {what} on another batch, as if a value of the batch had become a "
+                "Python number or an array",
             )
 
 
@@ -190,10 +195,11 @@ def _other(t: Tensor, shift: int) -> Tensor:
     return 1.25 * t if t.is_floating_point() else t
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _close(a: Tensor, b: Tensor, rounding: float) -> bool:
     """Equal but for rounding, which is relative to the largest value."""
-    size = a.double().nan_to_num(0.0, 0.0, 0.0).abs().amax().item() if a.numel() else 0.0
-    return torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4 * size, equal_nan=True)
+    a, b = a.detach().double(), b.detach().double()
+    size = float(a.nan_to_num(0.0, 0.0, 0.0).abs().amax()) if a.numel() else 0.0
+    return torch.allclose(a, b, rtol=rounding, atol=rounding * size + 1e-9, equal_nan=True)
 
 
 def _seed(device: torch.device) -> None:
@@ -204,14 +210,14 @@ def _seed(device: torch.device) -> None:
             torch.cuda.manual_seed(0)
 
 
-def _written_inputs(graph: fx.GraphModule) -> list[int]:
+def _changed_inputs(graph: fx.GraphModule) -> list[int]:
     """Positions of the inputs that a graph changes in place."""
-    written = {_root(n) for node in graph.graph.nodes for n in _written(node)}
+    changed = {root(n) for node in graph.graph.nodes for n in written(node)}
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    return [i for i, node in enumerate(inputs) if node in written]
+    return [i for i, node in enumerate(inputs) if node in changed]
 
 
-def _written(node: fx.Node) -> list[fx.Node]:
+def written(node: fx.Node) -> list[fx.Node]:
     """Arguments that an operation writes to."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
@@ -227,17 +233,21 @@ def _written(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _root(node: fx.Node) -> fx.Node:
+def root(node: fx.Node) -> fx.Node:
     """The tensor of which ``node`` is a view."""
-    while node.args and isinstance(node.args[0], fx.Node):
-        if isinstance(node.target, torch._ops.OpOverload):
-            returns = node.target._schema.returns
-            if not returns or returns[0].alias_info is None:
-                break
-        elif node.target is not operator.getitem:
-            break
-        node = node.args[0]
+    while (source := _source(node)) is not None:
+        node = source
     return node
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    """What ``node`` is a view of, if it is one."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    if isinstance(node.target, torch._ops.OpOverload):
+        returns = node.target._schema.returns
+        return node.args[0] if returns and returns[0].alias_info is not None else None
+    return node.args[0] if node.target is operator.getitem else None
 
 
 def joint_graph(
@@ -281,17 +291,19 @@ def joint_graph(
 
     mapped = torch.vmap(step, randomness="different") if replicates else step
     with _quiet(x.device):
-        try:
-            graph = make_fx(mapped)(params, state, x, y)
-        except Exception as error:
-            raise Untraceable(_reason(error)) from error
+        graph = make_fx(mapped)(params, state, x, y)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
 
 
+def first_line(error: Exception) -> str:
+    """Of its message, to stand within a sentence."""
+    return str(error).strip().split("\n")[0].rstrip(".")
+
+
 def _reason(error: Exception) -> str:
-    text = str(error).strip().split("\n")[0]
+    text = first_line(error)
     if "value out of a tracing tensor" in text or "_local_scalar_dense" in text:
         return (
             f"it turns a tensor into a Python value{_place(error)} (use torch.where or tensor "
@@ -310,14 +322,18 @@ def _place(error: Exception) -> str:
         path = Path(frame.filename)
         own = not any(path.is_relative_to(folder) for folder in _LIBRARIES)
         part = path.is_relative_to(_MODULES) and path.stem not in ("module", "container")
-        if frame.line and (own or part):
+        if frame.line and path.is_file() and (own or part):
             return f" in {path.name}:{frame.lineno}, `{frame.line}`"
     return ""
 
 
 @contextmanager
 def _quiet(device: torch.device) -> Iterator[None]:
-    """Without Pyro's checks, which look at values, and without a trace in the random numbers."""
+    """Without Pyro's checks, which look at values, and without a trace in the random numbers.
+
+    Raises:
+        Untraceable: in place of any other error.
+    """
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         pyro.validation_enabled(False),
@@ -325,7 +341,12 @@ def _quiet(device: torch.device) -> Iterator[None]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        except Untraceable:
+            raise
+        except Exception as error:
+            raise Untraceable(_reason(error)) from error
 
 
 _WITH_STATISTICS = (aten.batch_norm.default, aten.instance_norm.default)
@@ -340,12 +361,24 @@ def _differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModul
     replicates it would shuffle memory. Noise that is written into an existing tensor cannot differ
     between replicates; a new random tensor can.
     """
-    written = copy.deepcopy(graph)
-    for node in written.graph.nodes:
-        if normalisation or node.target is not aten.batch_norm.default:
-            node.target = _WRITTEN_OUT.get(node.target, node.target)
-    written.recompile()
-    return written
+    graph = copy.deepcopy(graph)
+    for node in graph.graph.nodes:
+        if node.target is aten.batch_norm.default:
+            node.target = _batch_norm if normalisation else node.target
+        elif node.target is aten.dropout.default:
+            node.target = _dropout
+        elif node.target in _NOISE and _unseen(node.args[0]):
+            node.target = _NOISE[node.target]
+    graph.recompile()
+    return graph
+
+
+def _unseen(node: fx.Node) -> bool:
+    """Whether a tensor, and what it is a view of, has no use but one."""
+    if node.op in ("placeholder", "get_attr") or len(node.users) > 1:
+        return False
+    source = _source(node)
+    return source is None or _unseen(source)
 
 
 def _batch_norm(
@@ -394,16 +427,16 @@ def _uniform_(t: Tensor, start: float = 0.0, stop: float = 1.0) -> Tensor:
 
 
 def _exponential_(t: Tensor, rate: float = 1.0) -> Tensor:
-    return -torch.log1p(-torch.rand_like(t)) / rate
+    # Never 0, of which a Gumbel variable takes the logarithm.
+    drawn = -torch.log1p(-torch.rand_like(t)) / rate
+    return drawn.clamp_min(torch.finfo(t.dtype).tiny)
 
 
 def _bernoulli_(t: Tensor, p: float = 0.5) -> Tensor:
     return (torch.rand_like(t) < p).to(t.dtype)
 
 
-_WRITTEN_OUT: dict[Any, Callable[..., Tensor]] = {
-    aten.batch_norm.default: _batch_norm,
-    aten.dropout.default: _dropout,
+_NOISE: dict[Any, Callable[..., Tensor]] = {
     aten.normal_.default: _normal_,
     aten.uniform_.default: _uniform_,
     aten.exponential_.default: _exponential_,

@@ -80,7 +80,8 @@ class Trainer:
         self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
         for one in self.replicates:
             one.check(settings, len(self.batches))
-            first.check_like(one)
+            if one is not first:
+                first.check_like(one)
         self.hold = first.hold
         # Before, q(d) is held or on its way, or the KL is not whole: no checkpoint is chosen.
         self.selectable = max(first.settled, settings.kl_warmup)
@@ -197,7 +198,7 @@ class Trainer:
     def _check(self, values: list[float]) -> None:
         """Give up the replicates whose loss is not finite; raises if none is left."""
         for one, value in zip(self.replicates, values, strict=True):
-            if abs(value) < float("inf") or one.broken is not None:
+            if abs(value) < float("inf") or one.stopped:
                 continue
             step = self.step_number
             where = first_non_finite(one.model, one.guide, *one.data.split("train"))
@@ -253,7 +254,7 @@ class Trainer:
                     last_saved = self._save()
                     self._leave_if(stop and not self.finished)
         for one in self.replicates:
-            if one.best is not None:
+            if one.best is not None and one.broken is None:
                 one.restore(one.best)
             one.model.eval()
 
@@ -261,14 +262,18 @@ class Trainer:
     def _still(self) -> Iterator[None]:
         """No gradient for logits that move in closed form; all put back however the run ends."""
         logits = [one.guide.logits for one in self.replicates if one.closed]
+        before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)
         try:
             yield
         finally:
-            for p in logits:
-                p.requires_grad_(True)
+            for p, flag in zip(logits, before, strict=True):
+                p.requires_grad_(flag)
             self.step.release()
+            for one in self.replicates:
+                if one.broken is not None:  # it was stepped on, beside the others
+                    one.restore(one.good)
 
     def _order(self) -> Tensor | None:
         """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone."""
@@ -315,7 +320,9 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         each = [one.identity() for one in self.replicates]
         found = {name: [one[name] for one in each] for name in each[0]}
-        return {"settings": vars(self.settings), **found}
+        seeds = [one.seed for one in self.replicates]
+        settings = {**vars(self.settings), **({"seed": seeds} if len(seeds) > 1 else {})}
+        return {"settings": settings, **found}
 
     def _save(self) -> float:
         if self.out is None:

@@ -38,7 +38,6 @@ def frozen(rate=0.3):
     x, y = torch.randn(N, 2, dtype=torch.float64), torch.arange(N) % 3
     table = model.log_likelihood(x, y).detach()
     update = IncrementalPosterior(guide.logits, model.log_prior, N, rate)
-    update.table = update.table.double()
     return model, guide, table, update
 
 
@@ -142,13 +141,17 @@ def test_every_step_raises_the_elbo_and_the_posterior_is_a_fixed_point():
     torch.testing.assert_close(guide.probs, exact(model, table), rtol=1e-8, atol=0)
 
 
-def test_the_total_does_not_drift():
-    _, _, _, update = frozen()
-    update.table = update.table.float()
+@pytest.mark.parametrize("seen", [torch.float32, torch.float64], ids=str)
+def test_the_total_does_not_drift(seen):
+    """It is the sum of the table, which is in single precision, whatever it is told."""
+    update = IncrementalPosterior(torch.zeros(D + 1), torch.zeros(D + 1), N, 0.5)
+    assert update.table.dtype == torch.float32
     generator = torch.Generator().manual_seed(0)
     for _ in range(3000):
         rows = torch.randperm(N, generator=generator)[:5]
-        update.observe(rows, 100 * torch.randn(D + 1, 5, generator=generator))
+        update.observe(rows, 100 * torch.randn(D + 1, 5, generator=generator, dtype=seen))
+    torch.testing.assert_close(update.total, update.table.double().sum(1), rtol=0, atol=1e-9)
+    update.observe(None, 100 * torch.randn(D + 1, N, generator=generator, dtype=seen))
     torch.testing.assert_close(update.total, update.table.double().sum(1), rtol=0, atol=1e-9)
 
 
@@ -166,3 +169,58 @@ def test_the_state_goes_into_a_checkpoint():
     update.step(complete=False)
     assert torch.equal(guide.probs, expected)
     assert update.seen.tolist() == [True] * 5 + [False] * (N - 5)
+
+
+# -- K replicates at once ---------------------------------------------------------------------
+
+
+def normals(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_replicates_at_once_are_replicates_apart():
+    """Priors, rows, log-likelihoods and logits of their own; a first pass that is not complete."""
+    K, generator = 3, torch.Generator().manual_seed(0)
+    prior = normals(generator, K, D + 1).log_softmax(-1)
+    start = normals(generator, K, D + 1)
+    logits, alone = start.clone(), [row.clone() for row in start]
+    together = IncrementalPosterior(logits, prior, N, 0.3)
+    apart = [IncrementalPosterior(alone[k], prior[k], N, 0.3) for k in range(K)]
+    for step in range(9):
+        rows = torch.stack([torch.randperm(N, generator=generator)[:4] for _ in range(K)])
+        rows = None if step == 6 else rows
+        size = N if rows is None else 4
+        found = normals(generator, K, D + 1, size)
+        together.observe(rows, found)
+        together.step(complete=step > 5)
+        for k, one in enumerate(apart):
+            one.observe(None if rows is None else rows[k], found[k])
+            one.step(complete=step > 5)
+        torch.testing.assert_close(logits, torch.stack(alone), rtol=1e-12, atol=1e-12)
+        assert torch.equal(together.table, torch.stack([one.table for one in apart]))
+        assert torch.equal(together.seen, torch.stack([one.seen for one in apart]))
+    assert bool(together.seen.all())
+
+
+def test_the_replicates_of_one_update_follow_their_own_posterior():
+    generator = torch.Generator().manual_seed(0)
+    prior = normals(generator, 2, D + 1).log_softmax(-1)
+    tables = normals(generator, 2, D + 1, N)
+    logits = torch.zeros(2, D + 1, dtype=torch.float64)
+    update = IncrementalPosterior(logits, prior, N, 1.0)
+    for part in torch.stack([torch.randperm(N, generator=generator) for _ in range(2)]).split(5, 1):
+        update.observe(part, torch.stack([tables[k][:, part[k]] for k in range(2)]))
+    update.step()
+    for k in range(2):
+        joint = prior[k].exp() * tables[k].exp().prod(1)
+        torch.testing.assert_close(logits[k].softmax(0), joint / joint.sum(), rtol=1e-9, atol=0)
+
+
+def test_a_replicate_that_is_not_finite_spoils_itself_alone():
+    logits, table = torch.zeros(2, D + 1), torch.zeros(2, D + 1, N)
+    table[1, 2, 3] = float("nan")
+    update = IncrementalPosterior(logits, torch.zeros(2, D + 1), N, 0.5)
+    update.observe(None, table)
+    update.step()
+    assert bool(torch.isfinite(logits[0]).all())
+    assert bool(torch.isnan(logits[1]).any())

@@ -1,0 +1,159 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from pyroccam.inference.flat import FlatParameters, difference
+from torch import nn
+
+
+class Mixture(nn.Module):
+    """Parameters of all kinds of shape and memory layout."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.scalar = nn.Parameter(torch.randn(()))
+        self.vector = nn.Parameter(torch.randn(3))
+        self.matrix = nn.Parameter(torch.randn(2, 5).t())  # not contiguous
+        self.conv = nn.Conv2d(3, 4, (2, 3)).to(memory_format=torch.channels_last)
+        self.point = nn.Conv2d(3, 2, 1).to(memory_format=torch.channels_last)
+        self.volume = nn.Conv3d(2, 2, 2).to(memory_format=torch.channels_last_3d)
+        self.empty = nn.Parameter(torch.zeros(0, 4))
+
+
+def networks(count=3):
+    return [Mixture(seed) for seed in range(count)]
+
+
+def flat_of(found):
+    return FlatParameters([list(one.parameters()) for one in found])
+
+
+def owns(t):
+    """Whether a tensor has a storage that holds nothing else."""
+    return t.untyped_storage().nbytes() == t.numel() * t.element_size()
+
+
+def test_parameters_keep_their_values_layout_and_identity():
+    found = networks()
+    before = [copy.deepcopy(dict(one.named_parameters())) for one in found]
+    same = [list(one.parameters()) for one in found]
+    flat = flat_of(found)
+    assert flat.parameter.shape == (3, sum(p.numel() for p in found[0].parameters()))
+    for one, kept, objects in zip(found, before, same, strict=True):
+        assert all(p is q for p, q in zip(one.parameters(), objects, strict=True))
+        for name, p in one.named_parameters():
+            assert torch.equal(p, kept[name])
+            assert p.requires_grad
+        assert one.conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_rows_and_parameters_are_the_same_memory():
+    found = networks()
+    flat = flat_of(found)
+    with torch.no_grad():
+        flat.parameter[1].fill_(2.0)
+        flat.parameter[2].zero_()
+        found[2].conv.bias.fill_(3.0)
+    assert all(bool((p == 2.0).all()) for p in found[1].parameters())
+    assert float(flat.parameter.detach()[2].sum()) == 3.0 * 4
+    for k in range(3):
+        views = [view[k] for view in flat.views()]
+        for p, view in zip(found[k].parameters(), views, strict=True):
+            assert p.data_ptr() == view.data_ptr()
+            assert p.stride() == view.stride() or p.numel() < 2 or p.is_contiguous()
+            assert not view.requires_grad
+
+
+def test_gradients_gather_in_the_rows():
+    found = networks()
+    flat = flat_of(found)
+    for k, one in enumerate(found):
+        sum(((k + 1) * p).square().sum() for p in one.parameters()).backward()
+    scale = torch.tensor([[2.0], [8.0], [18.0]])
+    torch.testing.assert_close(flat.grad, scale * flat.parameter.detach())
+    flat.grad.zero_()
+    found[1].vector.sum().backward()
+    assert float(flat.grad.sum()) == float(flat.grad[1].sum()) == 3.0
+
+
+def test_a_row_from_values_is_the_inverse_of_the_views():
+    found = networks()
+    flat = flat_of(found)
+    for k, one in enumerate(found):
+        row = flat.flat([p.detach().contiguous() for p in one.parameters()])
+        assert torch.equal(row, flat.parameter.detach()[k])
+
+
+def test_released_parameters_own_their_memory():
+    found = networks()
+    found[0].vector.requires_grad_(False)
+    before = [copy.deepcopy(one.state_dict()) for one in found]
+    flat = flat_of(found)
+    strides = [p.stride() for p in found[0].parameters()]
+    flat.release()
+    with torch.no_grad():
+        flat.parameter.fill_(7.0)
+    for one, kept in zip(found, before, strict=True):
+        for name, p in one.named_parameters():
+            assert torch.equal(p, kept[name])
+            assert owns(p)
+            assert p.grad is None
+            assert p.requires_grad == (one is not found[0] or name != "vector")
+    assert [p.stride() for p in found[0].parameters()] == strides
+    again = pickle.loads(pickle.dumps(found[0]))
+    for p, q in zip(again.parameters(), found[0].parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[]],
+        [[torch.zeros(2)], [torch.zeros(3)]],
+        [[torch.zeros(2)], [torch.zeros(2), torch.zeros(1)]],
+        [[torch.zeros(2)], [torch.zeros(2, dtype=torch.float64)]],
+    ],
+    ids=["none", "shape", "number", "dtype"],
+)
+def test_lists_that_do_not_correspond(lists):
+    with pytest.raises(ValueError, match="equal shapes"):
+        FlatParameters([[nn.Parameter(t) for t in one] for one in lists])
+
+
+# -- what may differ --------------------------------------------------------------------------
+
+
+def sharing(one, other):
+    other.vector = one.vector
+
+
+def shared_buffer(one, other):
+    one.register_buffer("b", torch.zeros(1))
+    other.register_buffer("b", one.b)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one, other: None, None),
+        (lambda one, other: other.conv.double(), "dtype of 'conv.weight' is torch.float32 in one"),
+        (lambda one, other: other.vector.requires_grad_(False), "requires_grad of 'vector' is Tru"),
+        (lambda one, other: setattr(other, "conv", nn.Conv2d(3, 4, 2)), "shape of 'conv.weight'"),
+        (lambda one, other: setattr(other, "extra", nn.Linear(1, 1)), "only one .* 'extra.bias'"),
+        (lambda one, other: other.register_buffer("b", torch.zeros(1)), "only one of them has 'b'"),
+        (sharing, "they share 'vector'"),
+        (shared_buffer, "they share 'b'"),
+    ],
+    ids=["none", "dtype", "frozen", "shape", "layer", "buffer", "shared", "shared-buffer"],
+)
+def test_what_keeps_two_networks_apart(change, message):
+    one, other = networks(2)
+    change(one, other)
+    found = difference(one, other)
+    if message is None:
+        assert found is None
+    else:
+        with pytest.raises(ValueError, match=message):
+            raise ValueError(found)

@@ -1,0 +1,576 @@
+import copy
+import itertools
+import random
+
+import pyro
+import pytest
+import torch
+from fitting import blobs, images, pair
+from pyroccam import guides, inference, models
+from pyroccam.inference.step import CompileFallback, TrainingStep
+from scipy.stats import norm as normal
+from stepping import (
+    WIDTH,
+    Residual,
+    assert_close,
+    batches,
+    build,
+    build_fixed,
+    linear,
+    norm,
+    stacked,
+    step_of,
+    tensors,
+    walk,
+)
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """``torch.compile`` as the identity: all that surrounds the compiler, in a second."""
+    calls = []
+
+    def compile(graph, **options):
+        calls.append(options)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", compile)
+    return calls
+
+
+# -- one computation, however it runs ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "update", "alone", "mapped"),
+    [
+        ("norms", "gradient", True, True),
+        ("odd", "gradient", "graph", False),
+        ("modules", "gradient", "graph", None),
+        ("plain", "closed", None, False),
+    ],
+)
+def test_eager_traced_and_mapped_steps_agree(blocks, update, alone, mapped, uncompiled):
+    """Losses, log-likelihoods, weights, q and buffers after some steps of two different pairs."""
+
+    def pairs(*seeds):
+        found = [build(blocks, seed) for seed in seeds]
+        for _, guide in found:
+            guide.logits.requires_grad_(update == "gradient")
+        return found
+
+    apart = [walk(pairs(seed), batches(seed), clip_norm=1.0)[0] for seed in range(2)]
+    if alone is not None:
+        assert_close(walk(pairs(0), batches(0), alone, clip_norm=1.0)[0], apart[0])
+    if mapped is not None:
+        together = walk(pairs(0, 1), stacked(batches(0), batches(1)), mapped, clip_norm=1.0)
+        for mine, theirs in zip(together, apart, strict=True):
+            assert_close(mine, theirs)
+    start = tensors(*pairs(0)[0])
+    moved = {name for name, t in start.items() if not torch.equal(t, apart[0][name])}
+    still = ["kl_weight", "log_prior", "scale"] + ["logits"] * (update == "closed")
+    assert moved == {name for name in start if not name.endswith(tuple(still))}
+
+
+@pytest.mark.parametrize("guide", ["marginal", "deterministic"])
+def test_other_guides_agree(guide):
+    def pairs(*seeds):
+        found = []
+        for seed in seeds:
+            model, _ = build("norm", seed)
+            model = model if guide == "marginal" else model.at_depth(1)
+            own = guides.Marginal if guide == "marginal" else guides.Deterministic
+            found.append((model, own(model)))
+        return found
+
+    size = {"size": 54}  # Marginal takes no minibatches
+    apart = [walk(pairs(seed), batches(seed, **size))[0] for seed in range(2)]
+    together = stacked(*(batches(seed, **size) for seed in range(2)))
+    for mine, alone in zip(walk(pairs(0, 1), together), apart, strict=True):
+        assert_close(mine, alone)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_images_and_channels_last(count):
+    rows = images()
+
+    def pairs(*seeds):
+        found = []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            model = models.LearntDepth.conv(rows, width=4, inner=2, max_depth=1).double()
+            model.to(memory_format=torch.channels_last)
+            found.append((model, guides.CategoricalDepth(model, update="gradient").double()))
+        return found
+
+    found = [batches(seed, 3, rows=rows) for seed in range(count)]
+    apart = [walk(pairs(seed), found[seed])[0] for seed in range(count)]
+    new = pairs(*range(count))
+    got = walk(new, found[0] if count == 1 else stacked(*found), "graph" if count == 1 else False)
+    for mine, alone in zip(got, apart, strict=True):
+        assert_close(mine, alone, rtol=1e-7, atol=1e-8)
+    convs = [p for p in new[0][0].parameters() if p.dim() == 4 and p.shape[-1] > 1]
+    assert convs
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in convs)
+
+
+def test_a_last_smaller_batch_runs_as_it_can(uncompiled):
+    """Traced for one size alone, eager for the other, in turn: state is handed over."""
+    sequence = [b for two in zip(batches(size=18), batches(1, size=7), strict=True) for b in two]
+    (expected,) = walk([build("norm")], sequence)
+    (found,) = walk([build("norm")], sequence, "graph", batch_sizes={18})
+    assert_close(found, expected)
+    (found,) = walk([build("norm")], sequence, True, batch_sizes={18})
+    assert_close(found, expected)
+    assert len(uncompiled) == 1
+    both = step_of(build_fixed(linear), build_fixed(linear, 1), compile=True, batch_sizes={18})
+    for x, y in sequence[:2]:
+        both(torch.stack([x, x]), torch.stack([y, y]))
+    assert len(both._graphs) == 2  # several run as a graph, compiled or not
+    assert len(uncompiled) == 2
+
+
+def test_mixed_precision_and_frozen_parameters():
+    class Wide(nn.Module):
+        """One layer in double precision within a network in single."""
+
+        def __init__(self):
+            super().__init__()
+            self.f, self.g = linear(), linear()
+
+        def forward(self, a):
+            return a + self.g(self.f(a.double()).float().tanh())
+
+    def make(seed):
+        model, guide = build(lambda: [Wide()], seed)
+        model.float()
+        guide.float()
+        model.stack.blocks[0].f.double()
+        model.stack.stem.weight.requires_grad_(False)
+        return model, guide
+
+    sequence = [(x.float(), y) for x, y in batches(count=2)]
+    (expected,) = walk([make(0)], sequence, clip_norm=0.5)
+    start = tensors(*make(0))
+    assert torch.equal(expected["model.stack.stem.weight"], start["model.stack.stem.weight"])
+    assert not torch.equal(expected["model.stack.stem.bias"], start["model.stack.stem.bias"])
+    (graph,) = walk([make(0)], sequence, "graph", clip_norm=0.5)
+    assert_close(graph, expected, rtol=1e-5, atol=1e-6)
+    assert graph["model.stack.blocks.0.f.weight"].dtype == torch.float64
+
+
+# -- the optimiser ----------------------------------------------------------------------------
+
+
+def ordinary(model, guide, sequence, make, clip=None, hold=0):
+    """The same training with torch's own optimiser, parameter by parameter."""
+    loss = inference.bound(model, guide, max_plate_nesting=1)
+    groups = [
+        {"params": [p for p in model.stack.parameters() if p.requires_grad]},
+        {"params": list(model.likelihood.parameters()), "weight_decay": 0.0},
+        {"params": [guide.logits], "lr": 0.3, "weight_decay": 0.0},
+    ]
+    optimizer = make([group for group in groups if group["params"]])
+    for i, (x, y) in enumerate(sequence):
+        optimizer.zero_grad()
+        (loss(x, y) / model.size).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(list(model.parameters()), clip)
+        if i < hold:
+            guide.logits.grad = None
+        optimizer.step()
+    return tensors(model, guide)
+
+
+OPTIMISERS = {
+    "sgd": lambda groups: SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.1),
+    "adam": lambda groups: Adam(groups, lr=0.05, weight_decay=0.1),
+    "adamw": lambda groups: AdamW(groups, lr=0.05, weight_decay=0.1),
+}
+
+
+class Spare(nn.Module):
+    """It has a parameter that nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.spare = linear(), nn.Parameter(torch.ones(3))
+
+    def forward(self, a):
+        return a + self.f(a).tanh()
+
+
+@pytest.mark.parametrize("hold", [0, 2])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_rows_move_as_parameters_do_under_an_ordinary_optimiser(name, hold):
+    more = {"optimizer": name, "weight_decay": 0.1, "guide_lr": 0.3, "clip_norm": 0.5}
+    model, guide = build(lambda: [Spare()])
+    sequence = batches(count=6)
+    step = step_of((model, guide), **more)
+    for i, (x, y) in enumerate(sequence):
+        step(x, y, progress=i / 6, hold=hold / 6)
+    step.release()
+    theirs = build(lambda: [Spare()])
+    expected = ordinary(*theirs, sequence, OPTIMISERS[name], clip=0.5, hold=hold)
+    assert_close(tensors(model, guide), expected)
+    start = build(lambda: [Spare()])[0]
+    assert torch.equal(model.stack.blocks[0].spare, start.stack.blocks[0].spare)
+
+
+def test_each_replicate_is_clipped_by_its_own_norm():
+    pairs = [build(seed=0), build(seed=1), build(seed=2)]
+    with torch.no_grad():  # a huge gradient, a tiny one, and one that is not finite
+        pairs[0][0].stack.head.weight.mul_(50)
+        for p in pairs[1][0].stack.parameters():
+            p.mul_(1e-2)
+        pairs[2][0].stack.head.bias[0] = float("nan")
+    sequence = batches(count=1)
+    expected = []
+    for model, guide in copy.deepcopy(pairs):
+        with pyro.validation_enabled(False):
+            (inference.bound(model, guide)(*sequence[0]) / 54).backward()
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.2))
+        expected.append((norm, [p.grad for p in model.parameters()], guide.logits.grad))
+    assert expected[0][0] > 0.2 > expected[1][0]
+    step = step_of(*pairs, clip_norm=0.2)
+    step.fallback = "this test is about what follows"
+    x, y = stacked(*[sequence] * 3)[0]
+    step.prepare(*sequence[0])
+    with pyro.validation_enabled(False):
+        step.evaluate(x, y)
+    step._clip(0.2)
+    for (model, guide), (_, grads, logits) in zip(pairs, expected, strict=True):
+        for p, g in zip(model.parameters(), grads, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-6, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(guide.logits.grad, logits, equal_nan=True)  # not clipped
+
+
+def test_noise_of_a_likelihood_and_the_guide_do_not_decay():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(54, n, generator=generator, dtype=torch.float64) for n in (2, 1))
+
+    class Data:
+        N, task, outputs, input_shape = 54, "regression", 1, (2,)
+
+    model = models.LearntDepth(
+        nn.Linear(2, WIDTH), [Residual(linear())], nn.Linear(WIDTH, 1), data=Data
+    ).double()
+    guide = guides.CategoricalDepth(model, update="gradient").double()
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([1.0, 2.0]))
+    twin = copy.deepcopy((model, guide))
+    step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3)
+    for _ in range(3):
+        step(x, y)
+    step.release()
+    assert_close(tensors(model, guide), ordinary(*twin, [(x, y)] * 3, OPTIMISERS["sgd"]))
+
+
+class Skips(nn.Module):
+    """A layer that is left out now and then, as Python's random numbers have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.g = linear(), linear()
+
+    def forward(self, a):
+        a = a + self.f(a).tanh()
+        return a + self.g(a) if random.random() < 0.5 else a
+
+
+def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
+    sequence = batches(count=8)
+    model, guide = build(lambda: [Skips()])
+    twin = copy.deepcopy((model, guide))
+    step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3, clip_norm=0.2)
+    random.seed(0)  # 0.84, 0.76, 0.42 ...: the layer is skipped first
+    step.prepare(*sequence[0])
+    random.seed(0)
+    for x, y in sequence:
+        step(x, y)
+    step.release()
+    random.seed(0)
+    expected = ordinary(*twin, sequence, OPTIMISERS["sgd"], clip=0.2)
+    assert_close(tensors(model, guide), expected)
+    start = build(lambda: [Skips()])[0]
+    assert not torch.equal(model.stack.blocks[0].g.weight, start.stack.blocks[0].g.weight)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_loss_without_parameters_is_an_error():
+    model, guide = build_fixed(nn.Identity)
+    model.net[1] = linear().double()
+    for layer in (model.net[0], model.net[2]):
+        layer.requires_grad_(False)
+    model.net[1] = Residual()
+    model.extra = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="loss of FixedDepth depends on no parameter"):
+        step_of((model, guide))(*batches(count=1)[0])
+
+
+# -- what is an input of the graph, and what is part of it ------------------------------------
+
+
+def test_the_weight_of_the_kl_is_an_input():
+    pairs = [build(seed=seed) for seed in range(2)]
+    for _, guide in pairs:
+        nn.init.normal_(guide.logits)
+    found = batches(count=1)[0]
+    parts = [inference.bound(*one).terms(*found) for one in pairs]
+    step = step_of(*pairs, kl_warmup=0.5, lr=1e-30, guide_lr=1e-30)
+    for progress in (0.0, 0.1, 0.25, 0.5, 0.9):
+        losses = step(*(torch.stack([t, t]) for t in found), progress=progress)
+        weight = min(1.0, progress / 0.5)
+        expected = torch.stack([weight * p.kl - p.log_likelihood for p in parts]) / 54
+        torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=0)
+    assert len(step._graphs) == 1
+
+
+def test_modes_and_rates_are_part_of_a_graph():
+    """Changed, the step is traced anew; back again, the old graph is found."""
+    blocks = lambda: [Residual(linear(), nn.Dropout(0.0), norm())]  # noqa: E731
+    pair_, twin = build(blocks), build(blocks)
+    dropout, bn = (pair_[0].stack.blocks[0].f[i] for i in (1, 2))
+    theirs = [twin[0].stack.blocks[0].f[i] for i in (1, 2)]
+    traced, eager = step_of(pair_, compile="graph"), step_of(twin)
+    counts = []
+
+    def both(x, y):
+        torch.testing.assert_close(traced(x, y), eager(x, y), rtol=1e-10, atol=1e-12)
+        counts.append(len(traced._graphs))
+
+    sequence = iter(batches(count=8))
+    both(*next(sequence))
+    for change in (
+        lambda one, two: two.eval(),
+        lambda one, two: two.train(),
+        lambda one, two: (setattr(one, "p", 1.0), setattr(two, "momentum", 0.5)),
+        lambda one, two: (setattr(one, "p", 0.0), setattr(two, "momentum", 0.1)),
+    ):
+        change(dropout, bn)
+        change(*theirs)
+        both(*next(sequence))
+    assert counts == [1, 2, 2, 3, 3]
+    traced.release()
+    eager.release()
+    assert_close(tensors(*pair_), tensors(*twin))
+
+
+def test_a_transposed_batch_is_another_graph():
+    x, y = batches(count=1)[0]
+    step = step_of(build_fixed(linear), compile="graph")
+    step.prepare(x, y)
+    a = step.evaluate(x, y).clone()
+    b = step.evaluate(x.t().contiguous().t(), y)
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    assert len(step._graphs) == 2
+
+
+def test_a_count_of_calls_does_not_trace_again():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, a):
+            self.calls += 1
+            return a
+
+    step = step_of(build_fixed(Counts), compile="graph")
+    for x, y in batches(count=3):
+        step(x, y)
+    assert len(step._graphs) == 1
+    assert step.fallback is None
+
+
+# -- random numbers ---------------------------------------------------------------------------
+
+
+def noisy():
+    return Residual(linear(), nn.Dropout(0.5), nn.Tanh())
+
+
+@pytest.mark.parametrize("compile", [False, "graph", True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_preparing_draws_nothing_and_steps_draw_anew(compile, count, uncompiled):
+    x, y = batches(count=1)[0]
+    wide = (x, y) if count == 1 else (torch.stack([x, x]), torch.stack([y, y]))
+    step = step_of(*[build_fixed(noisy) for _ in range(count)], compile=compile)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    step.prepare(x, y)
+    step._graph(*wide)
+    assert torch.equal(torch.get_rng_state(), before)
+    losses = [step.evaluate(*wide).reshape(-1).tolist() for _ in range(4)]
+    assert len(set(itertools.chain(*losses))) == 4 * count  # the pairs are equal: noise alone
+    torch.set_rng_state(before)
+    assert losses == [step.evaluate(*wide).reshape(-1).tolist() for _ in range(4)]
+
+
+def assert_same_means(a, b):
+    """Of the columns of two samples: normal for samples this large, variances estimated."""
+    error = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
+    threshold = float(normal.isf(FALSE_ALARM / 2 / (2 + 2 * a.shape[1])))
+    assert bool(((a.mean(0) - b.mean(0)).abs() <= threshold * error + 1e-12).all())
+
+
+# -- compiled in earnest: one graph for all tests, for the compiler takes its time -------------
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Two pairs that are equal, so that only noise can tell them apart; with a batch."""
+    pairs = [build_fixed(noisy) for _ in range(2)]
+    x, y = batches(count=1)[0]
+    wide = torch.stack([x, x]), torch.stack([y, y])
+    step = step_of(*pairs, compile=True)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    step.prepare(x, y)
+    assert step._graph(*wide) is not None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert step.describe()["kind"] == "compiled", step.fallback
+    return step, wide
+
+
+def test_a_compiled_step_agrees_with_an_eager_one_in_expectation(compiled):
+    """The losses of both replicates, and their gradients."""
+    step, wide = compiled
+    torch.manual_seed(1)
+    found = [(step.evaluate(*wide).clone(), step.flats["weights"].grad.clone()) for _ in range(800)]
+    losses, gradients = (torch.stack(values) for values in zip(*found, strict=True))
+    eager = step_of(build_fixed(noisy))
+    x, y = (t[0] for t in wide)
+    eager.prepare(x, y)
+    found = [(eager.evaluate(x, y), eager.flats["weights"].grad[0].clone()) for _ in range(400)]
+    expected, slopes = (torch.stack(values) for values in zip(*found, strict=True))
+    assert len(set(losses.reshape(-1).tolist())) > 1500  # fresh in every step and replicate
+    for k in range(2):
+        assert_same_means(losses[:, k : k + 1], expected[:, None])
+        assert_same_means(gradients[:, k], slopes)
+
+
+def test_compiled_steps_are_a_function_of_the_generator(compiled):
+    step, wide = compiled
+    found = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        found.append(torch.stack([step.evaluate(*wide).clone() for _ in range(5)]))
+    assert torch.equal(*found)
+
+
+# -- giving back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_released_pairs_are_ordinary(count, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    pairs = [build("norm", seed) for seed in range(count)]
+    pairs[0][0].stack.stem.bias.requires_grad_(False)
+    for model, _ in pairs[1:]:
+        model.stack.stem.bias.requires_grad_(False)
+    objects = [list(model.parameters()) for model, _ in pairs]
+    held = SGD(pairs[0][0].parameters(), lr=0.1)
+    step = step_of(*pairs)
+    sequence = [batches(seed, 2) for seed in range(count)]
+    for x, y in sequence[0] if count == 1 else stacked(*sequence):
+        step(x, y)
+    during = [tensors(*one) for one in pairs]
+    step.release()
+    for (model, guide), kept, before in zip(pairs, during, objects, strict=True):
+        assert_close(tensors(model, guide), kept, rtol=0, atol=0)
+        assert all(p is q for p, q in zip(model.parameters(), before, strict=True))
+        for name, t in [*model.named_parameters(), *model.named_buffers()]:
+            assert t.untyped_storage().nbytes() == t.numel() * t.element_size(), name
+            assert t.grad is None
+            assert t.requires_grad == (isinstance(t, nn.Parameter) and name != "stack.stem.bias")
+        save_file(model.state_dict(), tmp_path / "m.safetensors")
+        for name, t in load_file(tmp_path / "m.safetensors").items():
+            assert torch.equal(t, model.state_dict()[name])
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            twin.stack.stem.weight.zero_()
+        assert bool(model.stack.stem.weight.any())
+    model, guide = pairs[0]
+    inference.bound(model, guide)(*batches(count=1)[0]).backward()
+    before = model.stack.head.weight.detach().clone()
+    held.step()
+    assert not torch.equal(model.stack.head.weight, before)
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    assert (tmp_path / "m.pt").stat().st_size < 40_000
+
+
+def test_a_pair_is_stepped_again_after_release():
+    model, guide = build("norm")
+    sequence = batches(count=4)
+    step = step_of((model, guide))
+    for x, y in sequence[:2]:
+        step(x, y)
+    step.release()
+    for x, y in sequence[2:]:
+        step(x, y)
+    step.release()
+    twin = build("norm")
+    for part in (sequence[:2], sequence[2:]):
+        (expected,) = walk([twin], part)
+    expected = {k: v for k, v in expected.items() if k in tensors(model, guide)}
+    assert_close(tensors(model, guide), expected, rtol=0, atol=0)
+
+
+# -- when it cannot be ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_compiler_that_fails_leaves_the_graph(count, monkeypatch):
+    def broken(graph, **options):
+        def run(*args):
+            raise RuntimeError("no C++ compiler\nand much more")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", broken)
+
+    def make(seed):
+        return build_fixed(lambda: Residual(linear(), norm()), seed)
+
+    step = step_of(*(make(seed) for seed in range(count)), compile=True)
+    each = [batches(seed, 3) for seed in range(count)]
+    sequence = each[0] if count == 1 else stacked(*each)
+    with pytest.warns(
+        CompileFallback, match=r"torch.compile failed: RuntimeError: no C\+\+ com"
+    ) as w:
+        losses = [step(x, y) for x, y in sequence]
+    assert len(w) == 1
+    assert "as a graph" in str(w[0].message)
+    assert "and much more" not in str(w[0].message)
+    assert step.describe()["kind"] == "graph"
+    assert len(step._graphs) == 1  # and goes on as one
+    step.release()
+    for k in range(count):
+        (expected,) = walk([make(k)], each[k])
+        found = torch.stack(losses) if count == 1 else torch.stack(losses)[:, k]
+        torch.testing.assert_close(found, expected.pop("losses"), rtol=1e-9, atol=1e-10)
+
+
+def test_pairs_that_differ_in_more_than_values_are_refused():
+    with pytest.raises(ValueError, match=r"only values differ: shape of 'stack.blocks.0.f.0.wei"):
+        step_of(build(), build(lambda: [Residual(nn.LayerNorm(WIDTH))]))
+    model, guide = build()
+    other, _ = build(seed=1)
+    other.stack.stem = model.stack.stem
+    with pytest.raises(ValueError, match="share 'stack.stem.weight'"):
+        step_of((model, guide), (other, guides.CategoricalDepth(other).double()))
+    with pytest.raises(ValueError, match="at least one"):
+        TrainingStep([], inference.Settings(), compile=False)
+
+
+def test_pyro_checks_a_pair_before_it_is_traced():
+    rows = blobs()
+    model, guide = pair(rows)
+    with pyro.validation_enabled(True), pytest.raises(ValueError, match="invalid values"):
+        step_of((model, guide), compile="graph").prepare(rows.x_train, rows.y_train + 7)

@@ -1,0 +1,458 @@
+import copy
+import random
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro.nn import PyroModule
+from pyroccam.inference import tracing
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.step import CompileFallback
+from pyroccam.inference.tracing import TracedBound, Untraceable
+from scipy.stats import norm as normal
+from stepping import (
+    WIDTH,
+    batches,
+    build,
+    build_fixed,
+    linear,
+    norm,
+    stacked,
+    step_of,
+    tensors,
+    walk,
+)
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
+
+
+class Block(nn.Module):
+    """A linear layer and something that a test adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.f = linear()
+
+    def forward(self, a):
+        return a + self.extra(self.f(a))
+
+
+class WithBranch(Block):
+    def extra(self, a):
+        if a.sum() > 0:
+            return a.tanh()
+        return a.relu()
+
+
+class WithItem(Block):
+    def extra(self, a):
+        return a * a.detach().abs().max().item()
+
+
+class WithFloat(Block):
+    def extra(self, a):
+        return a / float(a.detach().norm())
+
+
+class WithArray(Block):
+    def extra(self, a):
+        return a * torch.from_numpy(np.tanh(a.detach().numpy()))
+
+
+class WithList(Block):
+    def extra(self, a):
+        return a * torch.tensor(a.detach().tolist(), dtype=a.dtype).abs().mean()
+
+
+class WithCounter(Block):
+    calls = 0
+
+    def extra(self, a):
+        self.calls += 1
+        return a / self.calls
+
+
+class WithPythonNoise(Block):
+    def extra(self, a):
+        return a * random.random()
+
+
+class WithHiddenState(Block):
+    """A running mean that is no buffer."""
+
+    mean = torch.zeros(WIDTH, dtype=torch.float64)
+
+    def extra(self, a):
+        self.mean = 0.9 * self.mean + 0.1 * a.detach().mean(0)
+        return a - self.mean
+
+
+class WithNewBuffer(Block):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def extra(self, a):
+        self.mean = 0.9 * self.mean + 0.1 * a.detach().mean(0)
+        return a - self.mean
+
+
+class WithChangedParameter(Block):
+    def forward(self, a):
+        with torch.no_grad():
+            self.f.weight.clamp_(-0.1, 0.1)
+        return a + self.f(a)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        return a.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class WithOwnGradient(Block):
+    def extra(self, a):
+        return Sign.apply(a)
+
+
+class WithHook(Block):
+    """A test adds it: a copy would not have it."""
+
+    def extra(self, a):
+        return a
+
+
+class WithChangedBatch(nn.Module):
+    """The first layer: it changes its input, the batch, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(2, WIDTH)
+
+    def forward(self, x):
+        return self.f(x.mul_(0.5))
+
+
+def with_stem(stem, seed=0):
+    model, guide = build_fixed(linear, seed)
+    model.net[0] = stem.double()
+    return model, guide
+
+
+REFUSED = {  # message, and whether the model does the same at every call
+    WithBranch: (
+        r"a Python value in test_tracing.py:\d+, `if a.sum\(\) > 0:` \(use torch.wh",
+        True,
+    ),
+    WithItem: (r"a Python value in test_tracing.py:\d+, `return a \* a.detach\(\).abs\(\)", True),
+    WithFloat: (r"a Python value in test_tracing.py:\d+, `return a / float", True),
+    WithArray: ("its graph gives another loss on another batch", True),
+    WithList: ("its graph gives another loss on another batch", True),
+    WithCounter: ("called again .* it gives another loss, as if it had a counter", False),
+    WithPythonNoise: ("called again .*, or random numbers that are not torch's", False),
+    WithHiddenState: ("called again .* it gives another loss", False),
+    WithNewBuffer: (r"a new tensor in the place of the buffer '.*\.mean'.*copy_", True),
+    WithChangedParameter: (r"it changes '.*f.weight' in place", True),
+    WithOwnGradient: ("its graph gives another gradient.*torch.autograd.Function", True),
+    WithHook: (r"'.*f\.weight' has a hook", True),
+}
+
+
+@pytest.mark.parametrize("block", REFUSED, ids=lambda b: b.__name__)
+def test_what_cannot_be_traced_runs_eagerly_and_says_why(block):
+    message, same = REFUSED[block]
+    pair = build_fixed(block)
+    eager = copy.deepcopy(pair)
+    if block is WithHook:
+        for model, _ in (pair, eager):
+            model.net[1].f.weight.register_hook(lambda g: 0 * g)
+    step = step_of(pair, compile=True)
+    with pytest.warns(CompileFallback, match=message) as warned:
+        losses = [step(x, y) for x, y in batches(count=3)]
+    assert len(warned) == 1
+    assert "FixedDepth cannot be traced: " in str(warned[0].message)
+    assert step.describe()["kind"] == "eager"
+    step.release()
+    if same:
+        (expected,) = walk([eager], batches(count=3))
+        torch.testing.assert_close(torch.stack(losses), expected.pop("losses"), rtol=0, atol=0)
+        for name, t in tensors(*pair).items():
+            assert torch.equal(t, expected[name]), name
+
+
+def test_a_model_that_changes_its_batch_sees_it_as_it_was():
+    pair = with_stem(WithChangedBatch())
+    eager = copy.deepcopy(pair)
+    step = step_of(pair, compile=True)
+    found = batches(count=2)
+    with pytest.warns(CompileFallback, match="it changes x in place"):
+        losses = [float(step(x, y)) for x, y in found]
+    plain = step_of(eager)
+    again = batches(count=2)
+    assert losses == [float(plain(x, y)) for x, y in again]
+    assert torch.equal(found[0][0], again[0][0])  # both of them changed once
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_cumulative_average_is_refused_at_its_line_and_runs_right(count):
+    """Its number of batches is right, too: nobody has run the model without need."""
+
+    def make(seed):
+        return build_fixed(lambda: nn.Sequential(linear(), norm(momentum=None)), seed)
+
+    pairs = [make(seed) for seed in range(count)]
+    each = [batches(seed, 3) for seed in range(count)]
+    step = step_of(*pairs, compile=True)
+    with pytest.warns(CompileFallback, match=r"batchnorm.py:\d+, `.*num_batches_tracked"):
+        losses = [step(x, y) for x, y in (each[0] if count == 1 else stacked(*each))]
+    step.release()
+    losses = torch.stack(losses).reshape(3, count)
+    for k, one in enumerate(pairs):
+        (expected,) = walk([make(k)], each[k])
+        assert torch.equal(losses[:, k], expected["losses"])
+        for name, t in tensors(*one).items():
+            assert torch.equal(t, expected[name]), name
+
+
+# -- what must not be refused -----------------------------------------------------------------
+
+
+class WithConstants(Block):
+    """Plain tensors, numbers and a list of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift, self.factors = torch.ones(WIDTH, dtype=torch.float64), [0.5, 2.0]
+        self.calls = 0
+
+    def extra(self, a):
+        self.calls += 1  # which changes nothing
+        return (a - self.shift) * self.factors[self.calls % 1]
+
+
+class WithChoice(Block):
+    """A choice by value, made by tensors."""
+
+    def extra(self, a):
+        return torch.where(a.sum() > 0, a.tanh(), a.relu()) + a.new_zeros(a.shape[0], 1)
+
+
+def traced_of(model, guide, x, y):
+    b = bound(model, guide)
+    names = [name for name, p in b.named_parameters() if p.requires_grad]
+    found = TracedBound(b, 54, x, y, names)
+    found.check(b, x, y)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 18])
+@pytest.mark.parametrize("block", [WithConstants, WithChoice])
+def test_whole_batches_and_batches_of_one(block, size):
+    x, y = batches(count=1, size=size)[0]
+    assert traced_of(*build_fixed(block), x, y).sites == ["y"]
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e6, float("nan"), float("inf")])
+def test_values_of_any_size(scale):
+    """Losses that are huge, tiny beside their terms, or not finite, in single precision."""
+    x, y = batches(count=1)[0]
+    model, guide = build_fixed(WithChoice)
+    model.float()
+    with torch.no_grad():
+        model.net[2].weight.mul_(scale)
+    traced_of(model, guide, x.float(), y)
+
+
+def test_inputs_that_are_whole_numbers():
+    model, guide = with_stem(nn.EmbeddingBag(3, WIDTH))
+    x = torch.arange(36).reshape(18, 2) % 3
+    traced_of(model, guide, x, torch.arange(18) % 3)
+
+
+def test_tracing_leaves_everything_as_it_was():
+    model, guide = build("norm")
+    before = tensors(model, guide)
+    numbers = torch.get_rng_state()
+    pyro.enable_validation(True)
+    flags = torch.is_grad_enabled(), pyro.infer.util.is_validation_enabled()
+    x, y = batches(count=1)[0]
+    traced_of(model, guide, x, y)
+    step = step_of((model, guide), compile="graph")
+    step.prepare(x, y)
+    step._graph(x, y)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert flags == (torch.is_grad_enabled(), pyro.infer.util.is_validation_enabled())
+    for name, t in tensors(model, guide).items():
+        assert torch.equal(t, before[name]), name
+
+
+def test_a_replicate_that_is_another_function_is_found():
+    """Plain attributes are not stacked: those of the first are in the graph."""
+    pairs = [build_fixed(WithConstants, seed) for seed in range(2)]
+    pairs[1][0].net[1].shift = 2 * torch.ones(WIDTH, dtype=torch.float64)
+    step = step_of(*pairs)
+    x, y = batches(count=1)[0]
+    with pytest.warns(CompileFallback, match="replicate 1 is not like the first.*together=False"):
+        losses = step(torch.stack([x, x]), torch.stack([y, y]))
+    expected = [step_of(build_fixed(WithConstants, 0))(x, y)]
+    other = build_fixed(WithConstants, 1)
+    other[0].net[1].shift = 2 * torch.ones(WIDTH, dtype=torch.float64)
+    expected.append(step_of(other)(x, y))
+    assert torch.equal(losses, torch.stack(expected))
+
+
+# -- operations written out -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (5, 3, 4), (5, 3, 2, 4)], ids=len)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("training", "tracked"), [(True, True), (True, False), (False, True)])
+def test_batch_normalisation_written_out(shape, affine, training, tracked):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(shape, dtype=torch.float64)
+    found = []
+    for f in (tracing._batch_norm, torch.batch_norm):
+        torch.manual_seed(1)
+        weight = torch.randn(3, dtype=torch.float64, requires_grad=True) if affine else None
+        bias = torch.randn(3, dtype=torch.float64, requires_grad=True) if affine else None
+        mean = torch.randn(3, dtype=torch.float64) if tracked else None
+        var = torch.rand(3, dtype=torch.float64) if tracked else None
+        out = f(x, weight, bias, mean, var, training, 0.3, 1e-3, False)
+        inputs = [x, weight, bias] if affine else [x]
+        found.append([out, mean, var, *torch.autograd.grad((out * upstream).sum(), inputs)])
+    for mine, theirs in zip(*found, strict=True):
+        if mine is not None:
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+N = 40_000
+NOISE = {  # drawn, mean, variance
+    "normal_": (lambda: torch.empty(N).normal_(2.0, 3.0), 2.0, 9.0),
+    "randn": (lambda: torch.randn(N), 0.0, 1.0),
+    "uniform_": (lambda: torch.empty(N).uniform_(-1.0, 3.0), 1.0, 16 / 12),
+    "exponential_": (lambda: torch.empty(N).exponential_(0.5), 2.0, 4.0),
+    "bernoulli_": (lambda: torch.empty(N).bernoulli_(0.3), 0.3, 0.21),
+    "through a view": (lambda: torch.empty(2, N // 2).view(-1).normal_(), 0.0, 1.0),
+    "dropout": (lambda: F.dropout(torch.ones(N), 0.2), 1.0, 0.25),
+    "pyro": (lambda: dist.LogNormal(torch.zeros(N), 0.25).rsample().log(), 0.0, 0.0625),
+}
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_has_its_distribution_in_every_replicate(name):
+    """Mean, and mean square deviation from it, of N draws: normal for an N this large. Replicates
+    are independent: the correlation of two is normal with variance 1 / N."""
+    draw, mean, variance = NOISE[name]
+    torch.manual_seed(0)
+    with pyro.validation_enabled(False):
+        graph = tracing._differentiable(make_fx(draw, pre_dispatch=True)(), True)
+    found = torch.vmap(lambda _: graph(), randomness="different")(torch.zeros(3)).double()
+    threshold = float(normal.isf(FALSE_ALARM / 18))  # 9 two-sided tests
+    centred = found - mean
+    fourth = float(centred.pow(4).mean())
+    for k in range(3):
+        assert abs(float(centred[k].mean())) < threshold * (variance / N) ** 0.5
+        spread = ((fourth - variance**2) / N) ** 0.5
+        assert abs(float(centred[k].square().mean()) - variance) < threshold * spread + 1e-12
+    correlation = (centred @ centred.T) / N / variance
+    assert float((correlation - torch.diag(correlation.diag())).abs().max()) < threshold / N**0.5
+
+
+def test_an_exponential_is_never_zero(monkeypatch):
+    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
+    assert float(tracing._exponential_(torch.empty(3)).log().min()) > -100
+
+
+def test_noise_in_a_part_of_a_tensor_stays_there():
+    def draw(x):
+        out = torch.zeros_like(x)
+        out[0].normal_()
+        return x + out
+
+    x = torch.zeros(2, 50)
+    graph = make_fx(draw, pre_dispatch=True)(x)
+    out = tracing._differentiable(graph, True)(x)
+    assert bool((out[0] != 0).all())
+    assert not bool(out[1].any())
+
+
+def test_edges_of_dropout():
+    x = torch.ones(5)
+    assert torch.equal(tracing._dropout(x, 0.0, True), x)
+    assert torch.equal(tracing._dropout(x, 0.4, False), x)
+    assert not tracing._dropout(x, 1.0, True).any()
+
+
+# -- a pair with a continuous latent ----------------------------------------------------------
+
+
+class Regression(PyroModule):
+    """y ~ Normal(w x, 1), w ~ Normal(0, 1)."""
+
+    size = 54
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", self.size, subsample=x):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+class Gaussian(PyroModule):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.loc = nn.Parameter(torch.randn(2, dtype=torch.float64))
+        self.log_scale = nn.Parameter(torch.randn(2, dtype=torch.float64) - 2)
+
+    def forward(self, x, y=None):
+        pyro.sample("w", dist.Normal(self.loc, self.log_scale.exp()).to_event(1))
+
+
+def test_a_guide_that_draws(monkeypatch):
+    """The mean of the loss and of the gradient over many draws, against their closed form."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    with pyro.settings.context(module_local_params=True):
+        pairs = [(Regression(), Gaussian(seed)) for seed in range(2)]
+    (x, y), draws = batches(count=1)[0], 1000
+    y = y.double()
+    torch.manual_seed(0)
+    step = step_of(*pairs, compile=True)
+    wide = torch.stack([x, x]), torch.stack([y, y])
+    step.prepare(x, y)
+    found = [(step.evaluate(*wide), step.flats["guide"].grad.clone()) for _ in range(draws)]
+    losses, gradients = (torch.stack(values) for values in zip(*found, strict=True))
+    threshold = float(normal.isf(FALSE_ALARM / 20))  # 10 two-sided tests
+    assert not torch.equal(losses[0], losses[1])
+    for k, (_, guide) in enumerate(pairs):
+        loc, scale = (t.detach().requires_grad_() for t in (guide.loc, guide.log_scale.exp()))
+        fit = (y - x @ loc).square() + x.square() @ scale.square() + np.log(2 * np.pi)
+        kl = 0.5 * (loc.square() + scale.square() - 1).sum() - scale.log().sum()
+        exact = (54 / 18 * 0.5 * fit.sum() + kl) / 54
+        error = losses[:, k].std() / draws**0.5
+        assert abs(losses[:, k].mean() - exact) < threshold * error
+        by_loc, by_scale = torch.autograd.grad(exact, [loc, scale])
+        expected = torch.cat([by_loc, by_scale * scale]).detach()
+        errors = gradients[:, k].std(0) / draws**0.5
+        assert bool(((gradients[:, k].mean(0) - expected).abs() < threshold * errors).all())
+    a, b = (losses[:, k] - losses[:, k].mean() for k in range(2))
+    assert abs(float((a * b).mean() / (a.std() * b.std()))) < threshold / draws**0.5
+
+
+def test_an_error_that_has_nothing_to_do_with_values_names_its_line():
+    class Wrong(Block):
+        def extra(self, a):
+            raise KeyError("lost")
+
+    x, y = batches(count=1)[0]
+    with pytest.raises(Untraceable, match=r"KeyError in test_tracing.py:\d+, `raise KeyError"):
+        traced_of(*build_fixed(Wrong), x, y)

@@ -1,0 +1,169 @@
+"""Rows that an optimiser moves: as the parameters would move alone."""
+
+import copy
+import random
+
+import pyro
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from stepping import (
+    WIDTH,
+    Residual,
+    assert_close,
+    batches,
+    build,
+    build_fixed,
+    linear,
+    stacked,
+    step_of,
+    tensors,
+)
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+
+def ordinary(model, guide, sequence, make, clip=None, hold=0):
+    """The same training with torch's own optimiser, parameter by parameter."""
+    loss = inference.bound(model, guide, max_plate_nesting=1)
+    groups = [
+        {"params": [p for p in model.stack.parameters() if p.requires_grad]},
+        {"params": list(model.likelihood.parameters()), "weight_decay": 0.0},
+        {"params": [guide.logits], "lr": 0.3, "weight_decay": 0.0},
+    ]
+    optimizer = make([group for group in groups if group["params"]])
+    for i, (x, y) in enumerate(sequence):
+        optimizer.zero_grad()
+        (loss(x, y) / model.size).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(list(model.parameters()), clip)
+        if i < hold:
+            guide.logits.grad = None
+        optimizer.step()
+    return tensors(model, guide)
+
+
+OPTIMISERS = {
+    "sgd": lambda groups: SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.1),
+    "adam": lambda groups: Adam(groups, lr=0.05, weight_decay=0.1),
+    "adamw": lambda groups: AdamW(groups, lr=0.05, weight_decay=0.1),
+}
+
+
+class Spare(nn.Module):
+    """It has a parameter that nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.spare = linear(), nn.Parameter(torch.ones(3))
+
+    def forward(self, a):
+        return a + self.f(a).tanh()
+
+
+@pytest.mark.parametrize("hold", [0, 2])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_rows_move_as_parameters_do_under_an_ordinary_optimiser(name, hold):
+    more = {"optimizer": name, "weight_decay": 0.1, "guide_lr": 0.3, "clip_norm": 0.5}
+    model, guide = build(lambda: [Spare()])
+    sequence = batches(count=6)
+    step = step_of((model, guide), **more)
+    for i, (x, y) in enumerate(sequence):
+        step(x, y, progress=i / 6, hold=hold / 6)
+    step.release()
+    theirs = build(lambda: [Spare()])
+    expected = ordinary(*theirs, sequence, OPTIMISERS[name], clip=0.5, hold=hold)
+    assert_close(tensors(model, guide), expected)
+    start = build(lambda: [Spare()])[0]
+    assert torch.equal(model.stack.blocks[0].spare, start.stack.blocks[0].spare)
+
+
+def test_each_replicate_is_clipped_by_its_own_norm():
+    pairs = [build(seed=0), build(seed=1), build(seed=2)]
+    with torch.no_grad():  # a huge gradient, a tiny one, and one that is not finite
+        pairs[0][0].stack.head.weight.mul_(50)
+        for p in pairs[1][0].stack.parameters():
+            p.mul_(1e-2)
+        pairs[2][0].stack.head.bias[0] = float("nan")
+    sequence = batches(count=1)
+    expected = []
+    for model, guide in copy.deepcopy(pairs):
+        with pyro.validation_enabled(False):
+            (inference.bound(model, guide)(*sequence[0]) / 54).backward()
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.2))
+        expected.append((norm, [p.grad for p in model.parameters()], guide.logits.grad))
+    assert expected[0][0] > 0.2 > expected[1][0]
+    step = step_of(*pairs, clip_norm=0.2)
+    step.fallback = "this test is about what follows"
+    x, y = stacked(*[sequence] * 3)[0]
+    step.prepare(*sequence[0])
+    with pyro.validation_enabled(False):
+        step.evaluate(x, y)
+    step._clip(0.2)
+    for (model, guide), (_, grads, logits) in zip(pairs, expected, strict=True):
+        for p, g in zip(model.parameters(), grads, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-6, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(guide.logits.grad, logits, equal_nan=True)  # not clipped
+
+
+def test_noise_of_a_likelihood_and_the_guide_do_not_decay():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(54, n, generator=generator, dtype=torch.float64) for n in (2, 1))
+
+    class Data:
+        N, task, outputs, input_shape = 54, "regression", 1, (2,)
+
+    model = models.LearntDepth(
+        nn.Linear(2, WIDTH), [Residual(linear())], nn.Linear(WIDTH, 1), data=Data
+    ).double()
+    guide = guides.CategoricalDepth(model, update="gradient").double()
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([1.0, 2.0]))
+    twin = copy.deepcopy((model, guide))
+    step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3)
+    for _ in range(3):
+        step(x, y)
+    step.release()
+    assert_close(tensors(model, guide), ordinary(*twin, [(x, y)] * 3, OPTIMISERS["sgd"]))
+
+
+class Skips(nn.Module):
+    """A layer that is left out now and then, as Python's random numbers have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.f, self.g = linear(), linear()
+
+    def forward(self, a):
+        a = a + self.f(a).tanh()
+        return a + self.g(a) if random.random() < 0.5 else a
+
+
+def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
+    sequence = batches(count=8)
+    model, guide = build(lambda: [Skips()])
+    twin = copy.deepcopy((model, guide))
+    step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3, clip_norm=0.2)
+    random.seed(0)  # 0.84, 0.76, 0.42 ...: the layer is skipped first
+    step.prepare(*sequence[0])
+    random.seed(0)
+    for x, y in sequence:
+        step(x, y)
+    step.release()
+    random.seed(0)
+    expected = ordinary(*twin, sequence, OPTIMISERS["sgd"], clip=0.2)
+    assert_close(tensors(model, guide), expected)
+    start = build(lambda: [Skips()])[0]
+    assert not torch.equal(model.stack.blocks[0].g.weight, start.stack.blocks[0].g.weight)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_loss_without_parameters_is_an_error():
+    model, guide = build_fixed(nn.Identity)
+    model.net[1] = linear().double()
+    for layer in (model.net[0], model.net[2]):
+        layer.requires_grad_(False)
+    model.net[1] = Residual()
+    model.extra = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="loss of FixedDepth depends on no parameter"):
+        step_of((model, guide))(*batches(count=1)[0])

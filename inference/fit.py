@@ -154,7 +154,9 @@ def train(
     moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
     replicates = []
     for job in jobs:
-        data = moved.setdefault(id(job.data), job.data.to(where))
+        if id(job.data) not in moved:
+            moved[id(job.data)] = job.data.to(where)
+        data = moved[id(job.data)]
         job.model.to(where)
         if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
             job.model.to(memory_format=torch.channels_last)

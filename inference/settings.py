@@ -46,9 +46,10 @@ class Settings:
         patience: stop after this many evaluations without a better validation NLL.
         evaluations: how many times to evaluate on the validation split (at most once an epoch).
         seed: of the data order and of all noise.
-        compile: compile the step (:mod:`~pyroccam.inference.step`), or never trace nor compile it.
-            ``None`` traces it, and compiles it too, where a shape of batch is stepped often enough
-            to pay for that.
+        compile: compile the step (:mod:`~pyroccam.inference.step`), or never compile it: a single
+            pair then runs Pyro's handlers at every step, replicates together run as a graph that is
+            traced only. ``None`` traces, and compiles too, where a shape of batch is stepped often
+            enough to pay for that.
     """
 
     epochs: int | None = None

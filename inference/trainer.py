@@ -27,7 +27,8 @@ from .step import TrainingStep
 __all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 
 # Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
-# is in the compiler's cache: for one pair, and for several together (benchmarks/runs.py).
+# is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
+# benchmarks/runs.py measures both sides of them.
 TRACE_FROM = 1000
 COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000
@@ -113,7 +114,8 @@ class Trainer:
         return list(zip(starts, [*starts[1:], self.rows], strict=True))
 
     def _engine(self) -> tuple[bool | Literal["graph"], set[int]]:
-        """How the step runs, and for which sizes of batch; a function of the settings alone."""
+        """How the step runs, and for which sizes of batch: decided by counts and never by the
+        clock, so that the same run takes the same way again."""
         batches = Counter(stop - start for start, stop in self.batches)
         steps = {size: count * self.epochs for size, count in batches.items()}
         least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER

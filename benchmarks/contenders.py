@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ..inference import Settings
 from ..inference.step import TrainingStep
-from .harness import Step
+from .harness import Contender, Step
 
-__all__ = ["Pair", "adamw", "autograd", "elbo_module", "in_turn", "ours", "svi"]
+__all__ = ["Pair", "adamw", "autograd", "cuda_graphs", "elbo_module", "in_turn", "ours", "svi"]
 
 Pair = tuple[Any, nn.Module]
 
@@ -110,3 +110,22 @@ def in_turn(steps: Sequence[Step]) -> Step:
         return torch.stack([torch.as_tensor(one()) for one in steps])
 
     return step
+
+
+def cuda_graphs(by_hand: Callable[..., Step], device: torch.device) -> list[Contender]:
+    """The hand-written step captured as CUDA graphs, where there is CUDA.
+
+    Arguments:
+        by_hand: builds the step from options of ``torch.compile``.
+        device: of the workload.
+    """
+    if device.type != "cuda":
+        return []
+    return [
+        Contender(
+            "hand-written compiled, CUDA graphs",
+            lambda: by_hand(mode="reduce-overhead"),
+            "torch.compile of the loss, fullgraph, mode='reduce-overhead'",
+            compiled=True,
+        )
+    ]

@@ -17,7 +17,16 @@ from ..guides import CategoricalDepth
 from ..inference import Settings
 from ..models import LearntDepth, networks
 from ..models.normalisation import single_depth
-from .contenders import Pair, adamw, autograd, elbo_module, in_turn, ours, svi
+from .contenders import (
+    Pair,
+    adamw,
+    autograd,
+    cuda_graphs,
+    elbo_module,
+    in_turn,
+    ours,
+    svi,
+)
 from .harness import Contender, Expected, Step, Workload
 
 __all__ = ["BASE", "LOOP_BASE", "DepthProblem", "HandWritten", "depth_contenders", "depth_workload"]
@@ -182,6 +191,7 @@ def depth_contenders(
             "torch.compile of the loss, fullgraph",
             compiled=True,
         ),
+        *cuda_graphs(by_hand, device),
         Contender(
             "Pyro SVI",
             lambda: svi(problem.pair(device), elbo(), SETTINGS, x, y),
@@ -205,16 +215,6 @@ def depth_contenders(
             "pyroccam compiled, 5 replicates", lambda: compiled(5), networks=5, compiled=True
         ),
     ]
-    if device.type == "cuda":
-        rows.insert(
-            3,
-            Contender(
-                "hand-written compiled, CUDA graphs",
-                lambda: by_hand(mode="reduce-overhead"),
-                "torch.compile of the loss, fullgraph, mode='reduce-overhead'",
-                compiled=True,
-            ),
-        )
     return {row.name: row for row in rows}
 
 

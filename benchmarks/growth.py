@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -27,7 +26,7 @@ from .figures import Line, lines
 from .harness import Measured, Plan, measure
 from .machine import describe, folder_name
 from .report import brief, markdown, number
-from .steps import RESULTS
+from .steps import RESULTS, DeviceName, Out, Threads
 
 CONTENDERS = (BASE, "pyroccam eager", "pyroccam compiled")
 
@@ -72,11 +71,9 @@ def main(
     largest: Annotated[
         int | None, typer.Option(help="Leave out sizes beyond this one.", show_default=False)
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "cpu",
-    out: Annotated[
-        Path, typer.Option(help="Results go to a folder in it, named after the device.")
-    ] = RESULTS,
+    threads: Threads = 1,
+    device: DeviceName = "cpu",
+    out: Out = RESULTS,
     report: Annotated[
         bool, typer.Option("--report", help="Measure nothing: table and figure from the file.")
     ] = False,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..inference import Settings
 from ..models.depth import LocalModule
-from .contenders import Pair, adamw, autograd, ours, svi
+from .contenders import Pair, adamw, autograd, cuda_graphs, ours, svi
 from .harness import Contender, Expected, Step, Workload
 from .libraries import bayesian_torch_step, tyxe_step
 
@@ -172,6 +172,7 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             "torch.compile of the loss, fullgraph",
             compiled=True,
         ),
+        *cuda_graphs(by_hand, device),
         Contender(
             "hand-written compiled, eager noise",
             lambda: by_hand(options={"fallback_random": True}),
@@ -205,15 +206,5 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             "LinearReparameterization; its KL is a mean over weights, here times their number",
         ),
     ]
-    if device.type == "cuda":
-        rows.insert(
-            3,
-            Contender(
-                "hand-written compiled, CUDA graphs",
-                lambda: by_hand(mode="reduce-overhead"),
-                "torch.compile of the loss, fullgraph, mode='reduce-overhead'",
-                compiled=True,
-            ),
-        )
     parameters = {**asdict(problem), "settings": asdict(SETTINGS)}
     return Workload(name, title, parameters, rows, BASE, expected)

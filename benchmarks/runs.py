@@ -29,7 +29,7 @@ from .cache import VARIABLE
 from .harness import Quartiles
 from .machine import describe, folder_name
 from .report import brief, markdown, number
-from .steps import RESULTS
+from .steps import RESULTS, DeviceName, Out, Threads
 
 __all__ = ["Run", "app", "runs_table", "summarise"]
 
@@ -87,11 +87,9 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of a fit.")] = 2000,
     job: Annotated[str | None, typer.Option(help=f"'{ONE}' or '{FIVE}'; both if left out.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "cpu",
-    out: Annotated[
-        Path, typer.Option(help="Results go to a folder in it, named after the device.")
-    ] = RESULTS,
+    threads: Threads = 1,
+    device: DeviceName = "cpu",
+    out: Out = RESULTS,
 ) -> None:
     """Time whole fits of the spirals, from data to the learnt structure.
 

@@ -30,6 +30,11 @@ from .workloads import WORKLOADS, find
 
 RESULTS = Path("benchmarks/results")
 
+# Options of all these scripts.
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
+Out = Annotated[Path, typer.Option(help="Results go to a folder in it, named after the device.")]
+
 _ABOUT = "\n\n".join(f"{name}: {entry.title}." for name, entry in WORKLOADS.items())
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
@@ -62,11 +67,9 @@ def main(
             metavar="TEXT;...",
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "cpu",
-    out: Annotated[
-        Path, typer.Option(help="Results go to a folder in it, named after the device.")
-    ] = RESULTS,
+    threads: Threads = 1,
+    device: DeviceName = "cpu",
+    out: Out = RESULTS,
     keep_cache: Annotated[
         bool,
         typer.Option(

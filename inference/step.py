@@ -12,15 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from .capture import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from .elbo import Bound, bound
 from .flat import FlatParameters, difference
 from .lean import lean
-from .settings import Settings, learning_rate_factor, make_optimizer, parameter_groups
+from .settings import Settings, make_optimizer, parameter_groups
 from .tracing import TracedBound, Untraceable, first_line, joint_graph
+from .update import Update
 
 __all__ = ["CompileFallback", "TrainingStep"]
 
 Graph = Callable[..., Any]
+# From a batch to the loss and the log-likelihoods; leaves gradients and state behind.
+Evaluation = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 
 
 class CompileFallback(UserWarning):
@@ -38,6 +42,9 @@ class TrainingStep:
     Several pairs are stepped together: their parameters lie in one tensor, and the graph is mapped
     over them. Each keeps its modules, whose parameters and buffers are views of that tensor.
 
+    On CUDA a graph is recorded whole as a CUDA graph, gradients, clipping and optimiser included,
+    and a step is two replays (:mod:`~pyroccam.inference.capture`).
+
     Arguments:
         pairs: K (model, guide) pairs, equal but for their values, on one device.
         settings: of the optimiser, its schedule, the KL warm-up and the clipping.
@@ -53,6 +60,9 @@ class TrainingStep:
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
         compile_seconds: spent on tracing and compiling.
         fallback: why the step is not compiled, if it was to be.
+        recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
+            before the first step to launch kernels one by one.
+        unrecorded: why no CUDA graph was recorded, if one was to be.
 
     References:
         Pyro has no such step: its JIT ELBOs need ``torch.jit`` and ``torch.compile`` breaks its
@@ -80,12 +90,17 @@ class TrainingStep:
         self.batch_sizes = batch_sizes
         self.rows = int(pairs[0][0].size if rows is None else rows)
         self.bounds: list[Bound] = [bound(model, guide) for model, guide in pairs]
+        self.recorder: Recorder | None = None
+        device = next(self.bounds[0].parameters()).device
+        if device.type == "cuda" and (compile or len(pairs) > 1):
+            self.recorder = CudaRecorder(device)
+        self.unrecorded: str | None = None
         self.flats: dict[str, FlatParameters] = {}
         self.seen: dict[str, Tensor] = {}
         self.compile_seconds = 0.0
         self.fallback: str | None = None
         self._as_graph = False
-        self._graphs: dict[Any, tuple[Graph, list[str], list[int]]] = {}
+        self._graphs: dict[Any, tuple[Evaluation, list[str]]] = {}
         self._state: list[Tensor] = []
         self._views: list[Tensor] = []
         self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
@@ -118,6 +133,9 @@ class TrainingStep:
                 "requires a gradient."
             )
         self.optimizer = make_optimizer(self.settings, groups)
+        self._update = Update(
+            self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
+        )
         self._stack_state()
 
     def _groups(self, used: set[int]) -> list[dict[str, Any]]:
@@ -200,7 +218,12 @@ class TrainingStep:
             "replicates": len(self.pairs),
             "compile_seconds": self.compile_seconds,
             "fallback": self.fallback,
+            "cuda_graphs": self.recorder is not None and self.unrecorded is None,
         }
+
+    def load_optimizer(self, state: dict[str, Any]) -> None:
+        """Take up a ``state_dict`` of the optimiser; after ``prepare``."""
+        self._update.load_state_dict(state)
 
     def release(self) -> None:
         """Give the modules storage of their own again; a further step would start afresh."""
@@ -252,14 +275,10 @@ class TrainingStep:
         graph = self._graph(x, y)
         if graph is None:
             return self._eager(x, y)
-        f, sites, changed = graph
+        run, sites = graph
         with torch.no_grad():
-            loss, seen, rows, new = f(self._views, self._state, x, y)
-            if changed:  # nothing, where the graph works in place
-                torch._foreach_copy_([self._state[i] for i in changed], new)
+            loss, seen = run(x, y)
         single = len(self.pairs) == 1
-        for flat, row in zip(self.flats.values(), rows, strict=True):
-            flat.grad.copy_(row)
         self.seen = {n: s[None] if single else s for n, s in zip(sites, seen, strict=True)}
         return loss
 
@@ -279,46 +298,11 @@ class TrainingStep:
 
     def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move the parameters along the gradients that ``evaluate`` left."""
-        settings = self.settings
-        factor = learning_rate_factor(settings.schedule, progress)
-        for group in self.optimizer.param_groups:
-            if group["scheduled"]:
-                group["lr"] = settings.lr * factor
-        if settings.clip_norm is not None:
-            self._clip(settings.clip_norm)
-        groups = self.optimizer.param_groups
-        held = [p for group in groups if group["name"] == "guide" for p in group["params"]]
-        if progress >= hold or not held:
-            self.optimizer.step()
-            return
-        grads = [p.grad for p in held]
-        for p in held:
-            p.grad = None
-        self.optimizer.step()
-        for p, grad in zip(held, grads, strict=True):
-            p.grad = grad
-
-    def _clip(self, largest: float) -> None:
-        """Clip the norm of each model's gradient, as ``torch.nn.utils.clip_grad_norm_`` does."""
-        # (K, P) each; what is idle has a gradient only where it was needed after all.
-        grads = [flat.grad for name, flat in self.flats.items() if not name.startswith("guide")]
-        late = [[p.grad for p in ps if p.grad is not None] for ps in self._idle]
-        if not grads:
-            return
-        squares = torch.stack([g.double().square().sum(1) for g in grads]).sum(0)
-        for k, ones in enumerate(late):
-            for g in ones:
-                squares[k] += g.double().square().sum()
-        factor = (largest / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-        for g in grads:
-            g.mul_(factor[:, None].to(g.dtype))
-        for k, ones in enumerate(late):
-            for g in ones:
-                g.mul_(factor[k].to(g.dtype))
+        self._update(progress, hold)
 
     # -- graphs -----------------------------------------------------------------------------------
 
-    def _graph(self, x: Tensor, y: Tensor) -> tuple[Graph, list[str], list[int]] | None:
+    def _graph(self, x: Tensor, y: Tensor) -> tuple[Evaluation, list[str]] | None:
         together = len(self.pairs) > 1
         if self.fallback is not None and not self._as_graph:
             return None
@@ -332,14 +316,35 @@ class TrainingStep:
             return found
         start = time.perf_counter()
         try:
-            found = self._build(x, y, wanted)
+            f, sites, changed = self._build(x, y, wanted)
         except Untraceable as error:
             self._fall_back(f"{type(self.pairs[0][0]).__name__} cannot be traced: {error}")
             return None
         finally:
             self.compile_seconds += time.perf_counter() - start
+        found = self._evaluation(f, changed), sites
         self._graphs[self._key(x, y)] = found  # after it: a module may count its calls
         return found
+
+    def _evaluation(self, f: Graph, changed: list[int]) -> Evaluation:
+        """Run a graph on the present parameters and put what it finds where it belongs."""
+
+        def run(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+            loss, seen, rows, new = f(self._views, self._state, x, y)
+            if changed:  # nothing, where the graph works in place
+                torch._foreach_copy_([self._state[i] for i in changed], new)
+            for flat, row in zip(self.flats.values(), rows, strict=True):
+                flat.grad.copy_(row)
+            return loss, list(seen)
+
+        if self.recorder is None:
+            return run
+        return Recorded(run, self.recorder, self._no_recording)
+
+    def _no_recording(self, reason: str) -> None:
+        if self.unrecorded is None:
+            self.unrecorded = reason
+            warn_unrecorded(reason, CompileFallback)
 
     def _key(self, x: Tensor, y: Tensor) -> Any:
         """What a graph holds for."""

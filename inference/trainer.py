@@ -387,7 +387,7 @@ class Trainer:
         """The part of a checkpoint that needs parameters in place and an optimiser."""
         for one, kept in zip(self.replicates, state["replicates"], strict=True):
             one.load(kept)
-        self.step.optimizer.load_state_dict(state["optimizer"])
+        self.step.load_optimizer(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])
         torch.set_rng_state(state["rng"].cpu())

@@ -99,7 +99,7 @@ def test_each_replicate_is_clipped_by_its_own_norm():
     step.prepare(*sequence[0])
     with pyro.validation_enabled(False):
         step.evaluate(x, y)
-    step._clip(0.2)
+    step._update._clip(0.2)
     for (model, guide), (_, grads, logits) in zip(pairs, expected, strict=True):
         for p, g in zip(model.parameters(), grads, strict=True):
             torch.testing.assert_close(p.grad, g, rtol=1e-6, atol=1e-12, equal_nan=True)

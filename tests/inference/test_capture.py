@@ -1,0 +1,231 @@
+"""Recorded steps: on a CPU with a recorder that only pretends, with CUDA graphs where there are."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from fitting import blobs
+from pyroccam import inference
+from pyroccam.inference.capture import WARM_UP, CudaRecorder, Recorded
+from pyroccam.inference.step import CompileFallback, TrainingStep
+from stepping import assert_close, batches, build, stacked, step_of, tensors
+from torch.utils._pytree import tree_map_only
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+class Pretend:
+    """Keeps to what CUDA graphs promise: nothing runs while recording, and results lie where the
+    first replay put them. Random numbers and Python objects it cannot freeze."""
+
+    def __init__(self, breaks=False):
+        self.breaks, self.recorded, self.replayed = breaks, 0, 0
+
+    def aside(self, run):
+        return run()
+
+    def record(self, run):
+        if self.breaks:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        self.recorded += 1
+        kept = []
+
+        def replay():
+            self.replayed += 1
+            now = run()
+            if not kept:
+                kept.append(now)
+            old, new = [], []
+            tree_map_only(torch.Tensor, old.append, kept[0])
+            tree_map_only(torch.Tensor, new.append, now)
+            for a, b in zip(old, new, strict=True):
+                a.copy_(b)
+            return kept[0]
+
+        return replay
+
+
+def accumulator():
+    total = torch.zeros(2)
+
+    def run(x):
+        total.add_(x)
+        return {"total": total * 1.0, "calls": [x.sum()]}
+
+    return run
+
+
+def test_a_recorded_function_is_run_once_for_each_call_on_the_latest_input():
+    recorder = Pretend()
+    recorded = Recorded(accumulator(), recorder, pytest.fail)
+    plain = accumulator()
+    inputs = [torch.randn(2) for _ in range(WARM_UP + 4)]
+    found = [recorded(x) for x in inputs]
+    expected = [plain(x) for x in inputs]
+    torch.testing.assert_close(found, expected)  # also of those that later replays wrote over
+    assert (recorder.recorded, recorder.replayed) == (1, 4)
+
+
+def test_what_cannot_be_recorded_is_called():
+    reasons = []
+    recorded = Recorded(accumulator(), Pretend(breaks=True), reasons.append)
+    plain = accumulator()
+    for x in [torch.randn(2) for _ in range(WARM_UP + 3)]:
+        torch.testing.assert_close(recorded(x), plain(x))
+    assert reasons == ["RuntimeError: operation not permitted"]
+
+
+def run(pairs, sequence, recorder, **settings):
+    """Tensors after stepping; the guide is held at first, so that two updates are recorded."""
+    step = step_of(*pairs, compile="graph", **settings)
+    step.recorder = recorder
+    places, count = None, len(sequence)
+    losses = []
+    for i, (x, y) in enumerate(sequence):
+        losses.append(step(x, y, progress=i / count, hold=0.45))
+        now = [f.grad.data_ptr() for f in step.flats.values()]
+        now += [t.data_ptr() for t in (*step._views, *step._state)]
+        assert places in (None, now)  # a CUDA graph would read what was there before
+        places = now
+    seen = step.seen["y"].clone()
+    how = step.describe()
+    step.release()
+    found = {"losses": torch.stack(losses), "seen": seen}
+    for k, pair in enumerate(pairs):
+        found |= {f"{k}.{name}": t for name, t in tensors(*pair).items()}
+    return found, how
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_recorded_steps_are_the_same_steps(count, optimizer):
+    def pairs():
+        return [build("norm", seed) for seed in range(count)]
+
+    sequences = [batches(seed, count=16) for seed in range(count)]
+    sequence = sequences[0] if count == 1 else stacked(*sequences)
+    settings = {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 0.3, "kl_warmup": 0.5}
+    recorder = Pretend()
+    found, how = run(pairs(), sequence, recorder, **settings)
+    expected, plain = run(pairs(), sequence, None, **settings)
+    # Rates are single-precision tensors in a recording.
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert recorder.recorded == 3  # the evaluation, and the update with and without the guide
+    assert how["cuda_graphs"]
+    assert not plain["cuda_graphs"]
+
+
+def test_a_step_that_cannot_be_recorded_says_so_once_and_goes_on():
+    sequence = batches(count=10)
+    with pytest.warns(CompileFallback, match="operation not permitted.*one by one") as warned:
+        found, how = run([build("norm")], sequence, Pretend(breaks=True))
+    assert len(warned) == 1
+    assert not how["cuda_graphs"]
+    expected, _ = run([build("norm")], sequence, None)
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_optimiser_saved_from_a_recorded_step_is_taken_up_without_one_and_back():
+    """As when a run is resumed on another kind of machine."""
+    sequence = batches(count=12)
+    whole = build("norm")
+    reference = step_of(whole, compile="graph", optimizer="adamw")
+    for x, y in sequence:
+        reference(x, y)
+    pair, saved = build("norm"), None
+    for part, recorder in enumerate([Pretend(), None, Pretend()]):
+        step = step_of(pair, compile="graph", optimizer="adamw")
+        step.recorder = recorder
+        step.prepare(*sequence[0])
+        if saved is not None:
+            step.load_optimizer(copy.deepcopy(saved))
+        for x, y in sequence[4 * part : 4 * part + 4]:
+            step(x, y)
+        saved = step.optimizer.state_dict()
+        step.release()
+    reference.release()
+    assert_close(tensors(*pair), tensors(*whole), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("update", ["gradient", "closed"])
+def test_a_whole_fit_may_be_recorded(update, monkeypatch):
+    """Batches of two sizes, evaluations and weights put back: nothing moves in memory."""
+    rows = blobs()
+    rows = dataclasses.replace(
+        rows, **{name: getattr(rows, name).double() for name in ("x_train", "x_val", "x_test")}
+    )
+
+    def fits():
+        return inference.fit_repeats(
+            lambda seed: (*build("norm", seed, update, rows), rows),
+            (0, 1),
+            together=True,
+            epochs=6,
+            batch_size=20,
+            kl_warmup=0.2 if update == "gradient" else 0.0,
+            progress=False,
+        ).fits
+
+    monkeypatch.setattr("pyroccam.inference.trainer.TRACE_FROM", 1)
+    expected = fits()
+    recorder = Pretend()
+    init = TrainingStep.__init__
+
+    def with_recorder(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.recorder = recorder
+
+    monkeypatch.setattr(TrainingStep, "__init__", with_recorder)
+    found = fits()
+    assert recorder.replayed > 10
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.engine["cuda_graphs"]
+        assert not theirs.engine["cuda_graphs"]
+        assert_close(
+            tensors(ours.model, ours.guide), tensors(theirs.model, theirs.guide), 1e-4, 1e-5
+        )
+
+
+@cuda
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_cuda_graphs_take_the_same_steps(count, optimizer):
+    device = torch.device("cuda")
+
+    def pairs():
+        return [tuple(m.to(device) for m in build("norm", seed)) for seed in range(count)]
+
+    sequences = [batches(seed, count=16) for seed in range(count)]
+    sequence = sequences[0] if count == 1 else stacked(*sequences)
+    sequence = [(x.to(device), y.to(device)) for x, y in sequence]
+    settings = {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 0.3, "kl_warmup": 0.5}
+    found, how = run(pairs(), sequence, CudaRecorder(device), **settings)
+    expected, _ = run(pairs(), sequence, None, **settings)
+    assert how["cuda_graphs"]
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@cuda
+def test_replayed_noise_is_fresh_and_a_function_of_the_generator():
+    device = torch.device("cuda")
+    recorded = Recorded(
+        lambda x: x + torch.randn(4, device=device), CudaRecorder(device), pytest.fail
+    )
+    x = torch.zeros(4, device=device)
+    for _ in range(WARM_UP + 1):
+        recorded(x)
+    torch.cuda.manual_seed(3)
+    first = [recorded(x) for _ in range(3)]
+    torch.cuda.manual_seed(3)
+    again = [recorded(x) for _ in range(3)]
+    torch.testing.assert_close(first, again)
+    assert not torch.equal(first[0], first[1])
+
+
+def test_a_step_asks_for_cuda_graphs_only_where_there_is_cuda():
+    assert step_of(build("norm"), compile="graph").recorder is None
+    if torch.cuda.is_available():
+        pair = tuple(m.cuda() for m in build("norm"))
+        assert isinstance(step_of(pair, compile="graph").recorder, CudaRecorder)
+        assert step_of(pair).recorder is None

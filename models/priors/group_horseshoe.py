@@ -1,0 +1,128 @@
+"""Group horseshoe: half-Cauchy scales of layers and groups, each a product of two factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
+
+from .weights import Latent, LayerPrior, LayerShape, WeightPrior, positive
+
+__all__ = ["GroupHorseshoe"]
+
+
+@dataclass(frozen=True)
+class GroupHorseshoe(WeightPrior):
+    r"""``w = s z w̃`` with ``s ~ C⁺(0, τ0)`` for the layer and ``z ~ C⁺(0, 1)`` for each group.
+
+    A half-Cauchy variable is the root of a Gamma(½) times an InverseGamma(½) one, and of these
+    factors the KL of a log-normal posterior is known in closed form:
+
+    ============  =============================  ============  =====
+    latent        prior                          event shape   power
+    ============  =============================  ============  =====
+    ``weight``    N(0, 1)                        the weight's
+    ``bias``      N(0, 1)                        the bias's
+    ``global.a``  Gamma(½, scale τ0²)            ``()``        ½
+    ``global.b``  InverseGamma(½, 1)             ``()``        ½
+    ``scale.a``   Gamma(½, scale 1)              ``(groups,)`` ½
+    ``scale.b``   InverseGamma(½, 1)             ``(groups,)`` ½
+    ============  =============================  ============  =====
+
+    The second argument of Gamma is a *scale*; Pyro's takes the rate 1/τ0². Some public code uses
+    ``log τ0`` and ``exp(...) / τ0`` in the KL, which is right at τ0 = 1 only.
+
+    A guide begins with a product of the scales of about 1, so the network is as it was. Where
+    that asks for a deviation from the prior, the heavy-tailed factor takes it: ``global.a`` and
+    ``scale.a`` lie at the minimum of their KL (log θ - 1 - log 2), the b factors at minus that,
+    which costs ½ nat per unit of the logarithm; an ``a`` as high would cost exponentially much
+    (1e10 nats for τ0 = 1e-5). Standard deviations begin at 0.1, not at the √2 of the minimum: four
+    factors of √2 are scales with a log-sd of √2, noise in which nothing is learnt at first. With
+    0.1 the scales have 10 % of noise, for 2.3 nats per factor.
+
+    Arguments:
+        tau0: scale of the layers' scales, between 1e-15 and 1e15 (1/τ0² must fit float32).
+
+    Raises:
+        ValueError: for other τ0.
+
+    References:
+        Louizos, Ullrich, Welling 2017, arXiv:1705.08665; Carvalho, Polson, Scott 2010, The
+        horseshoe estimator for sparse signals, Biometrika 97.
+    """
+
+    tau0: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_tau0("GroupHorseshoe", self.tau0)
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        return _GroupHorseshoeLayer(layer, self.tau0)
+
+
+class _GroupHorseshoeLayer(LayerPrior):
+    concentration: Tensor
+    rate: Tensor
+
+    def __init__(self, layer: LayerShape, tau0: float) -> None:
+        super().__init__(layer)
+        self.groups = torch.Size([layer.groups])
+        self.global_start = 2.0 * math.log(tau0) - 1.0 - math.log(2.0)
+        self.number("concentration", 0.5)
+        self.number("rate", tau0**-2)
+
+    def latents(self) -> Mapping[str, Latent]:
+        half, one, groups, none = self.concentration, self.one, self.groups, torch.Size()
+        a, b = self.global_start, 1.0 + math.log(2.0)
+        return {
+            "weight": self.standard(self.layer.weight),
+            "global.a": Latent(_gamma(none, half, self.rate), 0.5, (a, 0.1), unbounded=True),
+            "global.b": Latent(_inverse_gamma(none, half, one), 0.5, (-a, 0.1)),
+            "scale.a": Latent(_gamma(groups, half, one), 0.5, (-b, 0.1), unbounded=True),
+            "scale.b": Latent(_inverse_gamma(groups, half, one), 0.5, (b, 0.1)),
+            **self.standard_bias(),
+        }
+
+
+def check_tau0(what: str, tau0: float) -> None:
+    """The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
+    positive(f"{what}(tau0)", tau0)
+    if not 1e-15 <= tau0 <= 1e15:
+        raise ValueError(f"{what}(tau0) must lie between 1e-15 and 1e15, got {tau0}.")
+
+
+def _gamma(shape: torch.Size, concentration: Tensor, rate: Tensor) -> Any:
+    base = dist.Gamma(concentration.expand(shape), rate.expand(shape), validate_args=False)
+    return base.to_event(len(shape))
+
+
+def _inverse_gamma(shape: torch.Size, concentration: Tensor, rate: Tensor) -> Any:
+    base = dist.InverseGamma(concentration.expand(shape), rate.expand(shape), validate_args=False)
+    return base.to_event(len(shape))
+
+
+def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:
+    r"""What both KLs share: :math:`\log Γ(a) - \log scale - ½ (1 + \log 2π)`."""
+    constant = 0.5 * (1.0 + math.log(2.0 * math.pi))
+    return torch.lgamma(p.concentration) - q.scale.log() - constant
+
+
+@register_kl(LogNormal, Gamma)
+def _kl_log_normal_gamma(q: LogNormal, p: Gamma) -> Tensor:
+    """In nats, of the batch shape. With y = loc + log rate everything is of the size of one,
+    however small the scale 1 / rate is."""
+    y = q.loc + p.rate.log()
+    return (y + 0.5 * q.scale.square()).exp() - p.concentration * y + _rest(q, p)
+
+
+@register_kl(LogNormal, InverseGamma)
+def _kl_log_normal_inverse_gamma(q: LogNormal, p: InverseGamma) -> Tensor:
+    """In nats, of the batch shape: that of the reciprocal to a Gamma of the same parameters."""
+    y = p.rate.log() - q.loc
+    return (y + 0.5 * q.scale.square()).exp() - p.concentration * y + _rest(q, p)

@@ -1,0 +1,51 @@
+"""Group normal-Jeffreys: a log-uniform scale for each group of weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .log_uniform import KL, KLS, log_uniform
+from .weights import Latent, LayerPrior, LayerShape, WeightPrior, one_of
+
+__all__ = ["GroupNormalJeffreys"]
+
+
+@dataclass(frozen=True)
+class GroupNormalJeffreys(WeightPrior):
+    r"""``w = z w̃``, ``w̃ ~ N(0, 1)``, ``p(z) ∝ 1 / |z|`` for each group.
+
+    Latents ``weight`` (w̃), ``scale`` (z, ``(groups,)``, real) and ``bias`` ~ N(0, 1). A guide
+    begins at z of mean 1, all its standard deviations at e^-4.5, as in the authors' example.
+
+    Arguments:
+        kl: of the scales: ``"exact"``; ``"molchanov"``, which the authors use; ``"refit"``.
+
+    References:
+        Louizos, Ullrich, Welling 2017, Bayesian compression for deep learning, arXiv:1705.08665.
+    """
+
+    kl: KL = "exact"
+
+    def __post_init__(self) -> None:
+        one_of("GroupNormalJeffreys(kl)", self.kl, tuple(KLS))
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        return _GroupNormalJeffreysLayer(layer, self.kl)
+
+
+class _GroupNormalJeffreysLayer(LayerPrior):
+    def __init__(self, layer: LayerShape, kl: KL) -> None:
+        super().__init__(layer)
+        self.groups, self.kl = torch.Size([layer.groups]), kl
+
+    def latents(self) -> Mapping[str, Latent]:
+        start = math.exp(-4.5)
+        return {
+            "weight": self.standard(self.layer.weight, start),
+            "scale": Latent(log_uniform(self.groups, self.kl), start=(1.0, start), unbounded=True),
+            **self.standard_bias(start),
+        }

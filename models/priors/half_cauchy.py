@@ -1,0 +1,101 @@
+"""Half-Cauchy scales as they are, not split into factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import HalfCauchy, LogNormal, register_kl
+
+from .group_horseshoe import check_tau0
+from .weights import Latent, LayerPrior, LayerShape, WeightPrior
+
+__all__ = ["GroupHalfCauchy"]
+
+_NODES, _REACH = 33, 5.5  # of the trapezoidal rule over a standard normal
+_WIDTH = math.pi / math.sqrt(12.0)
+
+
+@dataclass(frozen=True)
+class GroupHalfCauchy(WeightPrior):
+    r"""``w = s z w̃`` with ``s ~ C⁺(0, τ0)`` for the layer and ``z ~ C⁺(0, 1)`` for each group.
+
+    The same prior as :class:`GroupHorseshoe` with one latent for each scale, ``global`` ``()`` and
+    ``scale`` ``(groups,)``, in place of two; ``weight`` and ``bias`` are N(0, 1). A log-normal
+    posterior of a scale then pays less, by what the split posterior of two factors loses, and the
+    KL is by quadrature. A guide begins with scales of 1, with 10 % of noise.
+
+    Arguments:
+        tau0: scale of the layers' scales, between 1e-15 and 1e15.
+
+    Raises:
+        ValueError: for other τ0.
+
+    References:
+        Carvalho, Polson, Scott 2010, The horseshoe estimator for sparse signals, Biometrika 97.
+    """
+
+    tau0: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_tau0("GroupHalfCauchy", self.tau0)
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        return _GroupHalfCauchyLayer(layer, self.tau0)
+
+
+class _GroupHalfCauchyLayer(LayerPrior):
+    tau0: Tensor
+
+    def __init__(self, layer: LayerShape, tau0: float) -> None:
+        super().__init__(layer)
+        self.groups = torch.Size([layer.groups])
+        self.number("tau0", tau0)
+
+    def latents(self) -> Mapping[str, Latent]:
+        return {
+            "weight": self.standard(self.layer.weight),
+            "global": Latent(_half_cauchy(torch.Size(), self.tau0), start=(0.0, 0.1)),
+            "scale": Latent(_half_cauchy(self.groups, self.one), start=(0.0, 0.1)),
+            **self.standard_bias(),
+        }
+
+
+def _half_cauchy(shape: torch.Size, scale: Tensor) -> Any:
+    return dist.HalfCauchy(scale.expand(shape), validate_args=False).to_event(len(shape))
+
+
+@register_kl(LogNormal, HalfCauchy)
+def _kl_log_normal_half_cauchy(q: LogNormal, p: HalfCauchy) -> Tensor:
+    r"""In nats, of the batch shape. Needs the mean of ``softplus(2 y)`` for y = log z - log τ.
+
+    The trapezoidal rule converges geometrically over a normal density, faster than Gauss-Hermite
+    for a function with poles this near. What it sums is only the difference to the smoothed ramp
+    ``2 E[max(0, y + h η)]``, whose mean is known, with the h = π/√12 for which the difference
+    integrates to zero: it is small, and broad posteriors see nothing of it. The error is below
+    3e-9 nats for standard deviations (of log z) up to 1.5, 3e-7 at 2, 3e-5 at 3, 1e-3 at 5.
+    """
+    y = q.loc - p.scale.log()
+    nodes = torch.arange(_NODES, dtype=y.dtype, device=y.device)
+    nodes = (nodes - (_NODES - 1) / 2) * (2 * _REACH / (_NODES - 1))
+    weights = torch.softmax(-0.5 * nodes.square(), 0)
+    at = y.unsqueeze(-1) + q.scale.unsqueeze(-1) * nodes
+    difference = torch.nn.functional.softplus(2.0 * at) - _ramp(at, torch.full_like(at, _WIDTH))
+    mean = (difference * weights).sum(-1) + _ramp(y, (q.scale.square() + _WIDTH**2).sqrt())
+    # log q has mean -log z - log scale - ½ log 2πe; log p is log(2 / (π τ)) - softplus(2 y).
+    return mean - y - q.scale.log() - (0.5 * math.log(2.0 * math.pi * math.e) - _LOG_HALF_PI)
+
+
+_LOG_HALF_PI = math.log(math.pi / 2.0)
+
+
+def _ramp(y: Tensor, width: Tensor) -> Tensor:
+    """``2 E[max(0, y + width η)]`` for a standard normal η."""
+    t = y / width
+    density = torch.exp(-0.5 * t.square()) * (1.0 / math.sqrt(2.0 * math.pi))
+    return 2.0 * (y * torch.special.ndtr(t) + width * density)

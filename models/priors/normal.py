@@ -1,0 +1,103 @@
+"""Normal priors, fixed or with parameters that each layer learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .weights import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
+
+__all__ = ["Normal", "normal_optimum"]
+
+
+@dataclass(frozen=True)
+class Normal(WeightPrior):
+    """``N(loc, scale²)`` for every weight and bias.
+
+    Arguments:
+        scale: standard deviation; ``"fan_in"`` for 1/√fan_in of each layer.
+        loc: mean of the weights; the biases have mean 0 in a fixed prior.
+        learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
+            that begin at the values given and are learnt with the guide (empirical Bayes);
+            ``None`` for a fixed prior. :func:`normal_optimum` is what learning tends to.
+
+    Raises:
+        ValueError: for a scale that is not positive, a loc that is not finite, another ``learn``.
+
+    References:
+        Graves 2011, Practical variational inference for neural networks, shares a learnt prior;
+        its published optimum leaves out the posterior variances, see :func:`normal_optimum`.
+
+    Example:
+        >>> from pyroccam.models import priors
+        >>> priors.Normal(scale=0.1)
+        Normal(scale=0.1, loc=0.0, learn=None)
+    """
+
+    scale: float | Literal["fan_in"] = 1.0
+    loc: float = 0.0
+    learn: Literal["layer"] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, str):
+            one_of("Normal(scale), if it is not a number,", self.scale, ("fan_in",))
+        else:
+            positive("Normal(scale)", self.scale)
+        if not math.isfinite(self.loc):
+            raise ValueError(f"Normal(loc) must be finite, got {self.loc}.")
+        one_of("Normal(learn)", self.learn, (None, "layer"))
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        scale = layer.fan_in**-0.5 if isinstance(self.scale, str) else self.scale
+        if self.learn:
+            return _LearntNormalLayer(layer, self.loc, scale)
+        return _NormalLayer(layer, self.loc, scale)
+
+
+class _NormalLayer(LayerPrior):
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, layer: LayerShape, loc: float, scale: float) -> None:
+        super().__init__(layer)
+        self.number("loc", loc)
+        self.number("scale", scale)
+
+    def latents(self) -> Mapping[str, Latent]:
+        found = {"weight": Latent(normal(self.layer.weight, self.loc, self.scale))}
+        if self.layer.bias is not None:
+            found["bias"] = Latent(normal(self.layer.bias, self.zero, self.scale))
+        return found
+
+
+class _LearntNormalLayer(LayerPrior):
+    def __init__(self, layer: LayerShape, loc: float, scale: float) -> None:
+        super().__init__(layer)
+        self.loc = nn.Parameter(torch.tensor(float(loc)))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+
+    def latents(self) -> Mapping[str, Latent]:
+        scale = self.log_scale.exp()
+        found = {"weight": Latent(normal(self.layer.weight, self.loc, scale))}
+        if self.layer.bias is not None:
+            found["bias"] = Latent(normal(self.layer.bias, self.loc, scale))
+        return found
+
+
+def normal_optimum(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The loc and scale, each ``()``, of the normal prior nearest to normal posteriors.
+
+    .. math:: \hat μ = mean(μ_i), \qquad \hat σ² = mean(σ_i² + (μ_i - \hat μ)²)
+
+    minimise the sum of the KLs. The published form (Graves 2011) has no σ_i² and is too narrow.
+
+    Arguments:
+        loc, scale: means and standard deviations of the posteriors, of any one shape.
+    """
+    mean = loc.mean()
+    return mean, (scale.square() + (loc - mean).square()).mean().sqrt()

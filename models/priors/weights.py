@@ -1,0 +1,151 @@
+"""What every prior over weights has in common: the random tensors of one layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What a prior needs to know of a layer.
+
+    Attributes:
+        name: in the network; its sites are ``name.weight``, ``name.scale`` and so on.
+        weight: shape as torch holds it: ``(out, in, *kernel)``, transposed convolutions
+            ``(in, out, *kernel)``.
+        bias: shape, or ``None``.
+        group_dim: the dim of ``weight`` along which groups run: input units of a linear layer,
+            output channels of a convolution. ``None`` where there are no groups.
+        output_groups: the groups are output channels, and a scale covers the bias too.
+        fan_in: weights that one output depends on.
+    """
+
+    name: str
+    weight: torch.Size
+    bias: torch.Size | None
+    group_dim: int | None
+    output_groups: bool
+    fan_in: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups.
+
+        Raises:
+            ValueError: for a layer without groups.
+        """
+        if self.group_dim is None:
+            raise ValueError(
+                f"Layer {self.name!r} with weights of shape {tuple(self.weight)} has no groups "
+                "(it is a grouped convolution), which this prior needs: leave it out by layers=, "
+                "or take a prior without groups, such as priors.LogUniform()."
+            )
+        return self.weight[self.group_dim]
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A random tensor of a layer.
+
+    The weights of a layer are the product of its ``weight`` and of all its other latents but the
+    ``bias``, each to its ``power``.
+
+    Attributes:
+        prior: its distribution, batch shape ``()``. Event shape: that of the weight or of the bias;
+            of a multiplier ``(groups,)``, ``()`` for one that the whole layer shares, or that of
+            the weight.
+        power: of a multiplier.
+        start: location and scale with which a guide begins, of the latent itself if it is real, of
+            its logarithm if it is positive, of its logit in the unit interval. A location of
+            ``None`` is for weights and biases: they begin where the network's are.
+        unbounded: the density is infinite somewhere, so that its mode is no estimate.
+    """
+
+    prior: Any
+    power: float = 1.0
+    start: tuple[float | None, float] = (None, 1e-2)
+    unbounded: bool = False
+
+
+class LayerPrior(nn.Module):
+    """The prior of one layer. What it learns is a parameter, what it is given a buffer.
+
+    Buffers are not persistent: a prior is made of its arguments, not of a saved state.
+    """
+
+    zero: Tensor
+    one: Tensor
+
+    def __init__(self, layer: LayerShape) -> None:
+        super().__init__()
+        self.layer = layer
+        self.number("zero", 0.0)
+        self.number("one", 1.0)
+
+    def number(self, name: str, value: float) -> None:
+        """Keep a number as the buffer ``name``, shape ``()``, so that it moves with the module."""
+        self.register_buffer(name, torch.tensor(float(value)), persistent=False)
+
+    def standard(self, shape: torch.Size, start: float = 1e-2) -> Latent:
+        """Standard normals of event shape ``shape`` that begin where the network's values are."""
+        return Latent(normal(shape, self.zero, self.one), start=(None, start))
+
+    def standard_bias(self, start: float = 1e-2) -> dict[str, Latent]:
+        """The ``bias`` of a layer that has one, standard normal."""
+        return {} if self.layer.bias is None else {"bias": self.standard(self.layer.bias, start)}
+
+    def latents(self) -> Mapping[str, Latent]:
+        """By their names below the layer's; ``weight`` and, for a layer that has one, ``bias``."""
+        raise NotImplementedError
+
+    def forward(self) -> Mapping[str, Latent]:
+        return self.latents()
+
+
+class WeightPrior:
+    """A prior over the weights of any network: makes the prior of each layer."""
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        """Of one layer.
+
+        Raises:
+            ValueError: where the prior does not go with the layer.
+        """
+        raise NotImplementedError
+
+
+def normal(shape: torch.Size, loc: Tensor, scale: Tensor) -> Any:
+    """Independent normals of event shape ``shape``. Made in every step, so not validated again."""
+    base = dist.Normal(loc.expand(shape), scale.expand(shape), validate_args=False)
+    return base.to_event(len(shape))
+
+
+def positive(name: str, value: float) -> None:
+    """Check a hyperparameter.
+
+    Raises:
+        ValueError: if it is not a positive finite number; TypeError: if it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    if not (value > 0.0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value}.")
+
+
+def one_of(name: str, value: object, known: tuple[object, ...]) -> None:
+    """Check a choice.
+
+    Raises:
+        ValueError: naming what can be chosen.
+    """
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")

@@ -11,7 +11,6 @@ from typing import Any
 from .. import data as datasets
 from ..data import Dataset
 from ..inference.settings import Settings, unknown_name
-from ..models import networks
 from .methods import find
 
 __all__ = ["RunConfig", "parse_settings"]
@@ -24,6 +23,7 @@ _NETWORK: dict[str, dict[str, Any]] = {
     "conv": {"width": 16, "inner": 8, "max_depth": 10, "pool": 4},
     "resnet": {"variant": "resnet18"},
 }
+_DEFAULT = {"stack": ("mlp", "conv"), "net": ("perceptron", "lenet-300-100")}
 _FIT: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
     "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
@@ -58,7 +58,7 @@ class RunConfig:
         Arguments:
             method: a name in the table of methods.
             data: a name in ``data.available()`` or a file.
-            network: ``mlp``, ``conv`` or ``resnet``; by the shape of the data if left out.
+            network: one that the method takes; by the shape of the data if left out.
             data_root: folder of the data files.
             seed: of data, weights and training.
             sets: network, method and fit settings; ``data.<name>`` goes to the data set.
@@ -72,17 +72,19 @@ class RunConfig:
         if data_root is not None:
             data_options["data_root"] = data_root
         dataset = datasets.load(data, seed=seed, **data_options)
+        shape = dataset.input_shape
         if network is None:
-            shape = dataset.input_shape
-            network = "conv" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
-        if network not in networks.NETWORKS:
-            raise ValueError(unknown_name("network", network, networks.NETWORKS))
-        builder = inspect.signature(networks.NETWORKS[network]).parameters
+            image = len(shape) == 3 and min(shape[1:]) >= 16
+            network = _DEFAULT[row.over][image]
+        if network not in row.networks:
+            raise ValueError(unknown_name(f"network of {method}", network, row.networks))
+        builder = inspect.signature(row.networks[network]).parameters
         accepts = [n for n, p in builder.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
-        network_options = dict(_TOY if toy else _NETWORK[network])
+        stack = row.over == "stack"
+        network_options = dict(_TOY if toy else _NETWORK[network]) if stack else {}
         options = dict(row.options)
-        settings = {**_FIT[network], **row.settings}
+        settings = {**(_FIT[network] if stack else {}), **row.settings}
         if row.full_batch:
             settings["batch_size"] = dataset.N
         for name, value in sets.items():

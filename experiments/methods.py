@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from .. import guides, models
 from ..data import Dataset
 from ..inference.settings import unknown_name
+from ..models import networks
+from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
 
 __all__ = ["METHODS", "Method", "find"]
@@ -30,6 +32,7 @@ class Method:
         title: in one line.
         reference: where it comes from.
         build: from a network, the data and the options to a (model, guide) pair.
+        over: what kind of network it takes: a ``stack`` that can stop at any depth, or any ``net``.
         options: what ``--set`` takes beside the network's and the fit's settings, with defaults.
         settings: fit settings that differ from the network's.
         full_batch: it cannot take minibatches.
@@ -38,10 +41,16 @@ class Method:
     name: str
     title: str
     reference: str
-    build: Callable[[DepthStack, Dataset, dict[str, Any]], Pair]
+    build: Callable[[Any, Dataset, dict[str, Any]], Pair]
+    over: Literal["stack", "net"] = "stack"
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     full_batch: bool = False
+
+    @property
+    def networks(self) -> dict[str, Callable[..., nn.Module]]:
+        """Ready networks that it takes, by name."""
+        return dict(networks.NETWORKS) if self.over == "stack" else PLAIN
 
 
 def _learnt_depth(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> models.LearntDepth:
@@ -69,8 +78,25 @@ def _fixed(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
     return model, guides.Deterministic(model)
 
 
+def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
+    prior = models.priors.parse_weights(str(options["prior"]))
+    model = models.BayesianNetwork(net, data, prior=prior)
+    return model, guides.parse(str(options["guide"]), model, scales=options["scales"])
+
+
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"
 _PRIOR = {"prior": "geometric:0.85", "threshold": 0.95}
+_COMPRESSION = "Louizos, Ullrich, Welling 2017, arXiv:1705.08665"
+_WEIGHTS = {
+    "optimizer": "adam", "lr": 2e-3, "schedule": "linear", "weight_decay": 0.0, "kl_warmup": 0.1,
+    "batch_size": 256, "epochs": 60,
+}  # fmt: skip
+
+
+def _row(name: str, title: str, reference: str, prior: str, guide: str = "mean-field") -> Method:
+    """A prior and a guide over the weights of any network."""
+    options = {"prior": prior, "guide": guide, "scales": "example"}
+    return Method(name, title, reference, _bayes, "net", options, dict(_WEIGHTS))
 
 METHODS: dict[str, Method] = {
     row.name: row
@@ -80,21 +106,21 @@ METHODS: dict[str, Method] = {
             "learnt depth, q(d) in closed form",
             f"{_LDN}; Neal and Hinton 1998 for the update",
             _ldn,
-            {**_PRIOR, "hold": 0.5, "rate": None},
+            options={**_PRIOR, "hold": 0.5, "rate": None},
         ),
         Method(
             "ldn-gradient",
             "learnt depth, q(d) by gradient",
             _LDN,
             _ldn_gradient,
-            {**_PRIOR, "hold": 0.5},
+            options={**_PRIOR, "hold": 0.5},
         ),
         Method(
             "ldn-marginal",
             "learnt depth by maximum marginal likelihood, full batch (for comparison)",
             "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2006.08437",
             _marginal,
-            dict(_PRIOR),
+            options=dict(_PRIOR),
             full_batch=True,
         ),
         Method(
@@ -102,7 +128,21 @@ METHODS: dict[str, Method] = {
             "the same network at one fixed depth (--set depth=...; the deepest by default)",
             _LDN,
             _fixed,
-            {"depth": None},
+            options={"depth": None},
+        ),
+        _row("gnj", "Bayesian compression, log-uniform scales of groups", _COMPRESSION, "gnj"),
+        _row("ghs", "Bayesian compression, half-Cauchy scales of groups", _COMPRESSION, "ghs:1e-5"),
+        _row(
+            "sparse-vd",
+            "sparse variational dropout: a dropout rate for each weight",
+            "Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369",
+            "log-uniform",
+        ),
+        _row(
+            "bayes",
+            "any prior and guide over the weights (--set prior=... --set guide=...)",
+            "Graves 2011; Blundell et al. 2015, arXiv:1505.05424",
+            "normal:1",
         ),
     )
 }

@@ -49,7 +49,8 @@ def draw(result: Fit, ddn: Fit | None, folder: Path) -> list[Path]:
 
 def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:
     x, y = result.data.split("test")
-    contenders = {"all depths": result.predict(x)}
+    whole = "all depths" if result.structure is not None else "posterior"
+    contenders = {whole: result.predict(x)}
     if result.structure is not None:
         net = prune(result)
         contenders[f"pruned, depth {net.depth}"] = mixture_log_probs(

@@ -16,7 +16,8 @@ from ..data import Dataset
 from ..inference.fit import Fit, fit, fit_repeats, pick_device
 from ..inference.metrics import poster_ece
 from ..inference.predict import (
-    depth_weights,
+    component_weights,
+    evaluate_outputs,
     evaluate_pruned,
     mixture_log_probs,
     nll_by_depth,
@@ -25,13 +26,12 @@ from ..inference.predict import (
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
 from ..inference.run_directory import versions, write_json
 from ..inference.settings import Settings
-from ..models import LearntDepth, PrunedNetwork, networks
-from ..models.stack import DepthStack
+from ..models import LearntDepth, PrunedNetwork
 from .config import RunConfig
 from .methods import find
 from .pictures import draw
 
-__all__ = ["Outcome", "build_stack", "load_fit", "run", "run_repeats"]
+__all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
 
 
 @dataclass
@@ -42,9 +42,9 @@ class Outcome:
     metrics: dict[str, Any]
 
 
-def build_stack(config: RunConfig, data: Dataset) -> DepthStack:
+def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     """The network of a run, with initial weights that depend on the seed alone."""
-    builder = networks.NETWORKS[config.network]
+    builder = find(config.method).networks[config.network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.settings["seed"])
         return builder(data.input_shape, data.outputs, **config.network_options)
@@ -179,7 +179,7 @@ def _fit(jobs: Sequence[_Job], depth: int | None, out: Path | None, **arguments:
         job = by_seed[seed]
         method = "ddn" if depth is not None else config.method
         options = {"depth": depth} if depth is not None else job.config.options
-        pair = find(method).build(build_stack(job.config, job.data), job.data, options)
+        pair = find(method).build(build_network(job.config, job.data), job.data, options)
         return *pair, job.data
 
     if len(jobs) == 1:
@@ -270,13 +270,14 @@ def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, 
     """Metrics on the test rows of a fit, or of a network cut from it, with the poster's rule."""
     data = result.data
     if net is None:
-        found, model, weights = result.evaluate("test"), result.model, result.weights
+        outputs, weights = result.outputs(data.x_test), result.weights
+        likelihood = result.model.likelihood
+        found = evaluate_outputs(outputs, weights, likelihood, data.y_test, data.y_std)
     else:
+        outputs, weights = outputs_by_depth(net, data.x_test), net.log_weights.exp()
         found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
-        model, weights = net, net.log_weights.exp()
     if data.task == "classification":
-        log_probs = mixture_log_probs(outputs_by_depth(model, data.x_test), weights)
-        found["poster_ece"] = poster_ece(log_probs, data.y_test)
+        found["poster_ece"] = poster_ece(mixture_log_probs(outputs, weights), data.y_test)
     return found
 
 
@@ -295,7 +296,7 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
         )
     where = pick_device(device)
     data = config.load_data().to(where)
-    model, guide = find(config.method).build(build_stack(config, data), data, config.options)
+    model, guide = find(config.method).build(build_network(config, data), data, config.options)
     tensors = load_file(path)
     for prefix, module in (("model.", model), ("guide.", guide)):
         part = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
@@ -305,7 +306,7 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
 
 
 def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, folder: Path) -> Fit:
-    weights = depth_weights(model, guide, data)
+    weights = component_weights(model, guide, data)
     structure = None
     if isinstance(model, LearntDepth):
         exact = inference.exact_depth_posterior(model, data)

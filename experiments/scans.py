@@ -33,7 +33,7 @@ from ..inference.run_directory import versions, write_history, write_json
 from ..inference.settings import Settings, unknown_name
 from .config import RunConfig, parse_settings
 from .methods import find
-from .run import build_stack
+from .run import build_network
 
 TEST_ROWS = 1800
 
@@ -152,7 +152,7 @@ class Point:
         def build(seed: int) -> tuple[Any, torch.nn.Module, Dataset]:
             config = self.config.with_seed(seed)
             data = config.load_data()
-            stack = build_stack(config, data)
+            stack = build_network(config, data)
             return *find(config.method).build(stack, data, config.options), data
 
         settings = {k: v for k, v in self.config.settings.items() if k != "seed"}

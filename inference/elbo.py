@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -272,7 +272,10 @@ class Bound(ELBOModule):
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, in its parts."""
         model: Any = config_enumerate(self.model) if self.enumerate_model else self.model
-        with local_parameters():
+        # Local reparameterisation, for one: an effect around guide and model.
+        handler = getattr(self.guide, "handler", None)
+        installed = handler is None or handler in pyro.poutine.runtime._PYRO_STACK
+        with local_parameters(), nullcontext() if installed else handler:
             return self.elbo.terms(model, self.guide, *args)
 
     def forward(self, *args: Tensor) -> Tensor:

@@ -201,6 +201,13 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     if ordered and drawn and is_identically_zero(score) and not isinstance(_base(q), Delta):
         with suppress(NotImplementedError):
             kl = kl_divergence(q, p)
+    if kl is None and ours["infer"].get("moments"):
+        raise ValueError(
+            f"Site {ours['name']!r} is reparameterised locally and has no draw to take its "
+            f"log-ratio at, but its KL is not analytic ({family(q)} in the guide, {family(p)} in "
+            "the model), or a latent that precedes it in the model comes later in the guide. Draw "
+            "the weights (local=False), or sample in the guide in the model's order."
+        )
     if kl is None:
         theirs["log_prob"] = log_prob_of(theirs, f"what {family(q)} gives in the guide")
         log_p = scale_and_mask(theirs["log_prob"], theirs["scale"], theirs["mask"])
@@ -216,6 +223,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
             "or a Gamma. Between equal supports, a scale has become zero or infinite."
         )
     if not (_same(ours["scale"], theirs["scale"]) and _same(ours["mask"], theirs["mask"])):
+        log_q = -q.entropy() if ours["infer"].get("moments") else log_q  # there is no draw
         cost = cost + scale_and_mask(log_q, ours["scale"], ours["mask"])
         cost = cost - scale_and_mask(log_q, theirs["scale"], theirs["mask"])
     return cost

@@ -16,7 +16,7 @@ from ..guides.depth import CategoricalDepth
 from ..models.depth import LearntDepth
 from . import run_directory
 from .metrics import mean_spread
-from .predict import depth_weights, evaluate_outputs, mixture_log_probs, outputs_by_depth
+from .predict import component_weights, evaluate_outputs, mixture_log_probs, predictive_outputs
 from .progress import FitProgress
 from .replicate import Replicate
 from .settings import Settings
@@ -43,6 +43,7 @@ class Fit:
             none), in nats; regression targets standardised.
         seconds: spent in training steps and evaluations, over all sittings.
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
+        weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
         engine: how the steps ran: ``kind`` (eager, graph or compiled), ``replicates`` in a step,
             ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
     """
@@ -61,10 +62,18 @@ class Fit:
     engine: dict[str, Any] = field(default_factory=dict)
 
     def evaluate(self, split: str = "test") -> dict[str, float]:
-        """Metrics on a split, marginalised over depth: accuracy, NLL, Brier, ECE, or RMSE, NLL."""
+        """Metrics on a split, of the mixture over depths or over draws of the weights: accuracy,
+        NLL, Brier, ECE, or RMSE, NLL."""
         x, y = self.data.split(split)
-        outputs = outputs_by_depth(self.model, x)
+        outputs = self.outputs(x)
         return evaluate_outputs(outputs, self.weights, self.model.likelihood, y, self.data.y_std)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What a prediction mixes with ``weights``, ``(S, N, outputs)``: outputs at every depth, or
+        of S networks drawn from the posterior (by the seed of the fit)."""
+        return predictive_outputs(
+            self.model, self.guide, x, draws=len(self.weights), seed=self.settings.seed
+        )
 
     def predict(self, x: Tensor) -> Tensor:
         """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
@@ -72,7 +81,7 @@ class Fit:
         Arguments:
             x: inputs ``(B, *)``, standardised as the data set is.
         """
-        outputs = outputs_by_depth(self.model, x.to(self.weights.device))
+        outputs = self.outputs(x.to(self.weights.device))
         if self.model.likelihood.task == "classification":
             return mixture_log_probs(outputs, self.weights)
         return torch.einsum("s,sbt->bt", self.weights, outputs)
@@ -199,7 +208,7 @@ def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit
     """The result of a replicate, written to its folder."""
     model, guide, data, best = one.model, one.guide, one.data, one.best
     assert best is not None
-    weights = depth_weights(model, guide, data)
+    weights = component_weights(model, guide, data)
     structure = None
     if isinstance(model, LearntDepth):
         exact = exact_depth_posterior(model, data)

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..guides.depth import CategoricalDepth
+from ..guides.mean_field import NetworkGuide
+from ..models.bayesian import BayesianNetwork
 from ..models.depth import FixedDepth, LearntDepth, stacked_outputs
 from ..models.likelihoods import Likelihood, Regression
 from ..models.pruned import PrunedNetwork
 from .metrics import classification_metrics, regression_metrics
 from .modes import evaluating
+from .posterior import draw_outputs
 from .structure import exact_depth_posterior
 
 if TYPE_CHECKING:
     from ..data import Dataset
 
 __all__ = [
+    "component_weights",
     "depth_weights",
     "evaluate_outputs",
     "evaluate_pruned",
     "mixture_log_probs",
     "nll_by_depth",
     "outputs_by_depth",
+    "predictive_outputs",
 ]
+
+# Networks drawn from the posterior for a prediction.
+DRAWS = 20
 
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:
@@ -70,6 +78,27 @@ def depth_weights(
             f"{type(guide).__name__} holds no q(d): pass the data, to take the exact posterior."
         )
     return exact_depth_posterior(model, data).float()
+
+
+def component_weights(
+    model: Any, guide: nn.Module, data: Dataset | None = None, draws: int = DRAWS
+) -> Tensor:
+    """Weights ``(S,)`` of the outputs that a prediction mixes: of the depths, or of equally likely
+    draws from the posterior of a Bayesian network."""
+    if isinstance(model, BayesianNetwork):
+        device = next(guide.parameters()).device
+        return torch.full((draws,), 1.0 / draws, device=device)
+    return depth_weights(model, guide, data)
+
+
+def predictive_outputs(
+    model: Any, guide: nn.Module, x: Tensor, *, draws: int = DRAWS, seed: int = 0
+) -> Tensor:
+    """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`."""
+    if isinstance(model, BayesianNetwork):
+        assert isinstance(guide, NetworkGuide)
+        return draw_outputs(model, guide, x, draws, seed=seed)
+    return outputs_by_depth(model, x)
 
 
 def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth, Deterministic, Marginal
+from ..guides.mean_field import NetworkGuide
+from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth, stacked_outputs
 from .flat import difference
 from .modes import evaluating
+from .posterior import mean_network
 from .predict import depth_weights, streamed
 from .run_directory import fingerprint
 from .settings import Settings
@@ -76,11 +79,24 @@ class Replicate:
                 f"The model was made for {model.size} training rows, the data has {rows}: the "
                 "likelihood would be scaled wrongly. Build the model with data=<this data>."
             )
-        if isinstance(guide, CategoricalDepth | Marginal) != isinstance(model, LearntDepth):
-            use = "CategoricalDepth" if isinstance(model, LearntDepth) else "Deterministic"
-            raise TypeError(
-                f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
-                f"together: use guides.{use}(model)."
+        kinds = (
+            (CategoricalDepth | Marginal, LearntDepth, "CategoricalDepth"),
+            (NetworkGuide, BayesianNetwork, "MeanField"),
+            (Deterministic, object, "Deterministic"),
+        )
+        for kind, needs, use in kinds:
+            if isinstance(model, needs):
+                if isinstance(guide, kind):
+                    break
+                raise TypeError(
+                    f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
+                    f"together: use guides.{use}(model)."
+                )
+        if isinstance(guide, NetworkGuide) and guide.sites != list(model.sites):
+            odd = sorted({*guide.sites} ^ {*model.sites})
+            raise ValueError(
+                f"The guide was made for another network (sites such as {odd[:1]}): make it from "
+                f"this model, guides.{type(guide).__name__}(model)."
             )
         if isinstance(guide, CategoricalDepth) and len(guide.logits) != model.max_depth + 1:
             raise ValueError(
@@ -135,6 +151,8 @@ class Replicate:
 
     def _options(self) -> dict[str, Any]:
         options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
+        if isinstance(self.guide, NetworkGuide):
+            options["scales"] = self.guide.handler and self.guide.handler.scales
         return {"kind": type(self.guide).__name__, **options}
 
     @property
@@ -158,12 +176,17 @@ class Replicate:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with, beside the settings."""
         data = self.data
-        prior = getattr(self.model, "log_prior", None)
+        prior: Any = getattr(self.model, "log_prior", None)
+        if isinstance(self.model, BayesianNetwork):
+            prior = {
+                name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
+                for name, layer in self.model.layers.items()
+            }
         return {
             "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self._options(),
-            "prior": None if prior is None else prior.tolist(),
+            "prior": prior.tolist() if isinstance(prior, Tensor) else prior,
         }
 
     # -- evaluation -------------------------------------------------------------------------------
@@ -180,9 +203,8 @@ class Replicate:
         running = self._exact_step() if self.closed and selectable else None
         x, y = self.data.x_val, self.data.y_val
         if len(x):
-            weights = depth_weights(self.model, self.guide, self.data)
             with evaluating(self.model), pyro.validation_enabled(False):
-                outputs = streamed(lambda part: stacked_outputs(self.model, part), x)
+                outputs, weights = self._validation_outputs(x)
                 log_weights = weights.log().clamp_min(-1e4)
                 log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
                 row["val_nll"] = -float(log_p.double().mean())
@@ -205,6 +227,15 @@ class Replicate:
             self.stale = 0
         else:
             self.stale += 1
+
+    def _validation_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs ``(S, N, outputs)`` and their weights: of the depths, or of the one network with
+        the posterior means as weights."""
+        if isinstance(self.model, BayesianNetwork):
+            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
+            return streamed(lambda part: net(part)[None], x), torch.ones(1, device=x.device)
+        weights = depth_weights(self.model, self.guide, self.data)
+        return streamed(lambda part: stacked_outputs(self.model, part), x), weights
 
     def _exact_step(self) -> Tensor:
         """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.

@@ -12,6 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..guides.mean_field import NetworkGuide
+from ..models.priors.weights import LayerPrior
+
 __all__ = [
     "ParameterGroup",
     "Settings",
@@ -21,7 +24,7 @@ __all__ = [
     "unknown_name",
 ]
 
-Schedule = Literal["cosine", "onecycle", "constant"]
+Schedule = Literal["cosine", "linear", "onecycle", "constant"]
 OptimizerName = Literal["adamw", "adam", "sgd"]
 
 
@@ -36,10 +39,10 @@ class Settings:
         batch_size: rows in a minibatch (all of them if fewer).
         optimizer: ``adamw``, ``adam`` or ``sgd`` (momentum 0.9).
         lr: its learning rate for the weights at the start of the schedule.
-        weight_decay: for the parameters of the network; never for those of the guide or of the
-            likelihood (the noise of a regression).
+        weight_decay: for the parameters of the network; never for those of the guide, of the
+            likelihood (the noise of a regression) or of a prior.
         guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
-        schedule: ``cosine`` to zero, ``onecycle`` (a tenth of the steps up, then cosine) or
+        schedule: ``cosine`` or ``linear`` to zero, ``onecycle`` (a tenth of the steps up, then cosine) or
             ``constant``.
         kl_warmup: fraction of the steps over which the weight of the KL rises from 0 to 1.
         clip_norm: largest gradient norm, or ``None``.
@@ -79,9 +82,9 @@ class Settings:
             need(value is None or _whole(value, 1), name, "None or a whole number of at least 1")
         need(self.optimizer in ("adamw", "adam", "sgd"), "optimizer", "'adamw', 'adam' or 'sgd'")
         need(
-            self.schedule in ("cosine", "onecycle", "constant"),
+            self.schedule in ("cosine", "linear", "onecycle", "constant"),
             "schedule",
-            "'cosine', 'onecycle' or 'constant'",
+            "'cosine', 'linear', 'onecycle' or 'constant'",
         )
         for name in ("lr", "guide_lr"):
             value = getattr(self, name)
@@ -132,6 +135,8 @@ def learning_rate_factor(schedule: Schedule, progress: float) -> float:
     """Factor on the learning rate at ``progress`` in [0, 1); stateless, so resuming is exact."""
     if schedule == "constant":
         return 1.0
+    if schedule == "linear":
+        return 1.0 - progress
     if schedule == "onecycle":
         if progress < 0.1:
             return 0.04 + 0.96 * progress / 0.1
@@ -144,7 +149,8 @@ class ParameterGroup:
     """Parameters of a pair that are treated alike.
 
     Attributes:
-        name: ``weights``, ``noise`` (of the likelihood) or ``guide``.
+        name: ``weights``, ``noise`` (of the likelihood), ``prior`` (what a prior over weights
+            learns), ``posterior`` (of random weights) or ``guide``.
         parameters: that require a gradient.
         options: for the optimiser; ``scheduled`` says whether the schedule scales ``lr``.
     """
@@ -157,7 +163,8 @@ class ParameterGroup:
 def parameter_groups(
     settings: Settings, model: nn.Module, guide: nn.Module
 ) -> list[ParameterGroup]:
-    """What is trained: the guide's parameters have their own rate and no weight decay.
+    """What is trained. Weight decay is for weights that are numbers. A guide over structure has a
+    rate of its own; one over weights has that of the weights, with its schedule.
 
     Raises:
         ValueError: if there is nothing to train.
@@ -165,13 +172,19 @@ def parameter_groups(
     latents = [p for p in guide.parameters() if p.requires_grad]
     likelihood = getattr(model, "likelihood", None)
     noise = [] if likelihood is None else [p for p in likelihood.parameters() if p.requires_grad]
-    known = {id(p) for p in (*guide.parameters(), *noise)}
+    learnt = [m for m in model.modules() if isinstance(m, LayerPrior)]
+    prior = [p for m in learnt for p in m.parameters() if p.requires_grad]
+    known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     moving = {"lr": settings.lr, "scheduled": True}
     groups = [
         ParameterGroup("weights", weights, {**moving, "weight_decay": settings.weight_decay}),
         ParameterGroup("noise", noise, {**moving, "weight_decay": 0.0}),
-        ParameterGroup(
+        ParameterGroup("prior", prior, {**moving, "weight_decay": 0.0}),
+        # Where the weights are random, their posterior is what is trained.
+        ParameterGroup("posterior", latents, {**moving, "weight_decay": 0.0})
+        if isinstance(guide, NetworkGuide)
+        else ParameterGroup(
             "guide", latents, {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
         ),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .plain_networks import torchvision_resnet
 from .stack import DepthStack, match_adapters
 
 __all__ = ["NETWORKS", "Residual", "build", "residual_conv", "residual_mlp", "resnet", "take_apart"]
@@ -178,17 +179,7 @@ def resnet(
     Raises:
         ValueError: if torchvision has no such variant.
     """
-    import torchvision  # seconds that only this network needs
-
-    known = torchvision.models.list_models(include="*resnet*")
-    if variant not in known:
-        raise ValueError(f"torchvision has no {variant!r}; it has {', '.join(known)}.")
-    net = torchvision.models.get_model(variant, weights=None, num_classes=outputs)
-    if small:
-        net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
-        net.maxpool = nn.Identity()
-    elif input_shape[0] != 3:
-        net.conv1 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
+    net = torchvision_resnet(input_shape, outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))
     description = {"network": "resnet", "variant": variant, "small": small}
     stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)

@@ -1,0 +1,99 @@
+"""Variational dropout: normal posteriors whose scale is a multiple of the mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.local import Scales
+from ..models.priors.weights import Latent
+from .mean_field import Factor, NetworkGuide, suited
+
+__all__ = ["Rate", "VariationalDropout"]
+
+Rate = Literal["weight", "neuron", "layer"]
+
+# Added to a squared mean, so that a weight of exactly zero has a posterior with a density.
+TINY = 1e-16
+
+
+class DropoutFactor(Factor):
+    r"""``N(θ, α θ²)``; α for each weight, each output or the whole layer.
+
+    Arguments:
+        loc: θ at the start.
+        log_alpha: at the start.
+        shape: of ``log α``, which broadcasts against θ.
+        limit: ``log α`` is kept within ± this.
+    """
+
+    def __init__(self, loc: Tensor, log_alpha: float, shape: torch.Size, limit: float) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(loc.detach().clone())
+        self.log_alpha = nn.Parameter(loc.new_full(shape, log_alpha))
+        self.limit = limit
+
+    def forward(self) -> Any:
+        log_alpha = self.log_alpha.clamp(-self.limit, self.limit)
+        scale = (0.5 * log_alpha).exp() * (self.loc.square() + TINY).sqrt()
+        return dist.Normal(self.loc, scale, validate_args=False).to_event(self.loc.dim())
+
+
+class VariationalDropout(NetworkGuide):
+    r"""Gaussian dropout with a learnt rate: ``q(w) = N(θ, α θ²)`` for weights.
+
+    Everything else (biases, scales) has the posterior of :class:`~pyroccam.guides.MeanField`. With
+    α for each weight this is the family of ``MeanField`` in other coordinates, in which a gradient
+    of θ is as noisy as α is large (the reason for the additive form of Molchanov et al. 2017).
+
+    Arguments:
+        model: a Bayesian network; weights begin where those of its network are.
+        rate: α is learnt for each ``weight``, each output ``neuron`` or ``layer``.
+        log_alpha: at the start.
+        limit: of ``|log α|``.
+        local, scales: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+
+    Raises:
+        ValueError: for an unknown rate, or a start beyond the limit.
+
+    References:
+        Kingma, Salimans, Welling 2015, arXiv:1506.02557; Molchanov et al. 2017, arXiv:1701.05369;
+        Neklyudov et al. 2018, arXiv:1803.03764.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        *,
+        rate: Rate = "weight",
+        log_alpha: float = -5.0,
+        limit: float = 20.0,
+        local: bool = True,
+        scales: Scales = "example",
+    ) -> None:
+        if rate not in ("weight", "neuron", "layer"):
+            raise ValueError(f"rate must be 'weight', 'neuron' or 'layer', got {rate!r}.")
+        if not (math.isfinite(log_alpha) and abs(log_alpha) <= limit):
+            raise ValueError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
+        super().__init__(model, local=local, scales=scales)
+        self._rate = (rate, log_alpha, limit)
+        self.build(model)
+
+    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
+        if name != "weight":
+            return suited(self, layer, name, latent)
+        rate, log_alpha, limit = self._rate
+        loc = layer.start["weight"]
+        shape = {
+            "weight": loc.shape,
+            "neuron": torch.Size(
+                n if dim == layer.affine.output_dim else 1 for dim, n in enumerate(loc.shape)
+            ),
+            "layer": torch.Size(()),
+        }[rate]
+        return DropoutFactor(loc, log_alpha, shape, limit)

@@ -1,0 +1,222 @@
+"""Independent posteriors for every random tensor of a Bayesian network."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.depth import LocalModule
+from ..models.local import LocalReparameterization, Scales, base
+from ..models.priors.weights import Latent
+
+__all__ = ["Factor", "MeanField", "NetworkGuide", "NormalFactor", "start", "suited"]
+
+
+class Factor(nn.Module):
+    """The posterior of one site; its parameters are real numbers."""
+
+    def forward(self) -> Any:
+        """The distribution, with the event shape of the site."""
+        raise NotImplementedError
+
+
+class NormalFactor(Factor):
+    """Independent normals, or, of something positive, log-normals.
+
+    Arguments:
+        loc: at the start, of the shape of the site; of the logarithm, where ``positive``.
+        scale: at the start.
+        positive: log-normal.
+        max_scale: the scale never exceeds it.
+    """
+
+    def __init__(
+        self, loc: Tensor, scale: float, *, positive: bool = False, max_scale: float = math.inf
+    ) -> None:
+        super().__init__()
+        if not 0 < scale <= max_scale:
+            raise ValueError(f"A scale must begin in (0, {max_scale}], got {scale}.")
+        self.loc = nn.Parameter(loc.detach().clone())
+        self.log_scale = nn.Parameter(torch.full_like(self.loc, math.log(scale)))
+        self.positive = positive
+        self.max_log_scale = math.log(max_scale) if max_scale < math.inf else math.inf
+
+    def forward(self) -> Any:
+        log_scale = self.log_scale
+        if self.max_log_scale < math.inf:
+            # With the gradient of the limit: by that of a clamp, zero, it would never come back.
+            log_scale = log_scale - (log_scale - self.max_log_scale).clamp(min=0.0).detach()
+        kind = dist.LogNormal if self.positive else dist.Normal
+        return kind(self.loc, log_scale.exp(), validate_args=False).to_event(self.loc.dim())
+
+
+class GateFactor(Factor):
+    """Relaxed Bernoullis with logits of their own.
+
+    Arguments:
+        logits: at the start.
+        temperature: of the relaxation.
+    """
+
+    temperature: Tensor
+
+    def __init__(self, logits: Tensor, temperature: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits.detach().clone())
+        self.register_buffer("temperature", temperature.detach().clone())
+
+    def forward(self) -> Any:
+        fn = dist.RelaxedBernoulli(self.temperature, logits=self.logits, validate_args=False)
+        return fn.to_event(self.logits.dim())
+
+
+class NetworkGuide(LocalModule):
+    """A guide of a Bayesian network in which the sites are independent.
+
+    Arguments:
+        model: its network decides on the sites.
+        local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally.
+        scales: see :class:`~pyroccam.models.LocalReparameterization`.
+
+    Attributes:
+        handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.
+            With ``pyro.infer.SVI`` use it by ``with guide.handler: svi.step(x, y)``.
+        sites: names, in the order of the model.
+    """
+
+    def __init__(self, model: BayesianNetwork, *, local: bool, scales: Scales) -> None:
+        super().__init__()
+        if not isinstance(model, BayesianNetwork):
+            raise TypeError(
+                f"{type(self).__name__} is for models.BayesianNetwork, got "
+                f"{type(model).__name__}. For learnt depth use guides.CategoricalDepth."
+            )
+        self.handler = LocalReparameterization(model, scales) if local else None
+        self.sites: list[str] = []
+        self.factors = nn.ModuleDict()
+
+    def build(self, model: BayesianNetwork) -> None:
+        """Make the posterior of every site."""
+        for site, (layer, name) in model.sites.items():
+            self.sites.append(site)
+            self.factors[_key(site)] = self.factor(layer, name, layer.latents()[name])
+
+    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
+        """The posterior of a site at the start."""
+        raise NotImplementedError
+
+    def distribution(self, site: str) -> Any:
+        """The posterior of a site."""
+        factors: Any = self._modules["factors"]
+        return factors[_key(site)]()
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample every site."""
+        factors = self.part("factors")
+        for site in self.sites:
+            pyro.sample(site, factors[_key(site)]())
+
+
+class MeanField(NetworkGuide):
+    r"""``q(w) = Π q(w_i)``: normal for real sites, log-normal for positive ones, relaxed Bernoulli
+    for gates.
+
+    Built from any Bayesian network; the KL of every factor to its prior is analytic where the prior
+    has one.
+
+    Arguments:
+        model: a Bayesian network. Weights begin where those of its network are.
+        scale: of the weights and biases at the start, instead of the prior's suggestion.
+        max_scale: of the weights and biases of chosen layers, by name, or of all.
+        local, scales: see :class:`NetworkGuide`.
+
+    References:
+        Graves 2011; Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        *,
+        scale: float | None = None,
+        max_scale: float | dict[str, float] | None = None,
+        local: bool = True,
+        scales: Scales = "example",
+    ) -> None:
+        super().__init__(model, local=local, scales=scales)
+        self._scale, self._max_scale = scale, max_scale
+        self.build(model)
+
+    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
+        if name not in ("weight", "bias"):
+            return suited(self, layer, name, latent)
+        limit = self._max_scale
+        if isinstance(limit, dict):
+            limit = limit.get(layer.name)
+        limit = math.inf if limit is None else limit
+        return suited(self, layer, name, latent, scale=self._scale, max_scale=limit)
+
+
+def suited(
+    guide: NetworkGuide,
+    layer: BayesianLayer,
+    name: str,
+    latent: Latent,
+    *,
+    scale: float | None = None,
+    max_scale: float = math.inf,
+) -> Factor:
+    """The posterior that suits the support of a site.
+
+    Arguments:
+        scale: at the start, instead of the prior's suggestion.
+        max_scale: limit of a real site's scale.
+
+    Raises:
+        TypeError: for a support that nothing here covers.
+    """
+    loc, suggested = start(layer, name, latent)
+    scale = suggested if scale is None else scale
+    support = latent.prior.support
+    support = getattr(support, "base_constraint", support)
+    if support is constraints.real:
+        return NormalFactor(loc, scale, max_scale=max_scale)
+    if support in (constraints.positive, constraints.nonnegative):
+        return NormalFactor(loc, scale, positive=True)
+    if support is constraints.unit_interval and (gate := relaxed(latent.prior)) is not None:
+        return GateFactor(loc, gate.temperature)
+    raise TypeError(
+        f"{type(guide).__name__} has no posterior for site {f'{layer.name}.{name}'!r}, whose prior "
+        f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and positive "
+        "sites, and relaxed Bernoullis."
+    )
+
+
+def start(layer: BayesianLayer, name: str, latent: Latent) -> tuple[Tensor, float]:
+    """Where a posterior begins: location, of the shape of the site, and scale."""
+    loc, scale = latent.start
+    like = layer.start["weight"]
+    if loc is None:
+        return layer.start[name], scale
+    return torch.full(latent.prior.event_shape, loc, dtype=like.dtype, device=like.device), scale
+
+
+def relaxed(fn: Any) -> Any:
+    """The relaxed Bernoulli in a distribution, or ``None``."""
+    while not hasattr(fn, "temperature"):
+        fn = getattr(fn, "base_dist", None)
+        if fn is None:
+            return None
+    return fn
+
+
+def _key(site: str) -> str:
+    """Of a module: no dots are allowed there."""
+    return site.replace(".", "/")

@@ -1,0 +1,239 @@
+"""Which features of a network matter, which are constant, and which must be there.
+
+Three passes over the steps of a network, each run until nothing more changes:
+
+* forwards, which features are the same number for every input and at every position;
+* backwards, whose values anybody uses. A constant is not *used* by a layer that can take it into
+  its bias, and a row that nobody uses, or that is constant, uses none of its columns;
+* both ways, which features must be *there*: those that are used, and those tied to them by a step
+  that cannot drop one side alone, such as a residual sum. A feature may have to be there without
+  being used: then it stays as zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ...models.select import Select
+from .operations import is_depthwise, pads_zeros
+from .wiring import Step, Wiring
+
+__all__ = ["Live", "Rows", "find_live", "follow_input", "spread"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of a layer's ``O`` outputs and ``I`` inputs.
+
+    Arguments:
+        constant: ``(O,)``, the value of each output, NaN if it is not constant.
+        reads: ``(I,)`` bool, the columns that are used.
+        bias: ``(O,)``, the bias with all constant inputs taken in.
+        merged: for constants in front of a padded convolution: the column that stands for all of
+            them, and its weights ``(O, positions)``.
+    """
+
+    constant: Tensor
+    reads: Tensor
+    bias: Tensor
+    merged: tuple[int, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Live:
+    """By step, ``(C,)`` each: which features are used and which must be there; layers by name."""
+
+    used: dict[Node, Tensor]
+    there: dict[Node, Tensor]
+    rows: dict[str, Rows]
+
+
+def find_live(wiring: Wiring) -> Live:
+    """All that decides what can be cut, for the weights as they are."""
+    values = _constants(wiring)
+    used, layers = _uses(wiring, values)
+    there = {node: mask.clone() for node, mask in used.items()}
+    for node, step in wiring.steps.items():
+        if step.kind == "source":
+            there[node].fill_(True)
+    spread(wiring, there)
+    for mask in there.values():
+        # A tensor cannot be empty. Only one that nobody uses comes here, say a dead branch.
+        if not mask.any():
+            mask[0] = True
+            spread(wiring, there)
+    rows = {}
+    for step in wiring.layers():
+        assert step.name is not None
+        if step.kind == "layer":
+            rows[step.name] = layers[step.name]
+        else:
+            mine = values[step.node]
+            rows[step.name] = Rows(mine, used[step.node] & mine.isnan(), _bias(step))
+    return Live(used, there, rows)
+
+
+def follow_input(wiring: Wiring) -> tuple[bool, str]:
+    """Whether the network's output still depends on its input.
+
+    Returns:
+        That, and the name of the first layer whose output does not (empty if there is none).
+    """
+    moves: dict[Node, Tensor] = {}
+    stopped = ""
+    for node in wiring.graph.nodes:
+        step = wiring.steps.get(node)
+        if step is None or step.kind == "source":
+            fed = node.op == "placeholder" or any(moves[n].any() for n in node.all_input_nodes)
+            moves[node] = torch.full((1 if step is None else step.port.size,), fed)
+            continue
+        mine = torch.zeros(step.port.size, dtype=torch.bool)
+        for link in step.links:
+            mine[link.into] |= moves[link.source][link.of]
+        if step.passing is not None and step.passing.uses is not None:
+            mine &= step.passing.uses
+        if step.reads is not None:
+            fed = moves[step.reads]
+            if not step.aligned:
+                fed = torch.full((step.width,), bool(fed.any()))
+            if isinstance(step.module, Select):
+                mine = fed[step.module.index.cpu()]
+            else:
+                mine = (_weight(step) != 0).any(2)[:, fed].any(1)
+        moves[node] = mine
+        if not stopped and step.name is not None and step.reads is not None and not mine.any():
+            stopped = step.name
+    output = next(node for node in wiring.graph.nodes if node.op == "output")
+    return bool(moves[output].any()), stopped
+
+
+def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
+    """Give all features that are tied together the greatest of their marks, in place.
+
+    Arguments:
+        wiring: of the network.
+        marks: by step, ``(C,)``, bools or integers.
+    """
+    links = [(step.node, link) for step in wiring.steps.values() for link in step.links]
+    changed = True
+    while changed:
+        changed = False
+        # There and back, so that a mark crosses the whole network in one turn.
+        for node, link in links + links[::-1]:
+            here, before = marks[node], marks[link.source]
+            most = torch.maximum(here[link.into], before[link.of])
+            if torch.equal(most, here[link.into]) and torch.equal(most, before[link.of]):
+                continue
+            changed = True
+            here[link.into] = most  # every feature of a result comes once
+            wide = before.long().scatter_reduce(0, link.of, most.long(), "amax")
+            before.copy_(wide)
+
+
+def _weight(step: Step) -> Tensor:
+    """``(O, I, positions)`` in double precision, for exact sums."""
+    assert step.module is not None
+    weight = step.module.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
+
+
+def _bias(step: Step) -> Tensor:
+    assert step.module is not None
+    bias, weight = step.module.bias, step.module.weight
+    assert isinstance(weight, Tensor)
+    if not isinstance(bias, Tensor):
+        return torch.zeros(len(weight), dtype=torch.double)
+    return bias.detach().cpu().double()
+
+
+def _known(step: Step, values: dict[Node, Tensor]) -> Tensor:
+    """The constants that a layer can take into its bias, ``(I,)``, NaN for all other inputs."""
+    assert step.reads is not None
+    assert step.module is not None
+    if not step.aligned:
+        return torch.full((step.width,), math.nan, dtype=torch.double)
+    value = values[step.reads]
+    # A border of zeros around a constant image is an edge, unless the constant is zero too.
+    return value.masked_fill(value != 0, math.nan) if pads_zeros(step.module) else value
+
+
+def _merged(step: Step, values: dict[Node, Tensor]) -> tuple[int, Tensor] | None:
+    """One constant channel in place of all, where a border keeps them out of the bias.
+
+    Channels ``c_i`` with kernels ``w_i`` do what one channel ``c_r`` with the kernel
+    ``sum_i w_i c_i / c_r`` does, at the border too.
+    """
+    assert step.module is not None
+    assert step.reads is not None
+    if not step.aligned or not pads_zeros(step.module):
+        return None
+    value = values[step.reads].nan_to_num(0.0)
+    if not value.any():
+        return None
+    one = int(value.abs().argmax())  # the largest: no division blows up
+    return one, torch.einsum("oip,i->op", _weight(step), value / value[one])
+
+
+def _constants(wiring: Wiring) -> dict[Node, Tensor]:
+    values: dict[Node, Tensor] = {}
+    for node, step in wiring.steps.items():
+        unknown = torch.full((step.port.size,), math.nan, dtype=torch.double)
+        if node in wiring.overwritten or step.kind == "source":
+            values[node] = unknown
+        elif step.passing is not None:
+            values[node] = step.passing.constants(values)
+        elif isinstance(step.module, Select):
+            assert step.reads is not None
+            values[node] = values[step.reads][step.module.index.cpu()] if step.aligned else unknown
+        else:
+            known = _known(step, values)
+            varies = (_weight(step) != 0).any(2)[:, known.isnan()].any(1)
+            values[node] = _with_constants(step, known).masked_fill(varies, math.nan)
+    return values
+
+
+def _with_constants(step: Step, known: Tensor) -> Tensor:
+    return _bias(step) + _weight(step).sum(2) @ known.nan_to_num(0.0)
+
+
+def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor], dict[str, Rows]]:
+    used = {
+        node: torch.full((step.port.size,), node in wiring.whole)
+        for node, step in wiring.steps.items()
+    }
+    layers = {}
+    for node, step in reversed(wiring.steps.items()):
+        mine = used[node]
+        for link in step.links:
+            needs = mine
+            if step.passing is not None and step.passing.uses is not None:
+                needs = mine & step.passing.uses
+            if step.module is not None and is_depthwise(step.module):
+                needs = needs & values[node].isnan()  # a constant channel is kept by its bias
+            used[link.source][link.of[needs[link.into]]] = True
+        if step.kind != "layer":
+            continue
+        assert step.reads is not None
+        if isinstance(step.module, Select):
+            columns = torch.zeros_like(used[step.reads])
+            if step.aligned:
+                columns[step.module.index.cpu()[mine]] = True
+        else:
+            assert step.name is not None
+            known, weight = _known(step, values), _weight(step)
+            merged = _merged(step, values)
+            if merged is not None:
+                weight[:, ~values[step.reads].isnan()] = 0
+                weight[:, merged[0]] = merged[1]
+            columns = (weight[mine] != 0).any(2).any(0) & known.isnan()
+            bias = _with_constants(step, known)
+            layers[step.name] = Rows(values[node], columns, bias, merged)
+        if step.aligned:
+            used[step.reads] |= columns
+    return used, layers

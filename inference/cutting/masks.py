@@ -1,0 +1,170 @@
+"""Which groups or weights of a plain network are kept, and the network with the others at zero."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...models.shrink import CONVS
+
+__all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The groups of one layer that are kept, ``True`` for kept; ``None`` keeps all.
+
+    Arguments:
+        inputs: ``(in_features,)`` or ``(in_channels,)``, bool. The weights of the others are zero.
+        outputs: ``(out_features,)`` or ``(out_channels,)``, bool. The weights *and the bias* of the
+            others are zero.
+    """
+
+    inputs: Tensor | None = None
+    outputs: Tensor | None = None
+
+
+class Masked(NamedTuple):
+    """A network with zeros, and how many weights are left by layer."""
+
+    net: nn.Module
+    nonzero: dict[str, int]
+    total: dict[str, int]
+
+
+def maskable(net: nn.Module) -> dict[str, nn.Module]:
+    """The linear and convolutional layers that can be masked, by name."""
+    return {
+        name: module
+        for name, module in net.named_modules(remove_duplicate=False)
+        if type(module) in (nn.Linear, *CONVS) and name
+    }
+
+
+def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
+    """A copy of ``net`` where every group that is not kept is zero. Its shapes are the old ones.
+
+    Arguments:
+        net: any network with linear and convolutional layers.
+        masks: by the names of the layers, as in ``net.named_modules()``.
+
+    Raises:
+        TypeError: for a mask that is not one of bools.
+        ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
+    """
+    copied = _copied(net)
+    for name, mask in masks.items():
+        layer = _layer(copied, name)
+        if not isinstance(mask, Mask):
+            raise TypeError(f"The mask of {name!r} must be a Mask, got {type(mask).__name__}.")
+        with torch.no_grad():
+            if mask.inputs is not None:
+                kept = _checked(name, "inputs", mask.inputs, _width(layer))
+                layer.weight.masked_fill_(~_columns(layer, kept), 0)
+            if mask.outputs is not None:
+                kept = _checked(name, "outputs", mask.outputs, len(layer.weight))
+                kept = kept.to(layer.weight.device)
+                layer.weight[~kept] = 0
+                if layer.bias is not None:
+                    layer.bias[~kept] = 0
+    return copied
+
+
+def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
+    """A copy of ``net`` with single weights at zero, for methods that drop weights one by one.
+
+    Units that die of it can be cut afterwards: ``cut(apply_masks(net, ...).net, example)``.
+
+    Arguments:
+        net: any network with linear and convolutional layers.
+        weight_masks: bool tensors of the shape of the layer's weight, ``True`` for kept, by the
+            names of the layers.
+
+    Returns:
+        The network, with the numbers of nonzero weights and of all weights by layer.
+
+    Raises:
+        TypeError: for a mask that is not one of bools.
+        ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
+    """
+    copied = _copied(net)
+    for name, mask in weight_masks.items():
+        weight = _layer(copied, name).weight
+        _check_bool(name, "weight", mask)
+        if mask.shape != weight.shape:
+            raise ValueError(
+                f"The weight mask of {name!r} has shape {tuple(mask.shape)}, expected the shape of "
+                f"its weight, {tuple(weight.shape)}."
+            )
+        with torch.no_grad():
+            weight[~mask.to(weight.device)] = 0
+    layers = maskable(copied)
+    nonzero = {name: int((_weight(layer) != 0).sum()) for name, layer in layers.items()}
+    return Masked(copied, nonzero, {name: _weight(m).numel() for name, m in layers.items()})
+
+
+def _copied(net: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(net)
+    except RuntimeError as error:
+        computed = [n for n, m in net.named_modules() if any(map(_is_computed, vars(m).values()))]
+        raise ValueError(
+            f"{type(net).__name__} cannot be copied, since it holds computed tensors (in "
+            f"{', '.join(map(repr, computed))}). Make them plain parameters first "
+            "(torch.nn.utils.prune.remove, torch.nn.utils.remove_weight_norm)."
+        ) from error
+
+
+def _is_computed(value: object) -> bool:
+    return isinstance(value, Tensor) and not value.is_leaf
+
+
+def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
+    layers = maskable(net)
+    if name not in layers:
+        raise ValueError(
+            f"There is no linear or convolutional layer {name!r} to mask; "
+            f"{type(net).__name__} has {', '.join(map(repr, layers)) or 'none'}."
+        )
+    layer = layers[name]
+    assert isinstance(layer, (nn.Linear, *CONVS))
+    return layer  # type: ignore[return-value]
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    assert isinstance(layer.weight, Tensor)
+    return layer.weight
+
+
+def _width(layer: nn.Linear | nn.Conv2d) -> int:
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+
+
+def _columns(layer: nn.Linear | nn.Conv2d, kept: Tensor) -> Tensor:
+    """``kept`` in the shape of the weight; with groups, every block of rows has its own inputs."""
+    weight = layer.weight
+    kept = kept.to(weight.device)
+    groups = 1 if isinstance(layer, nn.Linear) else layer.groups
+    rows = kept.view(groups, -1).repeat_interleave(len(weight) // groups, 0)
+    return rows.view(*rows.shape, *[1] * (weight.ndim - 2))
+
+
+def _check_bool(name: str, side: str, mask: object) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"The {side} mask of {name!r} must be a tensor of bools, got {found}.")
+
+
+def _checked(name: str, side: str, mask: Tensor, size: int) -> Tensor:
+    _check_bool(name, side, mask)
+    if mask.shape != (size,):
+        raise ValueError(
+            f"The {side} mask of {name!r} has shape {tuple(mask.shape)}, expected ({size},): one "
+            f"entry for each of its {side}."
+        )
+    return mask

@@ -1,0 +1,103 @@
+"""What a cut left of each layer, and how large the network is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...models.shrink import CONVS, Edit
+
+__all__ = ["CutReport", "LayerCut"]
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """What is left of one layer.
+
+    Arguments:
+        kind: ``linear`` or ``conv``.
+        inputs: ``(I,)``, indices of the kept input units or channels, as numbered before.
+        outputs: ``(O,)``, the same for outputs.
+        inputs_before, outputs_before: how many there were.
+        weights_before, weights_after: numbers in its weight, without bias.
+    """
+
+    kind: str
+    inputs: Tensor
+    outputs: Tensor
+    inputs_before: int
+    outputs_before: int
+    weights_before: int
+    weights_after: int
+
+    @classmethod
+    def of(cls, module: nn.Module | None, edit: Edit) -> LayerCut:
+        """What ``edit`` leaves of ``module``."""
+        assert isinstance(module, (nn.Linear, *CONVS))
+        weight = module.weight
+        rows, columns = weight.shape[:2]
+        grouped = isinstance(module, CONVS) and module.groups > 1
+        outputs = torch.arange(rows) if edit.outputs is None else torch.tensor(edit.outputs)
+        inputs = torch.arange(columns) if edit.inputs is None else torch.tensor(edit.inputs)
+        after = len(outputs) * len(inputs) * weight[0, 0].numel()
+        if grouped:  # depthwise: a channel goes with the one it is made of
+            inputs, columns = outputs, rows
+        kind = "linear" if isinstance(module, nn.Linear) else "conv"
+        return cls(kind, inputs, outputs, columns, rows, weight.numel(), after)
+
+
+@dataclass(frozen=True)
+class CutReport:
+    """What a cut left.
+
+    Arguments:
+        layers: by name, in the order in which they run; without those that are left whole.
+        left_whole: the layers that could not be cut, with the reason.
+        parameters_before, parameters_after: of the whole network.
+        description: plain data from which :func:`~pyroccam.models.shrink.rebuild` makes the form
+            of the cut network again.
+    """
+
+    layers: dict[str, LayerCut]
+    left_whole: dict[str, str]
+    parameters_before: int
+    parameters_after: int
+    description: dict[str, Any]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Filters left in each convolution and inputs left in each linear layer."""
+        return [
+            len(layer.outputs) if layer.kind == "conv" else len(layer.inputs)
+            for layer in self.layers.values()
+        ]
+
+    @property
+    def architecture(self) -> str:
+        """The sizes as they are printed in papers, such as ``278-98-13``."""
+        return "-".join(map(str, self.sizes))
+
+    @property
+    def weights_before(self) -> int:
+        """Weights of the listed layers before the cut, without biases."""
+        return sum(layer.weights_before for layer in self.layers.values())
+
+    @property
+    def weights_after(self) -> int:
+        """Weights of the listed layers after the cut, without biases."""
+        return sum(layer.weights_after for layer in self.layers.values())
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.architecture}: {self.parameters_after} of {self.parameters_before} parameters"
+        ]
+        for name, layer in self.layers.items():
+            lines.append(
+                f"  {name}: {len(layer.inputs)} of {layer.inputs_before} inputs, "
+                f"{len(layer.outputs)} of {layer.outputs_before} outputs"
+            )
+        lines += [f"  {name} is left whole: {reason}" for name, reason in self.left_whole.items()]
+        return "\n".join(lines)

@@ -1,0 +1,291 @@
+"""What one step of a network does to features, for the steps that keep features apart.
+
+A feature is one index along the axis of units or channels. A step *passes* features when every
+feature of its result depends on one feature of each tensor it reads, and on nothing else: ReLU,
+pooling, batch normalisation in evaluation mode, a residual sum, flattening. Only steps that are
+known to do so are listed here; everything else counts as reading all it gets.
+
+Constants are vectors with one number for each feature, NaN where the feature is not constant.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Size, Tensor, nn
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from ...models.shrink import CONVS, NORMS
+from .operations import (
+    ADAPTIVE_POOLS,
+    DROPOUTS,
+    IDENTITY_MODULES,
+    MAX_POOLS,
+    MEAN_POOLS,
+    POINTWISE_FUNCTIONS,
+    POINTWISE_METHODS,
+    POINTWISE_MODULES,
+    POOL_FUNCTIONS,
+    is_depthwise,
+    no_padding,
+    pads_zeros,
+)
+
+__all__ = ["Link", "Passing", "Port", "passing"]
+
+Constants = Callable[[Mapping[Node, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor of the network: its shape and the axis of its features."""
+
+    shape: Size
+    axis: int
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return self.shape[self.axis]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Feature ``into[k]`` of a result is made of feature ``of[k]`` of ``source``, ``(K,)`` each."""
+
+    source: Node
+    of: Tensor
+    into: Tensor
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A step that keeps features apart.
+
+    Arguments:
+        axis: of the features of its result.
+        links: where its features come from.
+        constants: ``(C,)`` of its result, from those of the tensors it reads.
+        uses: ``(C,)`` bool, which of its features depend on what it reads; ``None`` for all.
+        rigid: the number of features is written into the call, so a cut has to change it.
+    """
+
+    axis: int
+    links: list[Link]
+    constants: Constants
+    uses: Tensor | None = None
+    rigid: bool = False
+
+
+def passing(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """How ``node`` passes features; ``None`` if it is not known to.
+
+    Arguments:
+        node: a step of the graph.
+        module: the module it calls, if it calls one.
+        ports: the tensors before it.
+        shape: of its result.
+    """
+    if node.kwargs and any(isinstance(v, Node) for v in node.kwargs.values()):
+        return None
+    for rule in (_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat):
+        found = rule(node, module, ports, shape)
+        if found is not None:
+            return found
+    return None
+
+
+def _straight(node: Node, port: Port) -> Link:
+    every = torch.arange(port.size)
+    return Link(node, every, every)
+
+
+def _only(node: Node, ports: Mapping[Node, Port]) -> Node | None:
+    """The tensor read by a step that reads one."""
+    first = node.args[0] if node.args else None
+    ok = isinstance(first, Node) and node.all_input_nodes == [first] and first in ports
+    return first if ok and isinstance(first, Node) else None
+
+
+def _pointwise(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    identity = type(module) in IDENTITY_MODULES or node.target in DROPOUTS
+    if module is not None:
+        known = identity or type(module) in POINTWISE_MODULES
+        known &= not (isinstance(module, nn.PReLU) and module.num_parameters > 1)
+    elif node.op == "call_method":
+        known = str(node.target).removesuffix("_") in POINTWISE_METHODS
+    else:
+        known = node.target in POINTWISE_FUNCTIONS or (
+            identity and node.kwargs.get("training") is False and len(node.args) == 1
+        )
+    inputs = node.all_input_nodes
+    if not known or not inputs or any(n not in ports for n in inputs):
+        return None
+    first = ports[inputs[0]]
+    for port in (ports[n] for n in inputs):
+        if (port.axis, port.size, len(port.shape)) != (first.axis, first.size, len(shape)):
+            return None
+    if shape[first.axis] != first.size:
+        return None
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        if identity:
+            return values[inputs[0]]
+        args: Any = map_arg(node.args, lambda n: values[n].clone())
+        if module is not None:
+            out = copy.deepcopy(module).cpu().double()(*args)
+        elif node.op == "call_method":
+            out = getattr(args[0], str(node.target))(*args[1:], **node.kwargs)
+        else:
+            assert callable(node.target)
+            out = node.target(*args, **node.kwargs)
+        unknown = torch.stack([values[n].isnan() for n in inputs]).any(0)
+        return out.masked_fill(unknown, math.nan)
+
+    return Passing(first.axis, [_straight(n, ports[n]) for n in inputs], constants)
+
+
+def _pool(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    source = _only(node, ports)
+    if isinstance(module, (*MAX_POOLS, *MEAN_POOLS, *ADAPTIVE_POOLS)):
+        dims = int(type(module).__name__[-2])
+        kept = True
+        if isinstance(module, MEAN_POOLS):
+            kept = no_padding(module.padding) or not module.count_include_pad
+            kept &= getattr(module, "divisor_override", None) is None
+    elif module is None and node.op == "call_function" and node.target in POOL_FUNCTIONS:
+        kind, dims = POOL_FUNCTIONS[node.target]
+        # Further arguments of an average may be padding: then only zeros are sure to stay.
+        kept = kind != "avg" or (len(node.args) <= 3 and not set(node.kwargs) - {"stride"})
+    else:
+        return None
+    if source is None or ports[source].axis != 1 or len(shape) != dims + 2:
+        return None
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        value = values[source]
+        return value if kept else value.masked_fill(value != 0, math.nan)
+
+    return Passing(1, [_straight(source, ports[source])], constants)
+
+
+def _norm(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    source = _only(node, ports)
+    if type(module) not in NORMS or source is None or ports[source].axis != 1:
+        return None
+    assert isinstance(module, NORMS)
+    link = _straight(source, ports[source])
+    if module.running_mean is None or module.running_var is None:
+        # It uses the statistics of the batch: channels stay apart, but nothing is known to stay.
+        return Passing(1, [link], lambda values: torch.full_like(values[source], math.nan))
+    mean, variance = _double(module.running_mean), _double(module.running_var)
+    scale = (variance + module.eps).rsqrt()
+    shift = torch.zeros_like(scale)
+    if module.affine:
+        scale, shift = scale * _double(module.weight), _double(module.bias)
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        return torch.where(scale == 0, shift, (values[source] - mean) * scale + shift)
+
+    return Passing(1, [link], constants, uses=scale != 0)
+
+
+def _depthwise(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    source = _only(node, ports)
+    if module is None or not is_depthwise(module) or source is None or ports[source].axis != 1:
+        return None
+    assert isinstance(module, CONVS)
+    weight = _double(module.weight).flatten(1)
+    bias = weight.new_zeros(len(weight)) if module.bias is None else _double(module.bias)
+    uses = (weight != 0).any(1)
+    padded = pads_zeros(module)
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        value = values[source]
+        if padded:
+            value = value.masked_fill(value != 0, math.nan)
+        return torch.where(uses, weight.sum(1) * value + bias, bias)
+
+    return Passing(1, [_straight(source, ports[source])], constants, uses)
+
+
+def _mean(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """A mean over positions."""
+    called = node.target is torch.mean or (node.op, node.target) == ("call_method", "mean")
+    source = _only(node, ports)
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if not called or source is None or not isinstance(dims, (int, list, tuple)):
+        return None
+    port = ports[source]
+    gone = {int(d) % len(port.shape) for d in ([dims] if isinstance(dims, int) else dims)}
+    if gone & {0, port.axis} or not gone:
+        return None
+    before = 0 if len(shape) == len(port.shape) else sum(d < port.axis for d in gone)
+    return Passing(port.axis - before, [_straight(source, port)], lambda values: values[source])
+
+
+def _flatten(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """``(B, ...) -> (B, units)``: a channel becomes a block of units."""
+    called = node.op == "call_method" and node.target in ("view", "reshape", "flatten")
+    called |= node.target in (torch.flatten, torch.reshape) or type(module) is nn.Flatten
+    first = node.args[0] if node.args else None
+    if not called or not isinstance(first, Node) or first not in ports or len(shape) != 2:
+        return None
+    port = ports[first]
+    if port.shape[0] != shape[0] or len(port.shape) < 2 or port.shape.numel() != shape.numel():
+        return None
+    rigid = False
+    if node.target in ("view", "reshape", torch.reshape):
+        sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
+        if not isinstance(sizes, (tuple, list)) or len(sizes) != 2 or not isinstance(sizes[1], int):
+            return None
+        rigid = sizes[1] != -1
+    each = torch.arange(port.size).view(-1, *[1] * (len(port.shape) - 1 - port.axis))
+    of = each.expand(port.shape[1:]).reshape(-1)
+    link = Link(first, of, torch.arange(len(of)))
+    return Passing(1, [link], lambda values: values[first][of], rigid=rigid)
+
+
+def _cat(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """A concatenation along the features."""
+    if node.target not in (torch.cat, torch.concat) or not isinstance(node.args[0], (list, tuple)):
+        return None
+    parts = [n for n in node.args[0] if isinstance(n, Node) and n in ports]
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    if len(parts) != len(node.args[0]) or not isinstance(dim, int):
+        return None
+    axis = dim % len(shape)
+    if axis == 0 or any(ports[n].axis != axis for n in parts):
+        return None
+    links, start = [], 0
+    for part in parts:
+        every = torch.arange(ports[part].size)
+        links.append(Link(part, every, every + start))
+        start += len(every)
+    return Passing(axis, links, lambda values: torch.cat([values[n] for n in parts]))
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().double()

@@ -1,0 +1,235 @@
+"""Read a plain network as steps over features: which layer feeds which, and through what."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Size, Tensor, nn
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from ...models.select import Select
+from ...models.shrink import CONVS, NORMS, trace
+from .operations import is_depthwise, overwritten
+from .steps import Link, Passing, Port, passing
+
+__all__ = ["Step", "Wiring", "read_wiring"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor of the network, and how it is made.
+
+    ``source`` steps are made in a way unknown here, so none of their features can be removed.
+    ``passing`` steps keep features apart. ``layer`` steps mix them with a weight of rows and
+    columns (or pick some, for :class:`~pyroccam.models.select.Select`), so that either side can be
+    cut by itself.
+
+    Arguments:
+        node: of the graph.
+        port: shape and axis of its features.
+        kind: as above.
+        module: its own module, if it has parameters that belong to features; with its name.
+        passing: for passing steps.
+        reads: for layers, the tensor before it.
+        aligned: for layers, whether that tensor has its features along the axis the layer reads.
+    """
+
+    node: Node
+    port: Port
+    kind: Literal["source", "passing", "layer"]
+    name: str | None = None
+    module: nn.Module | None = None
+    passing: Passing | None = None
+    reads: Node | None = None
+    aligned: bool = False
+
+    @property
+    def links(self) -> list[Link]:
+        """Where its features come from, one by one."""
+        return [] if self.passing is None else self.passing.links
+
+    @property
+    def width(self) -> int:
+        """Number of inputs of a layer."""
+        if isinstance(self.module, nn.Linear):
+            return self.module.in_features
+        if isinstance(self.module, Select):
+            return int(self.module.index.max()) + 1
+        assert isinstance(self.module, CONVS)
+        return self.module.in_channels
+
+
+@dataclass
+class Wiring:
+    """A network as steps, in the order in which they run; ``graph`` has all its nodes.
+
+    ``whole`` are the tensors that something needs with all their features; of those in
+    ``overwritten`` the values are not known either. ``reasons`` says, by layer, why it is left
+    whole.
+    """
+
+    graph: Graph
+    steps: dict[Node, Step] = field(default_factory=dict)
+    whole: set[Node] = field(default_factory=set)
+    overwritten: set[Node] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def layers(self) -> Iterator[Step]:
+        """The layers that can be cut, in the order in which they run; no ``Select``."""
+        for step in self.steps.values():
+            cuttable = step.kind == "layer" and not isinstance(step.module, Select)
+            if cuttable or (step.module is not None and is_depthwise(step.module)):
+                yield step
+
+
+class _Shapes(Interpreter):
+    """Runs a graph and remembers the shapes of its tensors."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[Node, Size] = {}
+
+    def run_node(self, n: Node) -> Any:
+        out = super().run_node(n)
+        if isinstance(out, Tensor):
+            self.shapes[n] = out.shape
+        return out
+
+
+def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
+    """The steps of ``net``, in evaluation mode.
+
+    Arguments:
+        net: a network that may be run and put into evaluation mode; its values are not changed.
+        example: its inputs, as it is called.
+
+    Raises:
+        ValueError: if it cannot be traced, or cannot run on the example.
+    """
+    traced = GraphModule(net.eval(), trace(net.eval()))
+    graph = traced.graph
+    runner = _Shapes(traced)
+    try:
+        with torch.no_grad():
+            runner.run(*(x.clone() for x in example))
+    except Exception as error:
+        shapes = ", ".join(str(tuple(x.shape)) for x in example)
+        raise ValueError(
+            f"{type(net).__name__} cannot run on the example of shape {shapes}: "
+            + str(error).partition("\n")[0]
+        ) from error
+    wiring = Wiring(graph)
+    whole = _left_whole(net, graph)
+    ports: dict[Node, Port] = {}
+    for node in graph.nodes:
+        module = net.get_submodule(node.target) if node.op == "call_module" else None
+        wiring.overwritten |= overwritten(node, module)
+        shape = runner.shapes.get(node)
+        if shape is not None and len(shape) > 1 and node.op != "output":
+            step = _step(node, module, ports, shape, whole)
+            wiring.steps[node] = step
+            ports[node] = step.port
+            if step.kind != "source":
+                if step.reads is not None and not step.aligned:
+                    wiring.whole.add(step.reads)
+                continue
+        wiring.whole |= _needed_whole(node)
+        _say_why(node, module, whole, wiring.reasons)
+    wiring.whole |= wiring.overwritten
+    wiring.whole &= set(wiring.steps)
+    called = {step.name for step in wiring.steps.values()}
+    for name, module in net.named_modules():
+        if type(module) in (nn.Linear, *CONVS) and name not in called:
+            wiring.reasons.setdefault(name, whole.get(name, "it is no step of its own in forward"))
+    return wiring
+
+
+def _step(
+    node: Node,
+    module: nn.Module | None,
+    ports: dict[Node, Port],
+    shape: Size,
+    whole: dict[str, str],
+) -> Step:
+    name = str(node.target) if module is not None else None
+    unknown = Step(node, Port(shape, 1), "source")
+    if node.op in ("placeholder", "get_attr") or (name in whole):
+        return unknown
+    sources = node.all_input_nodes
+    if module is not None and len(sources) == 1 and sources[0] in ports:
+        before = ports[sources[0]]
+        axis = _layer_axis(module, before)
+        if axis is not None:
+            aligned = axis == before.axis
+            port = Port(shape, axis)
+            return Step(node, port, "layer", name, module, reads=sources[0], aligned=aligned)
+    found = passing(node, module, ports, shape)
+    if found is None:
+        return unknown
+    owns = module is not None and (type(module) in NORMS or is_depthwise(module))
+    port = Port(shape, found.axis)
+    return Step(node, port, "passing", name, module if owns else None, found)
+
+
+def _layer_axis(module: nn.Module, port: Port) -> int | None:
+    """The axis of features that a layer reads and makes; ``None`` if it cannot be cut."""
+    last = len(port.shape) - 1
+    if type(module) is nn.Linear:
+        return last
+    if isinstance(module, Select):
+        return module.dim % len(port.shape) or None  # never the axis of the batch
+    if type(module) in CONVS and isinstance(module, CONVS) and module.groups == 1:
+        return 1 if last == len(module.kernel_size) + 1 else None
+    return None
+
+
+def _needed_whole(node: Node) -> set[Node]:
+    """What an unknown step needs whole: all it reads, but for the size of the batch."""
+    if node.op == "placeholder":
+        return set()
+    if node.target == "size" and node.args[1:] == (0,):
+        return set()
+    shape = (node.op, node.target) == ("call_method", "size") and len(node.args) == 1
+    shape |= node.target is getattr and node.args[1:] == ("shape",)
+    if shape and all(n.target is operator.getitem and n.args[1] == 0 for n in node.users):
+        return set()
+    return set(node.all_input_nodes)
+
+
+def _say_why(
+    node: Node, module: nn.Module | None, whole: dict[str, str], reasons: dict[str, str]
+) -> None:
+    name = str(node.target)
+    if module is None:
+        return
+    if name in whole:
+        reasons[name] = whole[name]
+    elif any(True for _ in module.parameters()):
+        grouped = isinstance(module, CONVS) and module.groups > 1
+        reasons[name] = "it has groups" if grouped else f"{type(module).__name__} is left whole"
+
+
+def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
+    """The modules that must not be cut whatever their place, with the reason."""
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    direct = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    homes = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
+    names = Counter(id(m) for _, m in net.named_modules(remove_duplicate=False))
+    reasons = {}
+    for name, module in net.named_modules(remove_duplicate=False):
+        own = list(module.parameters(recurse=False))
+        kept = bool(own) or isinstance(module, Select)
+        if module._forward_hooks or module._forward_pre_hooks:
+            reasons[name] = "it has forward hooks"
+        elif kept and (calls[name] > 1 or names[id(module)] > 1):
+            reasons[name] = "it is used more than once"
+        elif any(homes[id(p)] > 1 for p in own):
+            reasons[name] = "it shares its parameters with another module"
+        elif kept and name in direct:
+            reasons[name] = "forward uses its parameters directly"
+    return reasons

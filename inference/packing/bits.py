@@ -1,0 +1,221 @@
+"""How many bits a weight needs: its posterior spread says which digits carry nothing.
+
+A floating-point number with ``t`` significand bits is right up to a relative error of the unit
+round-off ``u(t) = 2^-t``: rounding moves ``w`` by at most ``u(t) |w|``. So the quantity to compare
+with ``u`` is the posterior standard deviation *relative to the weight*, which has no unit. The
+variance has the unit of a squared weight. Comparing it with ``u``, as the published code does,
+gives another answer after the same network is written in other units (the weights of one layer
+doubled, those of the next halved), although floating-point digits do not care about units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ExponentRule",
+    "LayerBits",
+    "SignificandRule",
+    "bit_precision",
+    "exponent_bits",
+    "exponent_bits_published_code",
+    "round_fixed_point",
+    "round_significand",
+    "significand_bits",
+    "unit_roundoff",
+]
+
+MOST = 23  # bits the published rule searches: t = 1 ... 23
+SignificandRule = Literal["relative", "deviation", "published_code"]
+ExponentRule = Literal["range", "published_three", "published_code"]
+
+
+@dataclass(frozen=True)
+class LayerBits:
+    """Bits of one weight of a layer."""
+
+    significand: int
+    exponent: int
+    sign: int = 1
+
+    @property
+    def total(self) -> int:
+        """Bits per kept weight."""
+        return self.significand + self.exponent + self.sign
+
+
+def unit_roundoff(bits: int) -> float:
+    """``u(t) = 1/2 * 2^(1-t) = 2^-t``: largest relative error of rounding to ``t`` bits."""
+    return math.ldexp(1.0, -bits)
+
+
+def bit_precision(
+    kept: Mapping[str, tuple[Tensor, Tensor]],
+    *,
+    significand: SignificandRule = "relative",
+    exponent: ExponentRule = "range",
+) -> dict[str, LayerBits]:
+    """Sign, exponent and significand bits of every layer.
+
+    Arguments:
+        kept: layer name to means and marginal variances of the weights that are kept, of one
+            shape each. A layer may be empty: it needs no bits.
+        significand: see :func:`significand_bits`.
+        exponent: ``range``: what the exponents of the layer's own rounded weights need, see
+            :func:`exponent_bits`. ``published_three``: always 3. ``published_code``: one number
+            for all layers, see :func:`exponent_bits_published_code`.
+
+    Raises:
+        ValueError: for unknown rules, shapes that differ, variances that are negative, numbers
+            that are not finite; under ``published_code`` where its formula has no value.
+
+    References:
+        Louizos, Ullrich, Welling 2017, "Bayesian Compression for Deep Learning"; the ``published``
+        rules are those of the authors' tutorial code and of the paper's text.
+    """
+    if exponent not in ("range", "published_three", "published_code"):
+        raise ValueError(f"Unknown exponent rule {exponent!r}.")
+    largest = max(
+        (_finite(m, name).abs().max().item() for name, (m, _) in kept.items() if m.numel()),
+        default=0.0,
+    )
+    bits = {}
+    for name, (mean, variance) in kept.items():
+        if not mean.numel():
+            bits[name] = LayerBits(0, 0, 0)
+            continue
+        t = significand_bits(mean, variance, rule=significand, name=name)
+        if exponent == "range":
+            e = exponent_bits(round_significand(mean, max(t, 1)))
+        elif exponent == "published_three":
+            e = 3
+        else:
+            e = exponent_bits_published_code(largest)
+        bits[name] = LayerBits(t, e)
+    return bits
+
+
+def significand_bits(
+    mean: Tensor, variance: Tensor, *, rule: SignificandRule = "relative", name: str = "layer"
+) -> int:
+    """Significand bits of one layer, its leading one counted: 1 ... 23, or 0 by published rules.
+
+    Arguments:
+        mean, variance: of the kept weights, of one shape; at least one.
+        rule:
+            * ``relative``: the fewest bits for which the rounding error, at its bound
+              ``u(t) |w|``, has a mean square of at most one posterior variance:
+              ``t = ceil(1/2 log2 mean(w^2 / V))``. Rounding then costs at most half a nat of
+              posterior density per weight on average. It does not change with the weights' unit.
+            * ``deviation``: the published count with the standard deviation in place of the
+              variance: per weight the number of ``t`` with ``2 sd < 2^-t``, then the mean over
+              weights, rounded up. Its ``2^-t`` is an absolute step, so it belongs to
+              :func:`round_fixed_point`.
+            * ``published_code``: the same with ``2 variance < 2^-t``, as published. The sides
+              differ in unit; below 1 a variance is smaller than its root, so it asks for more
+              bits.
+        name: for error messages.
+
+    Raises:
+        ValueError: see :func:`bit_precision`.
+    """
+    if mean.shape != variance.shape or not mean.numel():
+        raise ValueError(
+            f"{name}: means {tuple(mean.shape)} and variances {tuple(variance.shape)} must be of "
+            "one shape and not empty."
+        )
+    w, v = _finite(mean, name), _finite(variance, name)
+    if (v < 0).any():
+        raise ValueError(f"{name}: a variance is negative.")
+    if rule == "relative":
+        ratio = torch.where(w == 0, 0.0, w.square() / v).mean().item()  # 0 is exact in any bits
+        t = MOST if math.isinf(ratio) else math.ceil(0.5 * math.log2(max(ratio, 2.0**-60)))
+        return min(max(t, 1), MOST)
+    if rule not in ("deviation", "published_code"):
+        raise ValueError(f"Unknown significand rule {rule!r}.")
+    spread = v.sqrt() if rule == "deviation" else v
+    steps = torch.tensor([unit_roundoff(t) for t in range(1, MOST + 1)], dtype=torch.float64)
+    too_fine = torch.searchsorted(steps.flip(0), 2 * spread.flatten(), right=True)
+    return math.ceil((MOST - too_fine).double().mean().item())
+
+
+def exponent_bits(weights: Tensor) -> int:
+    """Bits that tell apart all exponents between the least and the greatest that occur.
+
+    A zero among the weights has no exponent and takes a code of its own.
+
+    Arguments:
+        weights: of one layer, of any shape, as they will be stored (rounding can raise an
+            exponent by one).
+    """
+    w = _finite(weights, "weights")
+    used = torch.frexp(w[w != 0]).exponent
+    codes = int((w == 0).any())
+    if used.numel():
+        codes += int(used.max() - used.min()) + 1
+    return max(codes - 1, 0).bit_length()
+
+
+def exponent_bits_published_code(largest: float) -> int:
+    """``ceil(log2(log2(max|w|) + 1) + 1)``, as the published code has it.
+
+    It looks at the largest weight only, not at how small the others get.
+
+    Arguments:
+        largest: absolute value over all layers.
+
+    Raises:
+        ValueError: for 1/2 and below, where the formula has no value.
+    """
+    if not largest > 0.5:
+        raise ValueError(
+            f"The published exponent formula has no value at max|w| = {largest:g} (it needs more "
+            "than 1/2). Use exponent='range'."
+        )
+    return math.ceil(math.log2(math.log2(largest) + 1) + 1)
+
+
+def round_significand(weights: Tensor, bits: int) -> Tensor:
+    """Nearest floating-point number with ``bits`` significand bits (ties to even), same shape.
+
+    The error is at most ``2^-bits |w|``; 24 bits leave a float32 as it is. The exponent is not
+    limited.
+
+    Raises:
+        ValueError: if ``bits`` is not in 1 ... 53, or a number is not finite, before or after.
+    """
+    if not 1 <= bits <= 53:
+        raise ValueError(f"significand bits must be in 1 ... 53, got {bits}.")
+    # numpy's ldexp is exact; torch's takes the power in float32, which ends before the weights do.
+    mantissa, exponent = np.frexp(_finite(weights, "weights").cpu().numpy())
+    digits = np.rint(np.ldexp(mantissa, bits))
+    rounded = torch.as_tensor(np.ldexp(digits, exponent - bits)).to(weights)
+    return _finite(rounded, "rounded weights", weights.dtype)
+
+
+def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
+    """``floor(w / d + 1/2) d`` with the step ``d = 2^-bits``: the published code's rounding.
+
+    The error is at most half a step, whatever the size of the weight.
+
+    Raises:
+        ValueError: if ``bits`` is not in 0 ... 30, or a number is not finite.
+    """
+    if not 0 <= bits <= 30:
+        raise ValueError(f"bits of a fixed-point step must be in 0 ... 30, got {bits}.")
+    step = unit_roundoff(bits)
+    return ((_finite(weights, "weights") / step + 0.5).floor() * step).to(weights.dtype)
+
+
+def _finite(values: Tensor, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+    values = values.detach().to(dtype)
+    if not values.isfinite().all():
+        raise ValueError(f"{name}: a number is not finite.")
+    return values

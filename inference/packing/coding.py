@@ -1,0 +1,283 @@
+"""Arrays of float32 into symbols and back, without loss: few distinct digits, few bits.
+
+Rounding happens before (:mod:`~pyroccam.inference.packing.quantise`); here the zeros, the digits
+and the values that occur are looked at, and the cheapest of these writings is taken:
+
+* *floats*: sign, exponent and the first digits as one symbol with its own probability; the digits
+  after them as they are, for they carry nothing a table could predict. How many digits join the
+  symbol is chosen: more digits fit the distribution better and need a longer table.
+* *codebook*: the distinct values once, and an index for each weight.
+* *raw*: 16 or 32 bits each, for arrays too short for a table.
+
+Zeros are taken out first: one bit per weight under the density of its row, its column, or of all
+(the same number of bits as coding the distances between kept weights).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .entropy import (
+    DENSITIES,
+    PackedFileError,
+    SymbolReader,
+    SymbolWriter,
+    bytes_of_counts,
+    counts_of_bytes,
+    density_bytes,
+)
+
+__all__ = ["get_floats", "put_floats"]
+
+Array = NDArray[Any]
+DIGITS = 24  # significand bits of a float32, the leading one counted
+LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
+LARGEST_CODEBOOK = 2**12
+# What a table costs, roughly, after the tables are compressed: an entry, and an empty place.
+ENTRY_BITS, EMPTY_BITS = 7.0, 0.1
+
+
+class _Split(NamedTuple):
+    """Nonzero numbers taken apart. A number of exponent e has ``width(e)`` digits."""
+
+    sign: Array
+    exponent: Array  # above the least
+    fraction: Array  # the digits after the leading one
+    lowest: int  # the least exponent
+    floor: int  # no digit lies below 2^floor
+    digits: int  # most digits of any number
+
+    def widths(self) -> Array:
+        return _widths(self.exponent, self.lowest, self.floor, self.digits)
+
+
+def put_floats(writer: SymbolWriter, values: NDArray[np.float32], rows: int) -> str:
+    """Write finite numbers.
+
+    Arguments:
+        writer: tables and symbols go there.
+        values: flat, ``(n,)``; a zero loses its sign.
+        rows: of the matrix the numbers are from; divides ``n``.
+
+    Returns:
+        The writing that was taken: ``zeros``, ``floats``, ``codebook`` or ``raw``.
+    """
+    kept = _put_mask(writer, values != 0, rows)
+    return _put_nonzero(writer, values[kept], books=True)
+
+
+def get_floats(reader: SymbolReader, count: int, rows: int) -> NDArray[np.float32]:
+    """The inverse of :func:`put_floats`, ``(count,)``.
+
+    Raises:
+        PackedFileError: if what is read is no such array.
+    """
+    kept = _get_mask(reader, count, rows)
+    values = np.zeros(count, dtype=np.float32)
+    values[kept] = _get_nonzero(reader, int(kept.sum()), books=True)
+    return values
+
+
+# -- which numbers are not zero -------------------------------------------------------------------
+
+
+def _groups(count: int, rows: int, axis: int) -> tuple[int, int]:
+    """How many groups share a density, and how many numbers are in one."""
+    if axis == 0 or not count:
+        return 1, count
+    return (rows, count // rows) if axis == 1 else (count // rows, rows)
+
+
+def _each(densities: Array, count: int, rows: int, axis: int) -> Array:
+    """A number per group as a number per element, ``(count,)``."""
+    _, size = _groups(count, rows, axis)
+    return np.tile(densities, size) if axis == 2 else np.repeat(densities, size)
+
+
+def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
+    if kept.all():
+        writer.number(0)
+        return kept
+    best: tuple[float, int, Array] | None = None
+    for axis in (0, 1, 2):  # all together, rows, columns
+        groups, size = _groups(len(kept), rows, axis)
+        matrix = kept.reshape(-1, groups).T if axis == 2 else kept.reshape(groups, -1)
+        ones = matrix.sum(1)
+        table = density_bytes(ones, size)
+        p = DENSITIES[table].clip(1e-9, 1 - 1e-9)
+        bits = -(ones * np.log2(p) + (size - ones) * np.log2(1 - p)).sum() + ENTRY_BITS * groups
+        if best is None or bits < best[0]:
+            best = (float(bits), axis, table)
+    assert best is not None
+    _, axis, table = best
+    writer.number(1 + axis)
+    writer.table(table)
+    p = DENSITIES[_each(table, len(kept), rows, axis)]
+    open_ = (p > 0) & (p < 1)
+    writer.bernoulli(kept[open_], p[open_])
+    return kept
+
+
+def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
+    axis = reader.number() - 1
+    if axis == -1:
+        return np.ones(count, dtype=bool)
+    if not 0 <= axis <= 2:
+        raise PackedFileError("A mask is of an unknown kind.")
+    table = reader.table(_groups(count, rows, axis)[0])
+    p = DENSITIES[_each(table, count, rows, axis)]
+    kept = p == 1
+    open_ = (p > 0) & (p < 1)
+    kept[open_] = reader.bernoulli(p[open_]) == 1
+    return kept
+
+
+# -- numbers that are not zero --------------------------------------------------------------------
+
+_RAW16, _RAW32, _BOOK, _FLOATS = range(4)
+_NAMES = ("raw", "raw", "codebook", "floats")
+
+
+def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bool) -> str:
+    if not len(values):
+        return "zeros"
+    split = _split(values)
+    leading, floats_bits, complete = _best_leading(split)
+    costs = {_RAW32: 32.0 * len(values), _FLOATS: floats_bits}
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    if np.array_equal(halves.astype(np.float32), values):
+        costs[_RAW16] = 16.0 * len(values)
+    # Where all digits may join the symbol, every value has its own probability already.
+    some = values[:: 1 + len(values) // 2**14]
+    if books and not complete and len(np.unique(some)) <= LARGEST_CODEBOOK:
+        book, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+        if len(book) <= LARGEST_CODEBOOK:
+            costs[_BOOK] = _table_bits(counts) + _best_leading(_split(book))[1]
+    kind = min(costs, key=lambda k: costs[k])
+    writer.number(kind)
+    if kind == _BOOK:
+        writer.number(len(book))
+        _put_nonzero(writer, book, books=False)
+        table = bytes_of_counts(counts)
+        writer.table(table)
+        writer.categorical(index, table)
+    elif kind == _FLOATS:
+        _put_split(writer, split, leading)
+    else:
+        words = (halves if kind == _RAW16 else values).view(np.uint16)
+        writer.raw(words, np.full(len(words), 16))
+    return _NAMES[kind]
+
+
+def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np.float32]:
+    if not count:
+        return np.zeros(0, dtype=np.float32)
+    kind = reader.number()
+    if kind == _BOOK and books:
+        size = reader.number()
+        if not 0 < size <= LARGEST_CODEBOOK:
+            raise PackedFileError(f"A codebook has {size} values.")
+        book = _get_nonzero(reader, size, books=False)
+        return book[reader.categorical(count, reader.table(size))]
+    if kind == _FLOATS:
+        return _get_split(reader, count)
+    if kind == _RAW16:
+        words = reader.raw(np.full(count, 16)).astype("<u2")
+        return words.view("<f2").astype(np.float32)
+    if kind == _RAW32:
+        words = reader.raw(np.full(2 * count, 16)).astype("<u2")
+        return words.view("<f4").astype(np.float32)
+    raise PackedFileError("Weights are written in an unknown way.")
+
+
+# -- floats: sign, exponent, digits ---------------------------------------------------------------
+
+
+def _widths(exponent: Array, lowest: int, floor: int, digits: int) -> Array:
+    # Far above the floor a number has all its digits; near it, a fixed-point number has fewer.
+    return np.minimum(exponent + (lowest - floor), digits).clip(1, DIGITS)
+
+
+def _split(values: NDArray[np.float32]) -> _Split:
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    whole = (np.abs(mantissa) * 2**DIGITS).astype(np.int32)
+    last = whole & -whole  # the lowest digit that is set
+    trailing = np.log2(last).astype(np.int32)
+    lowest, floor = int(exponent.min()), int((exponent + trailing).min()) - DIGITS
+    digits = DIGITS - int(trailing.min())
+    relative = exponent.astype(np.int32) - lowest
+    widths = _widths(relative, lowest, floor, digits)
+    fraction = (whole >> (DIGITS - widths)) - np.left_shift(1, widths - 1)
+    sign = (values < 0).astype(np.int32)
+    return _Split(sign, relative, fraction, lowest, floor, digits)
+
+
+def _symbols(split: _Split, leading: int) -> Array:
+    """Sign, exponent and the ``leading`` digits after the first as one number."""
+    widths = split.widths() - 1
+    top = np.where(
+        widths >= leading,
+        split.fraction >> (widths - leading).clip(0),
+        split.fraction << (leading - widths).clip(0),
+    )
+    return ((2 * split.exponent + split.sign) << leading) | top
+
+
+def _best_leading(split: _Split) -> tuple[int, float, bool]:
+    """How many digits join the symbol, the bits of everything, and whether all might have."""
+    exponents = int(split.exponent.max()) + 1
+    most = min(split.digits - 1, int(np.log2(LARGEST_ALPHABET / (2 * exponents))))
+    counts = np.bincount(_symbols(split, most), minlength=2 * exponents << most)
+    per_width = np.bincount(split.widths() - 1, minlength=DIGITS)
+    best = (0, float("inf"))
+    for leading in range(most, -1, -1):
+        raw = (np.arange(DIGITS) - leading).clip(0) @ per_width
+        bits = _table_bits(counts) + float(raw)
+        if bits < best[1]:
+            best = (leading, bits)
+        counts = counts.reshape(-1, 2).sum(1) if leading else counts
+    return *best, most == split.digits - 1
+
+
+def _table_bits(counts: Array) -> float:
+    """Bits of symbols that occur so often, with their table."""
+    used = counts[counts > 0]
+    told = counts_of_bytes(bytes_of_counts(used))
+    coded = -(used * np.log2(told / told.sum())).sum()
+    return float(coded) + ENTRY_BITS * len(used) + EMPTY_BITS * len(counts) + 16
+
+
+def _put_split(writer: SymbolWriter, split: _Split, leading: int) -> None:
+    exponents = int(split.exponent.max()) + 1
+    for number in (split.lowest, split.floor, split.digits, leading, exponents):
+        writer.number(number)
+    symbols = _symbols(split, leading)
+    table = bytes_of_counts(np.bincount(symbols, minlength=2 * exponents << leading))
+    writer.table(table)
+    writer.categorical(symbols, table)
+    left = split.widths() - 1 - leading
+    some = left > 0
+    writer.raw(split.fraction[some] & (np.left_shift(1, left[some]) - 1), left[some])
+
+
+def _get_split(reader: SymbolReader, count: int) -> NDArray[np.float32]:
+    lowest, floor, digits, leading, exponents = (reader.number() for _ in range(5))
+    if not (1 <= digits <= DIGITS and 0 <= leading < digits and 1 <= exponents <= 300):
+        raise PackedFileError("The digits of a layer are of an impossible kind.")
+    if not (-300 <= lowest <= 300 and -300 <= floor <= lowest):
+        raise PackedFileError("The exponents of a layer are impossible.")
+    symbols = reader.categorical(count, reader.table(2 * exponents << leading))
+    upper, top = symbols >> leading, symbols & ((1 << leading) - 1)
+    exponent, sign = upper >> 1, upper & 1
+    widths = _widths(exponent, lowest, floor, digits) - 1
+    left = widths - leading
+    fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
+    some = left > 0
+    fraction[some] |= reader.raw(left[some])
+    whole = (np.left_shift(1, widths) + fraction) * (1 - 2 * sign)
+    with np.errstate(over="ignore"):
+        return np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1).astype(np.float32)

@@ -1,0 +1,262 @@
+"""A plain network in one small file: its description and its weights, entropy-coded.
+
+Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.description`), the
+weights are symbols (:mod:`~pyroccam.inference.packing.coding`). Packing is without loss; what is
+lossy, rounding, is asked for by ``bits=`` and ``rest=``.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...models.description import DescriptionError, describe, fill, rebuild, state
+from ...models.vocabulary import dtype_named
+from .coding import get_floats, put_floats
+from .entropy import PackedFileError, SymbolReader, SymbolWriter
+from .packed_file import join, split
+from .quantise import Bits, quantised
+
+__all__ = ["PackedFileError", "PackedSize", "TensorSize", "read", "write"]
+
+
+@dataclass(frozen=True)
+class TensorSize:
+    """How one tensor was written.
+
+    Arguments:
+        name: in the network.
+        numbers: in the tensor.
+        nonzero: of them.
+        writing: ``floats``, ``codebook``, ``raw`` or ``zeros``.
+        bits: coded length, without its tables.
+    """
+
+    name: str
+    numbers: int
+    nonzero: int
+    writing: str
+    bits: float
+
+
+@dataclass(frozen=True)
+class PackedSize:
+    """Size of a file in bytes, and what takes it.
+
+    Arguments:
+        total: the whole file.
+        description: compressed JSON.
+        tables: compressed probabilities, exponents and codebooks.
+        coded: the coded weights.
+        tensors: one row each; biases and statistics too.
+    """
+
+    total: int
+    description: int
+    tables: int
+    coded: int
+    tensors: tuple[TensorSize, ...]
+
+    def rate(self, weights: int) -> float:
+        """``weights`` float32 numbers (of the network before pruning) over the whole file."""
+        return 4 * weights / self.total
+
+
+def write(
+    net: nn.Module,
+    path: str | Path,
+    *,
+    bits: Bits | Mapping[str, Bits] | None = None,
+    rest: torch.dtype = torch.float32,
+    describe_net: bool = True,
+) -> PackedSize:
+    """Round a plain network and write it into one file.
+
+    Arguments:
+        net: on any device; it is not changed.
+        path: of the file, which is overwritten.
+        bits, rest: how to round, see :func:`~pyroccam.inference.packing.quantise.quantised`.
+            Nothing is rounded unless asked.
+        describe_net: ``False`` leaves out the description, for a network that has none; ``read``
+            then needs ``skeleton=``.
+
+    Returns:
+        The sizes, in bytes.
+
+    Raises:
+        DescriptionError: naming the module that cannot be described.
+        ValueError: for ``bits`` that do not fit the network.
+    """
+    net = quantised(net, bits, rest=rest)
+    if describe_net:
+        description = describe(net)
+        header: dict[str, Any] = {"description": description}
+        tensors = state(net, description)
+    else:
+        tensors = _all_tensors(net)
+        names = (
+            [n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in tensors.items()
+        )
+        header = {"tensors": list(names)}
+    writer = SymbolWriter()
+    digest = hashlib.blake2b(digest_size=8)
+    rows = []
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        before = writer.bits
+        writing = _put(writer, tensor)
+        nonzero = int(tensor.count_nonzero())
+        rows.append(TensorSize(name, tensor.numel(), nonzero, writing, writer.bits - before))
+        digest.update(_bytes(tensor))
+    coded = writer.finish()
+    content = join(header, bytes(writer.tables), coded, digest.digest())
+    Path(path).write_bytes(content)
+    parts = split(content)
+    return PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
+
+
+def read(
+    path: str | Path, *, skeleton: nn.Module | None = None, max_elements: int = 2**30
+) -> nn.Module:
+    """The network of a file, in evaluation mode, on the CPU.
+
+    Arguments:
+        path: of a file that :func:`write` wrote.
+        skeleton: the network as its own code builds it, for a file without description; its
+            numbers do not matter, and it is not changed.
+        max_elements: most numbers to make room for. A short file can ask for any amount.
+
+    Raises:
+        PackedFileError: if the file is of another kind or version, cut off, damaged, or asks for
+            too much; if it has no description and there is no skeleton; if the skeleton is of
+            other tensors.
+    """
+    path = Path(path)
+    try:
+        parts = split(path.read_bytes())
+        header, reader = parts.header, SymbolReader(parts.tables, parts.coded)
+        if skeleton is not None:
+            net: nn.Module = copy.deepcopy(skeleton).eval()
+        if "description" in header:
+            described = rebuild(header["description"], max_elements=max_elements)
+            empty = state(described, header["description"])
+        else:
+            empty = _declared(header["tensors"], max_elements)
+        tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
+        reader.close()
+        found = hashlib.blake2b(digest_size=8)
+        for tensor in tensors.values():
+            found.update(_bytes(tensor))
+        if found.digest() != parts.digest:
+            raise PackedFileError("its weights decode to other numbers than were written.")
+        if skeleton is not None:
+            _into(net, tensors)
+        elif "description" in header:
+            fill(described, header["description"], tensors)
+            net = described
+        else:
+            raise PackedFileError(
+                "it holds tensors without a description. Build the network by its own code and "
+                "pass it: read(path, skeleton=net)."
+            )
+    except (PackedFileError, DescriptionError) as error:
+        raise PackedFileError(f"{path} cannot be read: {error}") from error
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RuntimeError,
+        AssertionError,
+        OverflowError,
+    ) as error:
+        # The checksum fits, so this is no damage but a file that something else wrote.
+        raise PackedFileError(f"{path} cannot be read: {error!r}.") from error
+    return net
+
+
+# -- one tensor -----------------------------------------------------------------------------------
+
+_AS_FLOATS, _AS_BYTES = 0, 1
+
+
+def _put(writer: SymbolWriter, tensor: Tensor) -> str:
+    """Numbers that float32 holds exactly go as floats, whatever their dtype; others as bytes."""
+    floats = tensor.to(torch.float32) if not tensor.is_complex() else None
+    exact = floats is not None and bool(floats.isfinite().all())
+    if exact and floats is not None and torch.equal(floats.to(tensor.dtype), tensor):
+        writer.number(_AS_FLOATS)
+        rows = tensor.shape[0] if tensor.dim() > 1 and tensor.numel() else 1
+        return put_floats(writer, floats.numpy().ravel(), rows)
+    writer.number(_AS_BYTES)
+    raw = np.frombuffer(_bytes(tensor), np.uint8)
+    writer.raw(raw, np.full(len(raw), 8))
+    return "raw"
+
+
+def _get(reader: SymbolReader, empty: Tensor) -> Tensor:
+    """The inverse of :func:`_put`, of the shape and dtype of ``empty``."""
+    count, kind = empty.numel(), reader.number()
+    if kind == _AS_FLOATS:
+        rows = empty.shape[0] if empty.dim() > 1 and count else 1
+        return (
+            torch.from_numpy(get_floats(reader, count, rows)).reshape(empty.shape).to(empty.dtype)
+        )
+    if kind != _AS_BYTES:
+        raise PackedFileError("a tensor is of an unknown kind.")
+    raw = reader.raw(np.full(count * empty.element_size(), 8)).astype(np.uint8)
+    return torch.from_numpy(raw).view(empty.dtype).reshape(empty.shape).clone()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Memory of a tensor on the CPU, with zeros that have no sign."""
+    if tensor.is_floating_point():
+        tensor = tensor + 0.0
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+# -- a network without description ----------------------------------------------------------------
+
+
+def _declared(rows: list[Any], max_elements: int) -> dict[str, Tensor]:
+    """Empty tensors of the names, dtypes and shapes of a file without description."""
+    total = 0
+    for _, _, shape in rows:
+        if not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise PackedFileError(f"a tensor has the shape {shape}.")
+        total += math.prod(shape)
+    if total > max_elements:
+        raise PackedFileError(f"it asks for {total} numbers, more than {max_elements=}.")
+    with torch.device("meta"):
+        return {name: torch.empty(shape, dtype=dtype_named(word)) for name, word, shape in rows}
+
+
+def _all_tensors(net: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, those that are shared once."""
+    return dict(chain(net.named_parameters(), net.named_buffers()))
+
+
+def _into(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    held = _all_tensors(net)
+    if set(held) != set(tensors):
+        odd = sorted(set(held) ^ set(tensors))
+        raise PackedFileError(f"the skeleton has other tensors: {', '.join(odd[:5])}.")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if held[name].shape != tensor.shape or held[name].dtype != tensor.dtype:
+                raise PackedFileError(
+                    f"the skeleton's {name} is {tuple(held[name].shape)} of {held[name].dtype}, "
+                    f"expected {tuple(tensor.shape)} of {tensor.dtype}."
+                )
+            held[name].copy_(tensor)

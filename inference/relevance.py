@@ -1,0 +1,201 @@
+"""Which groups, or weights, a posterior needs: a number for each, and where to cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.signal import find_peaks
+from scipy.stats import gaussian_kde
+from torch import Tensor
+
+from ..guides.mean_field import NetworkGuide
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.local import base
+
+__all__ = ["Irrelevance", "irrelevance", "search", "valley"]
+
+
+@dataclass(frozen=True)
+class Irrelevance:
+    """How little the parts of a layer matter.
+
+    Attributes:
+        layer: its name.
+        values: one for each group, ``(groups,)``, or for each weight, in the shape of the weight;
+            the larger, the less it matters.
+        statistic: what the values are, for the axis of a figure.
+        grouped: whether a value is of a group.
+    """
+
+    layer: str
+    values: Tensor
+    statistic: str
+    grouped: bool
+
+
+@torch.no_grad()
+def irrelevance(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Irrelevance]:
+    r"""By layer, from whatever its prior puts on groups or else on weights.
+
+    * Scales with a normal posterior: :math:`\log α = \log σ_z² - \log μ_z²` of the group.
+    * Log-normal scales: minus the logarithm of the mode, :math:`σ_z² - μ_z` with
+      :math:`μ_z = Σ p_k μ_k`, :math:`σ_z² = Σ p_k² σ_k²` over all factors, those of the layer
+      included.
+    * Gates: minus the logit.
+    * Without groups: :math:`\log α` of each weight.
+
+    Returns:
+        :class:`Irrelevance` by layer, float64 on the CPU.
+
+    Raises:
+        ValueError: for a guide without spread (a delta) in a layer without groups.
+
+    References:
+        Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.
+    """
+    return {name: _of_layer(layer, guide) for name, layer in model.layers.items()}
+
+
+def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
+    logs: list[tuple[Any, float]] = []
+    for name, latent in layer.latents().items():
+        if name in ("weight", "bias"):
+            continue
+        q = base(guide.distribution(f"{layer.name}.{name}"))
+        if isinstance(q, torch.distributions.LogNormal):
+            logs.append((q, latent.power))
+        elif isinstance(q, torch.distributions.Normal):
+            return _made(layer, _log_alpha(q), "log α of the group")
+        elif hasattr(q, "temperature"):
+            return _made(layer, -q.logits, "- logit of the gate")
+    if logs:
+        loc = sum((p * q.loc for q, p in logs), torch.zeros(()))
+        variance = sum(((p * q.scale).square() for q, p in logs), torch.zeros(()))
+        return _made(layer, variance - loc, "- log mode of the scale")
+    q = base(guide.distribution(f"{layer.name}.weight"))
+    if not isinstance(q, torch.distributions.Normal):
+        raise ValueError(
+            f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
+            "a spread to compare its weights with: prune by magnitude, or use guides.MeanField."
+        )
+    return _made(layer, _log_alpha(q), "log α")
+
+
+def _log_alpha(q: Any) -> Tensor:
+    tiny = torch.finfo(q.loc.dtype).tiny
+    alpha: Tensor = 2 * q.scale.log() - q.loc.square().clamp_min(tiny).log()
+    return alpha
+
+
+def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
+    grouped = values.shape != layer.affine.shape.weight
+    return Irrelevance(layer.name, values.double().cpu(), statistic, grouped)
+
+
+def valley(values: Tensor, *, depth: float = 0.5) -> float | None:
+    """The threshold between two clusters: where a density estimate is lowest between its two most
+    prominent peaks.
+
+    Arguments:
+        values: any shape; those that are not finite are left out.
+        depth: the density there must be below this fraction of the lower peak's.
+
+    Returns:
+        ``None`` where there are no two clusters, or fewer than four values.
+    """
+    found = values[values.isfinite()].double().flatten().numpy()
+    if found.size < 4 or found.std() == 0:
+        return None
+    if found.size > 5000:  # the estimate costs grid times values
+        found = np.quantile(found, np.linspace(0, 1, 5000))
+    # Half of Scott's rule, which is for one cluster and smears two.
+    density = gaussian_kde(found, bw_method=0.5 * found.size ** (-0.2))
+    margin = 0.1 * float(np.ptp(found))
+    grid = np.linspace(found.min() - margin, found.max() + margin, 1024)
+    height = density(grid)
+    peaks, facts = find_peaks(height, prominence=0.02 * height.max())
+    if len(peaks) < 2:
+        return None
+    left, right = sorted(peaks[np.argsort(facts["prominences"])[-2:]])
+    lowest = left + int(np.argmin(height[left : right + 1]))
+    if height[lowest] > depth * min(height[left], height[right]):
+        return None
+    return float(grid[lowest])
+
+
+def search(
+    values: Mapping[str, Tensor],
+    cost: Callable[[Mapping[str, float]], float],
+    *,
+    limit: float,
+    size: Callable[[Mapping[str, float]], float],
+    candidates: int = 24,
+    rounds: int = 2,
+) -> dict[str, float]:
+    """Thresholds that keep as little as possible at a bounded cost.
+
+    First one threshold for all layers, then each layer's own is lowered in turn, as far as the cost
+    stays within the limit; the layer that saves most goes first.
+
+    Arguments:
+        values: irrelevance by layer.
+        cost: of thresholds by layer, for example the error on validation rows; groups above a
+            threshold are cut.
+        limit: largest cost.
+        size: what is left by thresholds, to be made small.
+        candidates: thresholds that are tried for a layer, quantiles of its values.
+        rounds: over all layers.
+
+    Returns:
+        thresholds by layer; infinite where nothing can be cut.
+    """
+    best = dict.fromkeys(values, math.inf)
+    pooled = torch.cat([v.flatten() for v in values.values()])
+    for t in _candidates(pooled, 2 * candidates):
+        trial = {name: max(t, float(v.min())) for name, v in values.items()}
+        if cost(trial) <= limit:
+            best = trial
+    for _ in range(rounds):
+        before = dict(best)
+        moves = {name: _lowest(name, values[name], best, cost, limit, candidates) for name in best}
+        for name in sorted(moves, key=lambda n: size({**best, n: moves[n]})):
+            lowered = {**best, name: moves[name]}
+            if cost(lowered) > limit:  # another layer has moved meanwhile
+                lowered = {**best, name: _lowest(name, values[name], best, cost, limit, candidates)}
+            best = lowered
+        if best == before:
+            break
+    return best
+
+
+def _lowest(
+    name: str,
+    values: Tensor,
+    best: Mapping[str, float],
+    cost: Callable[[Mapping[str, float]], float],
+    limit: float,
+    candidates: int,
+) -> float:
+    """The lowest threshold of a layer that the cost allows, the others' staying."""
+    lowest = best[name]
+    for t in _candidates(values, candidates):
+        if t < lowest and cost({**best, name: t}) <= limit:
+            lowest = t
+    return lowest
+
+
+def _candidates(values: Tensor, count: int) -> list[float]:
+    """Quantiles, from the largest down; the least value always stays."""
+    steps = torch.linspace(1.0, 0.0, count + 1, dtype=torch.float64)
+    return torch.quantile(_thinned(values), steps).unique().flip(0).tolist()
+
+
+def _thinned(values: Tensor, most: int = 100_000) -> Tensor:
+    """Quantiles of very many values are those of a part of them."""
+    flat = values.flatten().double()
+    return flat if len(flat) <= most else flat[:: len(flat) // most + 1]

@@ -1,0 +1,291 @@
+"""A Bayesian network over any network: the weights of its layers are random."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+
+from .affine import AFFINE, Affine, with_weights
+from .depth import LocalModule
+from .likelihoods import Likelihood, TargetSpec, for_data
+from .priors.weights import Latent, WeightPrior
+
+__all__ = ["BayesianLayer", "BayesianNetwork"]
+
+Chosen = Iterable[str] | Callable[[str, nn.Module], bool] | None
+
+
+class BayesianLayer(nn.Module):
+    """A linear or convolutional layer whose weights are sites of a Pyro model.
+
+    Arguments:
+        name: in the network; the sites are ``name.weight``, ``name.bias`` and those of the prior.
+        layer: of a type in :data:`~pyroccam.models.affine.AFFINE`. It is not changed. Where the
+            prior has no latent ``bias``, a bias stays a parameter.
+        prior: of its weights.
+        position: in the order in which the network uses its layers.
+
+    Attributes:
+        start: its weight and bias, with which a guide begins.
+    """
+
+    def __init__(self, name: str, layer: nn.Module, prior: WeightPrior, position: int = 0) -> None:
+        super().__init__()
+        self.name, self.position = name, position
+        self.affine = Affine(name, layer)
+        made: Any = layer
+        self.prior = prior.for_layer(self.affine.shape).to(made.weight)
+        # Not a submodule: a blank of the layer, without weights, to make plain layers of.
+        self.blank = (copy.deepcopy(layer).to("meta"),)
+        self.register_buffer("start_weight", made.weight.detach().clone(), persistent=False)
+        bias = None if made.bias is None else made.bias.detach().clone()
+        self.register_buffer("start_bias", bias, persistent=False)
+        self.bias: nn.Parameter | None = None
+        if bias is not None and "bias" not in self.latents():
+            self.bias = nn.Parameter(bias.clone())
+
+    @property
+    def start(self) -> dict[str, Tensor]:
+        return {
+            name: value
+            for name in ("weight", "bias")
+            if (value := getattr(self, f"start_{name}")) is not None
+        }
+
+    def latents(self) -> Mapping[str, Latent]:
+        """Its random tensors, by their names below the layer's."""
+        latents: Mapping[str, Latent] = self.prior()
+        return latents
+
+    def forward(self, x: Tensor) -> Tensor:
+        latents = self.latents()
+        values = {
+            name: pyro.sample(f"{self.name}.{name}", latent.prior)
+            for name, latent in latents.items()
+        }
+        return affine(self, x, values, latents)
+
+    def effective(
+        self, values: Mapping[str, Tensor], latents: Mapping[str, Latent] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias that the layer computes with, from values of its latents."""
+        weight, bias = values["weight"], values.get("bias", self.bias)
+        for name, latent in (self.latents() if latents is None else latents).items():
+            if name in ("weight", "bias"):
+                continue
+            factor = power(values[name], latent.power)
+            weight = weight * self.affine.on_weight(factor)
+            if bias is not None and self.covers_bias(factor.shape):
+                bias = bias * factor
+        return weight, bias
+
+    def covers_bias(self, multiplier: torch.Size) -> bool:
+        """Whether a multiplier of this shape scales the bias too: where it scales whole outputs."""
+        return self.affine.shape.output_groups and len(multiplier) < 2
+
+    def plain(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
+        """An ordinary layer with these weights."""
+        return with_weights(self.blank[0], weight, bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {type(self.blank[0]).__name__}, {tuple(self.affine.shape.weight)}"
+
+
+def power(value: Tensor, exponent: float) -> Tensor:
+    """``value ** exponent``; the square root of something positive, mostly."""
+    if exponent == 1.0:
+        return value
+    return value.sqrt() if exponent == 0.5 else value**exponent
+
+
+@effectful(type="affine")
+def affine(
+    layer: BayesianLayer, x: Tensor, values: dict[str, Tensor], latents: Mapping[str, Latent]
+) -> Tensor:
+    """The outputs of a layer for drawn weights; an effect that a handler may compute otherwise
+    (:class:`~pyroccam.models.local.LocalReparameterization`)."""
+    return layer.affine(x, *layer.effective(values, latents))
+
+
+class BayesianNetwork(LocalModule):
+    r"""Any network with random weights.
+
+    .. math:: w \sim p(w), \qquad y_n \sim p(y \mid f_w(x_n)), \quad n = 1 \dots N
+
+    Sites: those of every Bayesian layer, in the order in which the network uses them, and ``y`` in
+    the plate ``data`` of size N. Modules that are not Bayesian stay as they are, and their
+    parameters are learnt as numbers.
+
+    Arguments:
+        net: any module that maps inputs to what the likelihood takes. A copy is made; the weights
+            of its layers are where guides begin, so it may be trained already.
+        data: says the number of rows, the shape of an input and the task.
+        prior: of the weights, of all Bayesian layers or by the name of the layer.
+        layers: names of the Bayesian layers, or a function of a module's name and the module that
+            says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
+            all linear and convolutional layers, transposed ones included.
+        likelihood: by default the one that suits the task.
+
+    Raises:
+        TypeError: for a layer that cannot be Bayesian.
+        ValueError: for names that the network does not have, layers that share a weight, that are
+            not used, or that are used more than once in a pass.
+
+    References:
+        Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> digits = data.load("digits")
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
+        >>> model = BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
+        >>> list(model.sites)
+        ['1.scale', '1.weight', '1.bias', '3.scale', '3.weight', '3.bias']
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        data: TargetSpec,
+        *,
+        prior: WeightPrior | Mapping[str, WeightPrior],
+        layers: Chosen = None,
+        likelihood: Likelihood | None = None,
+    ) -> None:
+        super().__init__()
+        net = copy.deepcopy(net)
+        names = _choose(net, prior, layers)
+        _refuse_shared(net, names)
+        order = _order_of_use(net, names, torch.zeros(2, *data.input_shape))
+        for position, name in enumerate(order):
+            own = prior if isinstance(prior, WeightPrior) else prior[name]
+            layer = BayesianLayer(name, net.get_submodule(name), own, position)
+            net = _replaced(net, name, layer)
+        self.net = net
+        self.size = data.N
+        self.input_shape = tuple(data.input_shape)
+        self.likelihood = for_data(data) if likelihood is None else likelihood
+
+    @property
+    def layers(self) -> dict[str, BayesianLayer]:
+        """The Bayesian layers by name, in the order of their use."""
+        net: Any = self._modules["net"]
+        found = [module for module in net.modules() if isinstance(module, BayesianLayer)]
+        return {layer.name: layer for layer in sorted(found, key=lambda layer: layer.position)}
+
+    @property
+    def sites(self) -> dict[str, tuple[BayesianLayer, str]]:
+        """Latent sites in the order of the model: their layer, and their name below it."""
+        return {
+            f"{name}.{latent}": (layer, latent)
+            for name, layer in self.layers.items()
+            for latent in layer.latents()
+        }
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
+        outputs = self.part("net")(x)
+        with pyro.plate("data", self.size, subsample=x):
+            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+
+    def plain(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> nn.Module:
+        """The ordinary network with given weights and biases by layer, in evaluation mode.
+
+        It shares nothing with the model.
+        """
+        net: nn.Module = copy.deepcopy(self._modules["net"])  # type: ignore[assignment]
+        for name, layer in self.layers.items():
+            net = _replaced(net, name, layer.plain(*weights[name]))
+        return net.eval()
+
+
+def _replaced(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """The network with another module in place of one; the module itself if it is the whole."""
+    if not name:
+        return module
+    net.set_submodule(name, module)
+    return net
+
+
+def _choose(
+    net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
+) -> list[str]:
+    modules = dict(net.named_modules(remove_duplicate=False))
+    if layers is None and not isinstance(prior, WeightPrior):
+        layers = prior.keys()
+    if layers is None:
+        names = [name for name, module in modules.items() if type(module) in AFFINE]
+    elif callable(layers):
+        names = [name for name, module in modules.items() if layers(name, module)]
+    else:
+        names = [layers] if isinstance(layers, str) else list(layers)
+    for name in names:
+        if name not in modules:
+            affine_names = [n for n, m in modules.items() if type(m) in AFFINE]
+            raise ValueError(
+                f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
+            )
+        if not isinstance(prior, WeightPrior) and name not in prior:
+            raise ValueError(
+                f"Layer {name!r} is to be Bayesian, but prior= names only {', '.join(prior)}."
+            )
+        Affine(name, modules[name])
+    if not names:
+        raise ValueError(
+            f"{type(net).__name__} has no linear or convolutional layer that could be Bayesian"
+            + (": layers= chose none." if layers is not None else ".")
+        )
+    return names
+
+
+def _refuse_shared(net: nn.Module, names: list[str]) -> None:
+    """Two layers with one weight would need one site for both."""
+    owners: dict[int, str] = {}
+    for module_name, module in net.named_modules(remove_duplicate=False):
+        for key, p in module.named_parameters(recurse=False):
+            full = f"{module_name}.{key}".lstrip(".")
+            other = owners.setdefault(id(p), full)
+            if other != full and {other.rpartition(".")[0], module_name} & set(names):
+                raise ValueError(
+                    f"{other!r} and {full!r} are one tensor (a tied weight), which cannot be two "
+                    "random variables: leave both layers out by layers=[...], or untie them."
+                )
+
+
+def _order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]:
+    """Names in the order in which a pass through the network uses them."""
+    used: list[str] = []
+    hooks = [
+        net.get_submodule(name).register_forward_hook(lambda *_, name=name: used.append(name))
+        for name in names
+    ]
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    first = next(net.parameters())
+    try:
+        with torch.no_grad():
+            net(example.to(first.device, first.dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes:
+            module.training = mode
+    twice = sorted({name for name in used if used.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Layer {twice[0]!r} is used {used.count(twice[0])} times in a pass; its weights would "
+            "be drawn anew at each. Leave it out by layers=[...], or give each use its own layer."
+        )
+    unused = [name for name in names if name not in used]
+    if unused:
+        raise ValueError(
+            f"Layer {unused[0]!r} is not called in a pass (its weights may be used directly, as "
+            "attention does): leave it out by layers=[...]."
+        )
+    return used

@@ -1,0 +1,235 @@
+"""Describe a plain network as JSON, and rebuild it without running pickled code.
+
+What is described is the computation of one forward pass in evaluation mode, traced by
+``torch.fx``: which known modules and functions are called on what. The numbers are not part of
+it; :func:`state` takes them out of a network and :func:`fill` puts them into a rebuilt one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .forward_trace import WAY_OUT, trace
+from .named_tensors import attribute, fill, state, tensors_of
+from .vocabulary import (
+    FUNCTIONS,
+    METHODS,
+    DescriptionError,
+    arguments_of,
+    checked_call,
+    checked_name,
+    decode,
+    dtype_named,
+    encode,
+    make,
+    word_for,
+)
+
+__all__ = ["DescriptionError", "describe", "fill", "rebuild", "state"]
+
+FORMAT = 1
+MOST_CONSTANTS = 4096  # numbers that forward() makes itself; they are written into the JSON
+
+
+def describe(net: nn.Module) -> dict[str, Any]:
+    """What a network computes in evaluation mode, as JSON data.
+
+    Arguments:
+        net: made of the modules in :data:`~pyroccam.models.vocabulary.MODULES`, and of functions
+            and methods named there, without control flow that depends on values. Arguments of
+            ``forward`` that have a default keep it.
+
+    Returns:
+        Plain dicts, lists, strings and numbers: inputs, nodes, modules with their constructor
+        arguments, tensors used directly, names that share one tensor.
+
+    Raises:
+        DescriptionError: naming the module that cannot be described, and the way out.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+        >>> describe(net)["modules"]["0"]
+        {'type': 'Linear', 'arguments': {'in_features': 3, 'out_features': 2, 'bias': True}}
+    """
+    graph, constants = trace(net)
+    nodes: list[dict[str, Any]] = []
+    modules: dict[str, Any] = {}
+    direct: dict[str, Any] = {}
+    for node in graph.nodes:
+        nodes.append(_words(node, net))
+        if node.op == "call_module":
+            module = net.get_submodule(str(node.target))
+            modules[checked_name(node.target, dotted=True)] = {
+                "type": type(module).__name__,
+                "arguments": arguments_of(module),
+            }
+    inside = {name for name, _ in tensors_of(net, modules)}
+    for node in graph.nodes:
+        name = str(node.target)
+        if node.op == "get_attr" and name not in inside | set(constants):
+            tensor = attribute(net, name)
+            direct[checked_name(name, dotted=True)] = {
+                "shape": list(tensor.shape),
+                "parameter": isinstance(tensor, nn.Parameter),
+            }
+    first: dict[int, str] = {}
+    tied, dtypes = {}, {}
+    for name, tensor in chain(tensors_of(net, modules), ((n, attribute(net, n)) for n in direct)):
+        owner = first.setdefault(id(tensor), name)
+        if owner != name:
+            tied[name] = owner
+        elif tensor.dtype != torch.float32:
+            dtypes[name] = encode(tensor.dtype)["dtype"]
+    return {
+        "format": FORMAT,
+        "nodes": nodes,
+        "modules": modules,
+        "direct": direct,
+        "constants": {name: _numbers(name, value) for name, value in constants.items()},
+        "tied": tied,
+        "dtypes": dtypes,
+    }
+
+
+def rebuild(description: Mapping[str, Any], *, max_elements: int = 2**30) -> fx.GraphModule:
+    """A network in evaluation mode from its description; all its numbers are zero.
+
+    Arguments:
+        description: as :func:`describe` gives it. It is data: only known modules and functions
+            are called, and every name is checked.
+        max_elements: most numbers the network may hold. A description of a few bytes can ask for
+            any amount of memory, so this is checked before any is taken.
+
+    Raises:
+        DescriptionError: if it is malformed, of another format, or too large.
+    """
+    try:
+        if description["format"] != FORMAT:
+            raise DescriptionError(f"format {description['format']!r}, expected {FORMAT}.")
+        return _rebuild(description, max_elements)
+    except DescriptionError as error:
+        raise DescriptionError(f"The description cannot be used: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        # RuntimeError holds RecursionError and what torch says of impossible sizes.
+        raise DescriptionError(f"The description cannot be used: {error!r}.") from error
+
+
+def _words(node: fx.Node, net: nn.Module) -> dict[str, Any]:
+    """One node as JSON."""
+    words: dict[str, Any] = {"op": node.op, "name": node.name}
+    if node.op in ("call_function", "call_method"):
+        word = word_for(node.op, node.target)
+        if word is None:
+            target = getattr(node.target, "__name__", node.target)
+            raise DescriptionError(
+                f"{type(net).__name__} calls {target!r}, which is not among the known functions "
+                f"and methods. {WAY_OUT}"
+            )
+        words["target"] = word
+        checked_call(word, node.args, node.kwargs)
+    else:
+        words["target"] = str(node.target)
+    kwargs = dict(node.kwargs)
+    kwargs.pop("_stacklevel", None)  # where a warning points to; no part of the computation
+    try:
+        if node.args:
+            words["args"] = [encode(a) for a in node.args]
+        if kwargs:
+            words["kwargs"] = {key: encode(a) for key, a in kwargs.items()}
+    except DescriptionError as error:
+        raise DescriptionError(f"{type(net).__name__}: {error} ({node}). {WAY_OUT}") from error
+    return words
+
+
+def _numbers(name: str, value: Tensor) -> dict[str, Any]:
+    if value.numel() > MOST_CONSTANTS:
+        raise DescriptionError(
+            f"forward makes a constant of {value.numel()} numbers; register it as a buffer."
+        )
+    return {**encode(value.dtype), "values": encode(value.tolist())}
+
+
+# -- rebuilding -----------------------------------------------------------------------------------
+
+
+def _rebuild(description: Mapping[str, Any], max_elements: int) -> fx.GraphModule:
+    roots: dict[str, Any] = {}
+    with torch.device("meta"):  # shapes only, until the size is known to be bearable
+        for name, words in description["modules"].items():
+            roots[checked_name(name, dotted=True)] = make(words["type"], words["arguments"])
+        for name, words in description["direct"].items():
+            tensor = torch.empty(words["shape"])
+            roots[checked_name(name, dotted=True)] = (
+                nn.Parameter(tensor) if words["parameter"] else tensor
+            )
+    for name, words in description["constants"].items():
+        values = decode(words["values"], {})
+        roots[checked_name(name)] = torch.tensor(values, dtype=dtype_named(words["dtype"]))
+    graph = _graph(description["nodes"], roots)
+    net = fx.GraphModule(roots, graph, "Described")
+    held = state(net, description)
+    elements = sum(tensor.numel() for tensor in held.values())
+    if elements > max_elements:
+        raise DescriptionError(
+            f"it asks for {elements} numbers, more than max_elements={max_elements}."
+        )
+    dtypes = description["dtypes"]
+    fill(
+        net,
+        description,
+        {
+            name: torch.zeros(tensor.shape, dtype=dtype_named(dtypes.get(name, "float32")))
+            for name, tensor in held.items()
+        },
+    )
+    return net.eval()
+
+
+def _graph(nodes: list[dict[str, Any]], roots: dict[str, Any]) -> fx.Graph:
+    graph = fx.Graph()
+    known: dict[str, fx.Node] = {}
+    for words in nodes:
+        op, name, target = words["op"], checked_name(words["name"]), words["target"]
+        args = tuple(decode(a, known) for a in words.get("args", ()))
+        kwargs = {checked_name(k): decode(a, known) for k, a in words.get("kwargs", {}).items()}
+        if op == "call_function":
+            checked_call(target, args, kwargs)
+            node = graph.call_function(FUNCTIONS[target], args, kwargs)
+        elif op == "call_method" and target in METHODS:
+            node = graph.call_method(target, args, kwargs)
+        elif op == "call_module" and isinstance(roots[target], nn.Module):
+            node = graph.call_module(target, args, kwargs)
+        elif op == "get_attr":
+            checked_name(target, dotted=True)
+            node = graph.create_node("get_attr", target)
+            _known_tensor(target, roots)
+        elif op == "placeholder":
+            node = graph.placeholder(checked_name(target))
+        elif op == "output":
+            node = graph.output(*args)
+        else:
+            raise DescriptionError(f"{op} {target!r} is not known.")
+        known[name] = node
+    graph.lint()
+    return graph
+
+
+def _known_tensor(target: str, roots: dict[str, Any]) -> None:
+    """A tensor that is used directly: a root itself, or a tensor of a module that is a root.
+
+    Raises:
+        DescriptionError: if it is neither.
+    """
+    if target in roots:
+        return
+    path, _, last = target.rpartition(".")
+    module = roots.get(path)
+    held = isinstance(module, nn.Module) and {**module._parameters, **module._buffers}.get(last)
+    if not isinstance(held, Tensor):
+        raise DescriptionError(f"it uses the tensor {target!r}, which it does not have.")
+    roots[target] = held

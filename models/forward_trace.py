@@ -1,0 +1,109 @@
+"""Trace the forward pass of a plain network, without changing the network."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .vocabulary import MODULES, DescriptionError
+
+__all__ = ["WAY_OUT", "trace"]
+
+WAY_OUT = (
+    "Such a network has to be built by its own code: keep its tensors only, and pass the built "
+    "network as skeleton= when they are read."
+)
+
+
+class _Tracer(fx.Tracer):
+    """Stops at the known modules and remembers the innermost module it was in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: list[str] = []
+        self.failed: str | None = None
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in MODULES
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        name = f"{self.path_of_module(m)} ({type(m).__name__})"
+        self.inside.append(name)
+        try:
+            _no_hooks(m)
+            own = isinstance(m, nn.Sequential) or not m.__module__.startswith("torch.nn.modules")
+            if not own and type(m) not in MODULES:
+                raise DescriptionError("it is not among the known modules")
+            out = super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed or name
+            raise
+        self.inside.pop()
+        return out
+
+
+def _no_hooks(module: nn.Module) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise DescriptionError("it has forward hooks, which a description would lose")
+
+
+def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """Graph in evaluation mode, and the constants ``forward`` made; ``net`` stays as it is."""
+    defaults = {}
+    for name, parameter in inspect.signature(net.forward).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            raise DescriptionError(
+                f"{type(net).__name__}.forward takes {parameter}, which has no fixed place. "
+                + WAY_OUT
+            )
+        if parameter.default is not parameter.empty:
+            if not isinstance(parameter.default, bool | int | float | str | None):
+                raise DescriptionError(
+                    f"{type(net).__name__}.forward has the default {parameter}, which is no "
+                    f"number, text or None. {WAY_OUT}"
+                )
+            defaults[name] = parameter.default
+    modes = {module: module.training for module in net.modules()}
+    made: list[dict[str, Tensor]] = []
+    net.eval()
+    try:
+        for _ in range(2):  # twice: a constant that changes is a random number
+            tracer, before = _Tracer(), set(vars(net))
+            try:
+                _no_hooks(net)
+                graph = tracer.trace(net, defaults or None)
+            except Exception as error:
+                where = tracer.failed or type(net).__name__
+                raise DescriptionError(
+                    f"{where} cannot be described: {str(error).rstrip('.')}. {WAY_OUT}"
+                ) from error
+            finally:
+                # The tracer hangs constants on the network; it is not ours to change.
+                new = [name for name in vars(net) if name not in before]
+                made.append({name: vars(net).pop(name) for name in new})
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    constants = {k: v for k, v in made[-1].items() if isinstance(v, Tensor)}
+    for name, value in constants.items():
+        if name not in made[0] or not torch.equal(value, made[0][name]):
+            raise DescriptionError(
+                f"{type(net).__name__}.forward draws random numbers; a description would freeze "
+                f"them. {WAY_OUT}"
+            )
+    _drop_defaults(graph, set(defaults))
+    return graph, constants
+
+
+def _drop_defaults(graph: fx.Graph, names: set[str]) -> None:
+    """Take out the inputs that keep their default, with the tracer's assertions that they do."""
+    dropped: list[fx.Node] = []
+    for node in graph.nodes:
+        default = node.op == "placeholder" and str(node.target).rpartition("_")[0] in names
+        if default or (node.all_input_nodes and set(node.all_input_nodes) <= set(dropped)):
+            dropped.append(node)
+    for node in reversed(dropped):
+        graph.erase_node(node)

@@ -1,0 +1,191 @@
+"""Carry out a list of cuts on a plain network: smaller modules in the places of the old ones.
+
+What to cut is decided elsewhere (:func:`pyroccam.inference.cutting.cut`). The list is plain data,
+so it can be stored as JSON beside the weights and the small network rebuilt without pickled code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .select import Select
+
+__all__ = ["NORMS", "Edit", "Plan", "rebuild", "shrink", "trace"]
+
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is left of one module; ``None`` leaves that side as it is.
+
+    Arguments:
+        outputs: rows, filters or channels that are kept.
+        inputs: columns or input channels that are kept.
+        select: a :class:`Select` with this index goes in front; for a :class:`Select`, its new
+            index.
+        bias: give the module a bias if it has none.
+    """
+
+    outputs: list[int] | None = None
+    inputs: list[int] | None = None
+    select: list[int] | None = None
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cuts of one network.
+
+    Arguments:
+        edits: by the names of the modules.
+        reshapes: new sizes for flattening calls whose size is written into ``forward``, such as
+            ``x.view(-1, 800)``, by the names of the graph's nodes.
+    """
+
+    edits: dict[str, Edit] = field(default_factory=dict)
+    reshapes: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        edits = {name: asdict(edit) for name, edit in self.edits.items()}
+        return {"format": 1, "edits": edits, "reshapes": dict(self.reshapes)}
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Plan:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            ValueError: if it is not such a description.
+        """
+        if description.get("format") != 1:
+            raise ValueError(
+                f"A description of cuts has format 1, this one has {description.get('format')!r}."
+            )
+        try:
+            edits = {name: Edit(**edit) for name, edit in description["edits"].items()}
+            return cls(edits, dict(description["reshapes"]))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"The description of cuts cannot be read: {error!r}.") from error
+
+
+class _Tracer(fx.Tracer):
+    # Select stays one step, so that a cut network can be cut again.
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(net: nn.Module) -> fx.Graph:
+    """The graph of a network, with torch's own modules and ``Select`` as single steps.
+
+    Raises:
+        ValueError: if its path depends on the data.
+    """
+    try:
+        return _Tracer().trace(net)
+    except Exception as error:  # whatever the person's forward raises on a symbolic input
+        raise ValueError(
+            f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
+            "Cutting needs a forward whose path does not depend on the data: no `if` or `for` over "
+            "tensors."
+        ) from error
+
+
+def shrink(net: nn.Module, plan: Plan) -> nn.Module:
+    """A smaller copy of ``net`` with the weights that stay.
+
+    It has the class of ``net``, unless ``plan.reshapes`` asks for another forward: then it is a
+    :class:`torch.fx.GraphModule` traced in evaluation mode.
+
+    Raises:
+        ValueError: if the plan does not fit the network.
+    """
+    small = copy.deepcopy(net)
+    graph = trace(copy.deepcopy(small).eval()) if plan.reshapes else None
+    for name, edit in plan.edits.items():
+        try:
+            module = small.get_submodule(name)
+            new = _shrunk(module, edit)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"The cuts do not fit {type(net).__name__} at {name!r} ({error}). They need the "
+                "network as it was before it was cut."
+            ) from error
+        small.set_submodule(name, new)
+    if graph is None:
+        return small
+    nodes = {node.name: node for node in graph.nodes}
+    for name, size in plan.reshapes.items():
+        if name not in nodes:
+            raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
+        _resize(nodes[name], size)
+    return fx.GraphModule(small, graph, type(net).__name__)
+
+
+def rebuild(net: nn.Module, description: Mapping[str, Any]) -> nn.Module:
+    """The form of a cut network, ready for ``load_state_dict``.
+
+    Arguments:
+        net: the network as it was before the cut; its weights do not matter.
+        description: ``report.description`` of the cut.
+
+    Raises:
+        ValueError: if the description cannot be read or does not fit.
+    """
+    return shrink(net, Plan.from_dict(description)).eval()
+
+
+def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
+    if isinstance(module, Select):
+        assert edit.select is not None
+        return Select(edit.select, module.dim).to(module.index.device)
+    new = copy.deepcopy(module)
+    if isinstance(new, NORMS):
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            _keep(new, name, 0, edit.outputs)
+        new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
+        return new
+    if not isinstance(new, (nn.Linear, *CONVS)):
+        raise TypeError(f"a {type(module).__name__} cannot be cut")
+    weight = new.weight
+    if edit.bias and new.bias is None:
+        zeros = torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
+        new.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
+    _keep(new, "weight", 0, edit.outputs)
+    _keep(new, "bias", 0, edit.outputs)
+    _keep(new, "weight", 1, edit.inputs)
+    rows, columns = new.weight.shape[:2]
+    if isinstance(new, nn.Linear):
+        new.out_features, new.in_features = rows, columns
+    else:
+        new.out_channels = rows
+        new.groups = rows if new.groups > 1 else 1  # depthwise only, else it is not cut
+        new.in_channels = columns * new.groups
+    if edit.select is None:
+        return new
+    front = Select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
+    return nn.Sequential(front, new).train(module.training)
+
+
+def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> None:
+    tensor: Tensor | None = getattr(module, name)
+    if tensor is None or kept is None:
+        return
+    index = torch.tensor(kept, dtype=torch.long, device=tensor.device)
+    part = tensor.detach().index_select(dim, index)
+    if isinstance(tensor, nn.Parameter):
+        part = nn.Parameter(part, requires_grad=tensor.requires_grad)
+    setattr(module, name, part)
+
+
+def _resize(node: fx.Node, size: int) -> None:
+    sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
+    assert isinstance(sizes, (tuple, list))
+    node.args = (node.args[0], (sizes[0], size))

@@ -1,0 +1,380 @@
+"""Guides of Bayesian networks: every prior with every guide, and what is known exactly."""
+
+import contextlib
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyroccam import guides, inference, models
+from pyroccam.guides.mean_field import NormalFactor
+from pyroccam.inference.elbo import bound
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from random_weights import (
+    OPTIONS,
+    PRIORS,
+    FourScales,
+    Rows,
+    normal_kl,
+    normal_log_density,
+    pair,
+    small_net,
+    table,
+)
+from torch import nn
+
+GUIDES = {
+    "mean-field": guides.MeanField,
+    "mean-field-drawn": lambda model: guides.MeanField(model, local=False),
+    "dropout-weight": guides.VariationalDropout,
+    "dropout-neuron": lambda model: guides.VariationalDropout(model, rate="neuron"),
+    "dropout-layer": lambda model: guides.VariationalDropout(model, rate="layer"),
+    "delta": guides.Delta,
+}
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+# -- every prior with every guide -------------------------------------------------------------
+
+
+def falls(losses):
+    assert len(losses) == 30
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-8:]) < sum(losses[:8])
+
+
+MATRIX = [
+    *((prior, kind) for prior in PRIORS for kind in GUIDES if kind != "mean-field-drawn"),
+    *((prior, "mean-field-drawn") for prior in (priors.GroupNormalJeffreys(), priors.ARD())),
+    *((prior, kind) for prior in OPTIONS for kind in ("mean-field", "delta")),
+]
+
+
+@pytest.mark.parametrize(("prior", "kind"), MATRIX, ids=lambda it: it if it in GUIDES else repr(it))
+def test_a_pair_trains_or_says_why_not(prior, kind):
+    """Under fit, and under plain SVI with Pyro's own ELBO."""
+    rows = table()
+    net = nn.Sequential(nn.Linear(3, 2))
+    model = BayesianNetwork(net, rows, prior=prior)
+    try:
+        guide = GUIDES[kind](model)
+    except TypeError as error:
+        assert kind == "delta", error
+        assert "guides.Delta cannot estimate site '0." in str(error)
+        assert "Use guides.MeanField" in str(error)
+        return
+    assert guide.sites == list(model.sites)
+    plain_guide = GUIDES[kind](plain := BayesianNetwork(net, rows, prior=prior))
+    one = {"epochs": 30, "evaluations": 30, "batch_size": 60, "lr": 0.02, "schedule": "constant"}
+    with pyro.validation_enabled(False):
+        fit = inference.fit(model, guide, rows, device="cpu", progress=False, compile=False, **one)
+    falls([row["loss"] for row in fit.history])
+    elbo = Trace_ELBO() if kind == "delta" else TraceMeanField_ELBO()
+    svi = SVI(plain, plain_guide, pyro.optim.Adam({"lr": 0.02}), elbo)
+    losses = []
+    for step in range(30):
+        # Pyro looks at shapes and values in the first steps.
+        with pyro.validation_enabled(step < 2), plain_guide.handler or contextlib.nullcontext():
+            losses.append(svi.step(*rows.split("train")))
+    falls(losses)
+    stored = dict(pyro.get_param_store().items())
+    assert len(stored) == len([*plain.parameters(), *plain_guide.parameters()])
+
+
+def test_the_matrix_has_every_prior():
+    assert {"Normal", "LogUniform", "GroupNormalJeffreys"} <= {type(p).__name__ for p in PRIORS}
+
+
+class Interval(WeightPrior):
+    """A scale that nothing covers."""
+
+    def for_layer(self, layer):
+        return _Interval(layer)
+
+
+class _Interval(LayerPrior):
+    def latents(self):
+        scale = pyro.distributions.Beta(self.one, self.one)
+        return {
+            "weight": self.standard(self.layer.weight),
+            "scale": Latent(scale, start=(0.0, 0.1)),
+            **self.standard_bias(),
+        }
+
+
+class Infinite(WeightPrior):
+    def for_layer(self, layer):
+        return _Infinite(layer)
+
+
+class _Infinite(LayerPrior):
+    def latents(self):
+        weight = self.standard(self.layer.weight)
+        return {"weight": Latent(weight.prior, unbounded=True), **self.standard_bias()}
+
+
+@pytest.mark.parametrize("kind", ["mean-field", "dropout-weight"])
+def test_a_support_that_nothing_covers(kind):
+    model = BayesianNetwork(small_net(), Rows(3), prior=Interval())
+    name = {"mean-field": "MeanField", "dropout-weight": "VariationalDropout"}[kind]
+    with pytest.raises(TypeError, match=rf"{name} has no posterior for site '0\.scale'.* Beta"):
+        GUIDES[kind](model)
+    assert guides.Delta(model).distribution("0.scale").v == 0.5  # the logistic of 0
+
+
+def test_a_mode_that_is_no_estimate():
+    model = BayesianNetwork(small_net(), Rows(3), prior=Infinite())
+    message = r"Delta cannot .* '0\.weight' .* of Normal is infinite .*Use guides.MeanField"
+    with pytest.raises(TypeError, match=message):
+        guides.Delta(model)
+
+
+@pytest.mark.parametrize("kind", ["mean-field", "dropout-weight", "delta"])
+def test_a_guide_is_for_a_bayesian_network(kind):
+    rows = table()
+    stack = models.LearntDepth(nn.Linear(3, 4), [nn.Linear(4, 4)], nn.Linear(4, 2), data=rows)
+    with pytest.raises(TypeError, match=r"models\.BayesianNetwork, got LearntDepth"):
+        GUIDES[kind](stack)
+
+
+def test_fit_refuses_what_does_not_belong_together():
+    rows = table()
+    model = BayesianNetwork(small_net(), rows, prior=priors.Normal())
+    options = {"device": "cpu", "progress": False, "epochs": 1}
+    with pytest.raises(TypeError, match=r"Deterministic and models\.BayesianNetwork .*MeanField"):
+        inference.fit(model, guides.Deterministic(model), rows, **options)
+    other = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
+    with pytest.raises(ValueError, match=r"another network \(sites such as \['0\.scale'\]\)"):
+        inference.fit(model, guides.MeanField(other), rows, **options)
+    stack = models.LearntDepth(nn.Linear(3, 4), [nn.Linear(4, 4)], nn.Linear(4, 2), data=rows)
+    with pytest.raises(TypeError, match=r"MeanField and models\.LearntDepth .*CategoricalDepth"):
+        inference.fit(stack, guides.MeanField(model), rows, **options)
+
+
+# -- against closed forms ---------------------------------------------------------------------
+
+NOISE, PRIOR_SCALE = 0.4, 1.5
+
+
+def linear_problem():
+    """A Bayesian linear regression of 12 rows with known noise, in double precision."""
+    x = torch.randn(12, 3, dtype=torch.float64) + 0.3
+    y = x @ torch.tensor([[1.0], [-0.5], [0.2]], dtype=torch.float64) + 0.7
+    y = y + NOISE * torch.randn_like(y)
+    likelihood = models.Regression(1, scale=NOISE, floor=0.0)
+    likelihood.log_scale.requires_grad_(False)
+    model = BayesianNetwork(
+        nn.Sequential(nn.Linear(3, 1)),
+        Rows(3, outputs=1, N=12),
+        prior=priors.Normal(PRIOR_SCALE),
+        likelihood=likelihood,
+    ).double()
+    likelihood.log_scale.fill_(math.log(NOISE))
+    return model, x, y
+
+
+def expected_bound(monkeypatch, b, x, y):
+    """Minus the bound without noise: its integrand is quadratic in the noise of each output, whose
+    mean over ±1 is that over a standard normal."""
+    total = 0.0
+    for sign in (1.0, -1.0):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "randn_like", lambda t, s=sign: torch.full_like(t, s))
+            total = total + 0.5 * b(x, y)
+    return total
+
+
+def posterior(x, y):
+    """Mean and precision of weights and bias."""
+    design = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    precision = design.T @ design / NOISE**2 + torch.eye(4, dtype=x.dtype) / PRIOR_SCALE**2
+    return torch.linalg.solve(precision, design.T @ y / NOISE**2)[:, 0], precision
+
+
+def optimise(evaluate, guide):
+    optimizer = torch.optim.LBFGS(
+        guide.parameters(), max_iter=200, line_search_fn="strong_wolfe", tolerance_change=1e-12
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        loss = evaluate()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def test_no_point_where_a_density_is_infinite():
+    """A mode at which there is no estimate must not be looked for: the density of a site, taken
+    nearer and nearer to the ends of its support, grows without end or it does not."""
+    for prior in (*PRIORS, *OPTIONS):
+        model = BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=prior).double()
+        infinite = []
+        for site, (layer, name) in model.sites.items():
+            fn = layer.latents()[name].prior
+            near, nearer = (
+                float(fn.log_prob(torch.full(fn.event_shape, value, dtype=torch.float64)).detach())
+                for value in (1e-10, 1e-14)
+            )
+            infinite += [site] if nearer > near + 1.0 else []
+        with contextlib.nullcontext() if not infinite else pytest.raises(TypeError) as error:
+            guides.Delta(model)
+        assert not infinite or repr(infinite[0]) in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["mean-field", "dropout-weight", "dropout-layer"])
+def test_the_bound_by_hand(kind, monkeypatch):
+    model, x, y = linear_problem()
+    guide = GUIDES[kind](model).double()
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    q = {name: guide.distribution(name).base_dist for name in model.sites}
+    mean = x @ q["0.weight"].loc.T + q["0.bias"].loc
+    variance = x**2 @ q["0.weight"].scale.T ** 2 + q["0.bias"].scale ** 2
+    likelihood = normal_log_density(y, mean, NOISE) - variance / (2 * NOISE**2)
+    kl = sum(normal_kl(one.loc, one.scale, PRIOR_SCALE) for one in q.values())
+    b = bound(model, guide)
+    found = expected_bound(monkeypatch, b, x, y)
+    torch.testing.assert_close(found, kl - likelihood.sum(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(b.terms(x, y).kl, kl, rtol=1e-6, atol=0.0)
+    half = expected_bound(monkeypatch, b, x[:6], y[:6])  # six rows count twice
+    torch.testing.assert_close(half, kl - 2 * likelihood[:6].sum(), rtol=1e-9, atol=1e-9)
+
+
+def test_mean_field_finds_the_best_independent_posterior(monkeypatch):
+    """Of a normal posterior: its means, and variances 1 / diag of the precision."""
+    model, x, y = linear_problem()
+    guide = guides.MeanField(model).double()
+    b = bound(model, guide)
+    optimise(lambda: expected_bound(monkeypatch, b, x, y), guide)
+    mean, precision = posterior(x, y)
+    q = [guide.distribution(name).base_dist for name in model.sites]
+    found = torch.cat([one.loc.flatten() for one in q])
+    scale = torch.cat([one.scale.flatten() for one in q])
+    torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(scale, precision.diagonal() ** -0.5, rtol=1e-5, atol=1e-6)
+    assert (scale - torch.linalg.inv(precision).diagonal().sqrt()).abs().max() > 1e-3
+
+
+def test_delta_finds_the_mode():
+    model, x, y = linear_problem()
+    guide = guides.Delta(model).double()
+    b = bound(model, guide)
+    optimise(lambda: b(x, y), guide)
+    mean, _ = posterior(x, y)
+    found = torch.cat([guide.distribution(name).v.flatten() for name in model.sites])
+    torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-6)
+
+
+# -- families ---------------------------------------------------------------------------------
+
+
+def test_where_guides_begin():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupHorseshoe())
+    guide = guides.MeanField(model, scale=0.3)
+    assert torch.allclose(guide.distribution("0.weight").base_dist.scale, torch.tensor(0.3))
+    latent = model.layers["0"].latents()["scale.a"]
+    q = guide.distribution("0.scale.a").base_dist
+    assert torch.allclose(q.loc, torch.tensor(latent.start[0]))
+    assert torch.allclose(q.scale, torch.tensor(latent.start[1]))
+    model = BayesianNetwork(small_net(), Rows(3), prior=FourScales(start=-2.0))
+    value = guides.Delta(model).distribution("0.scale.a").v
+    assert torch.allclose(value.log(), torch.tensor(-2.0))
+    gates = BayesianNetwork(small_net(), Rows(3), prior=priors.SpikeSlab())
+    gate = guides.MeanField(gates).distribution("0.gate").base_dist
+    logit = gates.layers["0"].latents()["gate"].start[0]
+    assert torch.allclose(gate.probs.logit(), torch.tensor(logit))
+
+
+@pytest.mark.parametrize(
+    ("rate", "shape"), [("weight", (4, 2, 3)), ("neuron", (4, 1, 1)), ("layer", ())]
+)
+def test_dropout_rates(rate, shape):
+    """α for each weight, output or layer; of a transposed convolution outputs are in dim 1."""
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ConvTranspose1d(4, 2, 3))
+    model, guide = pair(
+        net, (2, 5), priors.Normal(), guide=guides.VariationalDropout, rate=rate, spread=False
+    )
+    factor = guide.part("factors")["0/weight"]
+    assert factor.log_alpha.shape == shape
+    if rate == "neuron":
+        assert guide.part("factors")["1/weight"].log_alpha.shape == (1, 2, 1)
+    with torch.no_grad():
+        factor.log_alpha.normal_()
+        factor.loc[0] = 0.0
+    q = guide.distribution("0.weight").base_dist
+    expected = factor.log_alpha.exp() * q.loc**2
+    torch.testing.assert_close(q.variance, expected, rtol=1e-4, atol=1e-12)
+    kl = torch.distributions.kl_divergence(guide.distribution("0.weight"), priors_of(model))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(kl, list(factor.parameters())))
+
+
+def priors_of(model):
+    return model.layers["0"].latents()["weight"].prior
+
+
+def test_the_rate_is_kept_within_its_limit():
+    _, guide = pair(
+        small_net(), (3,), priors.Normal(), guide=guides.VariationalDropout, spread=False, limit=8
+    )
+    factor = guide.part("factors")["0/weight"]
+    for value, limit in ((50.0, 8.0), (-50.0, -8.0)):
+        factor.log_alpha.data.fill_(value)
+        q = guide.distribution("0.weight").base_dist
+        torch.testing.assert_close(q.variance / q.loc**2, torch.full_like(q.loc, math.exp(limit)))
+
+
+def test_a_scale_stays_below_its_limit_and_comes_back():
+    """The gradient at the limit is not cut off, or what went beyond would stay there."""
+    factor = NormalFactor(torch.zeros(3), 0.1, max_scale=0.2)
+    optimizer = torch.optim.SGD(factor.parameters(), lr=0.1)
+    for sign, expected in ((-1.0, 0.2), (1.0, None)):
+        for _ in range(20):
+            optimizer.zero_grad()
+            scale = factor().base_dist.scale
+            assert float(scale.detach().max()) <= 0.2 * (1 + 1e-6)
+            (sign * scale.log().sum()).backward()
+            optimizer.step()
+        if expected:
+            assert torch.allclose(factor().base_dist.scale, torch.tensor(expected))
+    assert float(factor().base_dist.scale.detach().max()) < 0.199
+
+
+def test_limits_by_layer():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupNormalJeffreys())
+    guide = guides.MeanField(model, max_scale={"0": 0.2})
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.fill_(1.0)
+    limited = {n for n in guide.sites if guide.distribution(n).base_dist.scale.max() < 0.201}
+    assert limited == {"0.weight", "0.bias"}
+    both = guides.MeanField(model, max_scale=0.2)
+    assert math.isfinite(both.part("factors")["2/weight"].max_log_scale)
+    with pytest.raises(ValueError, match=r"begin in \(0, 0\.2\], got 0\.5"):
+        guides.MeanField(model, scale=0.5, max_scale=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate": "filter"}, "'weight', 'neuron' or 'layer', got 'filter'"),
+        ({"log_alpha": 30.0}, "limit = ±20"),
+        ({"log_alpha": math.nan}, "limit"),
+    ],
+)
+def test_arguments_of_dropout(options, message):
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
+    with pytest.raises(ValueError, match=message):
+        guides.VariationalDropout(model, **options)

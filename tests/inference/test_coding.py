@@ -1,0 +1,220 @@
+"""Float arrays into symbols: exact, and as short as their entropy says."""
+
+import numpy as np
+import pytest
+import torch
+from pyroccam.inference.packing.bits import round_fixed_point, round_significand
+from pyroccam.inference.packing.coding import get_floats, put_floats
+from pyroccam.inference.packing.entropy import (
+    DENSITIES,
+    PackedFileError,
+    SymbolReader,
+    SymbolWriter,
+    bytes_of_counts,
+    counts_of_bytes,
+    density_bytes,
+)
+
+
+def there_and_back(values, rows=1):
+    """Writing taken, bytes of coded symbols, bytes of tables; the numbers must come back."""
+    values = np.asarray(values, dtype=np.float32).ravel()
+    writer = SymbolWriter()
+    writing = put_floats(writer, values, rows)
+    coded = writer.finish()
+    assert 8 * len(coded) <= writer.bits * (1 + 1e-4) + 64
+    reader = SymbolReader(bytes(writer.tables), coded)
+    found = get_floats(reader, len(values), rows)
+    reader.close()
+    assert found.dtype == np.float32
+    assert np.array_equal(found, values)
+    return writing, len(coded), len(writer.tables)
+
+
+def layer(seed, rows=60, columns=50, spread=1.0):
+    rng = np.random.default_rng(seed)
+    scale = 0.05 * rng.lognormal(0, spread, size=(rows, 1))
+    return torch.tensor(rng.standard_t(4, size=(rows, columns)) * scale).float()
+
+
+def entropy_bits(symbols):
+    """Empirical entropy of all symbols together."""
+    counts = np.unique(symbols, return_counts=True)[1]
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
+
+
+def ideal_bits(values, digits):
+    """Entropy of which are kept and of sign and exponent, and the digits as they are."""
+    values = np.asarray(values).ravel()
+    kept = values[values != 0]
+    exponents = 2 * np.frexp(kept)[1] + (kept < 0)
+    return entropy_bits(values != 0) + entropy_bits(exponents) + len(kept) * (digits - 1)
+
+
+@pytest.mark.parametrize("digits", range(1, 25))
+def test_every_precision_comes_back_exactly(digits):
+    weights = round_significand(layer(digits), digits)
+    there_and_back(weights, 60)
+    sparse = weights * (torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) < 0.1)
+    there_and_back(sparse, 60)
+
+
+@pytest.mark.parametrize("digits", [1, 3, 5, 8, 10, 14, 24])
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
+def test_a_layer_takes_little_more_than_its_entropy(digits, share):
+    weights = round_significand(layer(digits, 200, 150), digits)
+    kept = torch.rand(200, 150, generator=torch.Generator().manual_seed(1)) < share
+    weights = weights * kept
+    _, coded, _ = there_and_back(weights, 200)
+    # 0.2 % for rounded probabilities, and 12 bytes at the end. No table has to be paid back here:
+    # a longer table is chosen only if it saves as much.
+    assert 8 * coded <= 1.002 * ideal_bits(weights, digits) + 96
+    assert 8 * coded >= 0.9 * ideal_bits(weights, digits)
+
+
+def test_no_pattern_no_gain():
+    """Random bits cannot be shortened: a test that the lengths are not those of something else."""
+    words = np.random.default_rng(0).integers(2**23, 2**24, 5000)
+    _, coded, _ = there_and_back((words * 2.0**-24).astype(np.float32))
+    assert 8 * coded >= 5000 * 23
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_zeros_in_rows_or_columns_are_cheaper_than_zeros_anywhere(axis):
+    rng = np.random.default_rng(3)
+    density = rng.choice([0.0, 0.3], p=[0.8, 0.2], size=200)
+    kept = rng.random((200, 200)) < (density[:, None] if axis == 0 else density[None])
+    values = np.where(kept, 1.0, 0.0)
+    _, coded, _ = there_and_back(values, 200)
+    anywhere = entropy_bits(kept)
+    within = sum(entropy_bits(line) for line in (kept if axis == 0 else kept.T))
+    assert 8 * coded <= 1.01 * within + 64
+    assert within < 0.6 * anywhere
+
+
+def test_fixed_point_numbers_lose_digits_towards_zero():
+    weights = round_fixed_point(layer(5, 100, 100, 0.0), 9)
+    writing, coded, _ = there_and_back(weights, 100)
+    assert writing == "floats"
+    assert 8 * coded <= 1.01 * entropy_bits(weights.numpy()) + 96
+
+
+def test_few_distinct_values_become_a_codebook():
+    rng = np.random.default_rng(4)
+    book = rng.normal(size=32).astype(np.float32)
+    values = book[rng.choice(32, p=np.arange(1, 33) / 528, size=20_000)]
+    writing, coded, tables = there_and_back(values, 100)
+    assert writing == "codebook"
+    assert 8 * coded <= 1.002 * entropy_bits(values) + 32 * 32 + 96
+    assert tables < 100
+
+
+@pytest.mark.parametrize(
+    ("values", "writing"),
+    [
+        ([], "zeros"),
+        ([0.0, 0.0, -0.0], "zeros"),
+        ([0.1], "raw"),
+        ([0.5, 1e-45, 3e38, -1.4e-45, 0.0], "raw"),
+        (np.linspace(-3, 3, 7), "floats"),
+        (np.ones(1000), "floats"),
+    ],
+)
+def test_short_and_extreme_arrays(values, writing):
+    found, coded, _ = there_and_back(values)
+    assert found == writing
+    assert coded <= 4 * len(values) + 8
+
+
+def test_many_random_arrays():
+    rng = np.random.default_rng(5)
+    seen = set()
+    for _ in range(150):
+        rows, columns = rng.integers(1, 12, 2)
+        values = rng.normal(size=(rows, columns)) * np.exp2(rng.integers(-40, 40, (rows, 1)))
+        values = round_significand(torch.tensor(values).float(), int(rng.integers(1, 25))).numpy()
+        values = values * (rng.random(values.shape) < rng.choice([0.0, 0.1, 0.5, 1.0]))
+        if rng.random() < 0.3:
+            values = np.repeat(values, 50, axis=1)
+        seen.add(there_and_back(values, rows)[0])
+    assert seen == {"zeros", "raw", "floats", "codebook"}
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def test_counts_as_bytes():
+    counts = np.concatenate([np.arange(5000), np.geomspace(1, 2**34, 3000).astype(np.int64)])
+    told = counts_of_bytes(bytes_of_counts(counts))
+    assert np.array_equal(told[counts < 16], counts[counts < 16])
+    some = (counts > 0) & (counts < 15 * 2**30)
+    assert (np.abs(told - counts)[some] / counts[some]).max() <= 1 / 16
+    assert ((told == 0) == (counts == 0)).all()
+    assert np.array_equal(bytes_of_counts(counts_of_bytes(np.arange(256))), np.arange(256))
+
+
+def test_densities():
+    ones = np.arange(1001)
+    p = DENSITIES[density_bytes(ones, 1000)]
+    assert (p[0], p[-1]) == (0, 1)
+    odds, told = ones[1:-1] / (1000 - ones[1:-1]), p[1:-1] / (1 - p[1:-1])
+    assert np.abs(np.log2(odds / told)).max() <= 1 / 15
+    # Rounded to 1/65536 from numbers that are far from a tie, so that every machine agrees.
+    inner = np.exp2((np.arange(1, 255) - 128) / 8)
+    ties = np.abs((65536 * inner / (1 + inner)) % 1 - 0.5)
+    assert ties[1:].min() > 1e-6
+    assert np.array_equal(DENSITIES * 65536, np.rint(DENSITIES * 65536))
+
+
+def test_numbers():
+    writer = SymbolWriter()
+    numbers = [0, 1, -1, 63, 64, -64, -65, 300, -149, 2**40, -(2**40)]
+    for number in numbers:
+        writer.number(number)
+    reader = SymbolReader(bytes(writer.tables), b"")
+    assert [reader.number() for _ in numbers] == numbers
+    reader.close()
+
+
+# -- what something else wrote --------------------------------------------------------------------
+
+
+def test_random_bytes_are_an_error_or_numbers_but_no_crash():
+    rng = np.random.default_rng(6)
+    errors = 0
+    for _ in range(500):
+        tables = rng.integers(0, 256, rng.integers(0, 60)).astype(np.uint8)
+        tables[:2] = rng.integers(0, 4, len(tables[:2]))
+        words = rng.integers(1, 2**32, rng.integers(0, 9), dtype=np.uint64).astype("<u4")
+        try:
+            reader = SymbolReader(tables.tobytes(), words.tobytes())
+            assert get_floats(reader, 12, 3).shape == (12,)
+            reader.close()
+        except PackedFileError:
+            errors += 1
+    assert errors > 250
+
+
+@pytest.mark.parametrize(
+    ("tables", "coded", "words"),
+    [
+        (b"", b"123", "no whole number of words"),
+        (b"", bytes(4), "impossible word"),
+        (b"\x02", b"", "end too early"),
+        (b"\xff" * 12, b"", "too long"),
+        (b"\x0a", b"", "mask is of an unknown kind"),
+        (b"\x00\x0a", b"", "unknown way"),
+        (b"\x00\x04\x00", b"", "codebook has 0"),
+        (b"\x00\x06\x00\x00\x40\x00\x02", b"", "digits .* impossible"),
+    ],
+)
+def test_impossible_tables(tables, coded, words):
+    with pytest.raises(PackedFileError, match=words):
+        get_floats(SymbolReader(tables, coded), 12, 3)
+
+
+def test_something_left_over():
+    reader = SymbolReader(b"\x02\x00\x00", b"")
+    assert not get_floats(reader, 3, 1).any()
+    with pytest.raises(PackedFileError, match="more in the file"):
+        reader.close()

@@ -1,0 +1,410 @@
+"""Moments and networks of a posterior over weights; fits of Bayesian networks, whole."""
+
+import copy
+import math
+import os
+import signal
+
+import pyro.distributions as dist
+import pytest
+import torch
+from fitting import assert_same, spy
+from pyroccam import guides, inference, models
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.posterior import (
+    draw_outputs,
+    mean_network,
+    moments,
+    power_moments,
+)
+from pyroccam.inference.run_directory import CheckpointError
+from pyroccam.inference.settings import parameter_groups
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from random_weights import FourScales, assert_same_means, pair, small_net, table
+from stepping import assert_close, stacked, step_of, walk
+from torch import nn
+from torch.func import functional_call
+
+QUICK = {"epochs": 6, "batch_size": 18, "lr": 0.02, "seed": 3, "progress": False, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+# -- moments ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("q", "power"),
+    [
+        (dist.Normal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 1.0])), 1.0),
+        (dist.LogNormal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 0.6])), 1.0),
+        (dist.LogNormal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 0.8])), 0.5),
+        (dist.Delta(torch.tensor([0.25, 4.0])), 0.5),
+    ],
+)
+def test_moments_of_a_power(q, power):
+    sample = q.sample((200_000,)) ** power
+    first, second = power_moments(q.to_event(1), power)
+    together = torch.stack([sample, sample**2], 1).double()
+    assert_same_means(together, torch.stack([first, second])[None].double().expand(2, -1, -1))
+
+
+def test_a_relaxed_gate_counts_as_the_gate():
+    probs = torch.tensor([0.2, 0.9])
+    q = dist.RelaxedBernoulli(torch.tensor(0.5), probs=probs).to_event(1)
+    for value in power_moments(q, 1.0):
+        torch.testing.assert_close(value, probs)
+
+
+@pytest.mark.parametrize(
+    ("q", "power"), [(dist.Normal(0.0, 1.0), 0.5), (dist.Gamma(1.0, 1.0), 1.0)]
+)
+def test_moments_that_are_not_known(q, power):
+    with pytest.raises(ValueError, match=rf"No moments of {type(q).__name__} to the power {power}"):
+        power_moments(q, power)
+
+
+class Mixed(nn.Module):
+    """A convolution, one without a bias, a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv1d(1, 2, 2), nn.Tanh(), nn.ConvTranspose1d(2, 2, 2, bias=False)
+        )
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).flatten(1))
+
+
+def drawn(model, guide, draws):
+    """Samples of the weights and biases of every layer, ``(draws, *)``."""
+    found = {}
+    for name, layer in model.layers.items():
+        latents = layer.latents()
+        rows = []
+        for _ in range(draws):
+            values = {n: guide.distribution(f"{name}.{n}").sample() for n in latents}
+            rows.append(layer.effective(values, latents))
+        weights, biases = zip(*rows, strict=True)
+        found[name] = torch.stack(weights), None if biases[0] is None else torch.stack(biases)
+    return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("prior", "kind"),
+    [
+        (FourScales(), guides.MeanField),
+        (priors.GroupNormalJeffreys(), guides.VariationalDropout),
+    ],
+)
+def test_moments_of_the_weights(prior, kind):
+    """Also of biases, which the scales of a convolution cover and those of a linear layer do
+    not."""
+    model, guide = pair(Mixed(), (1, 3), prior, guide=kind)
+    samples = drawn(model, guide, 1000)
+    for name, found in moments(model, guide).items():
+        weight, bias = samples[name]
+        pairs = [(weight, found.mean, found.variance)]
+        if bias is None:
+            assert found.bias is None
+            assert found.bias_variance is None
+        else:
+            pairs.append((bias, found.bias, found.bias_variance))
+        for sample, mean, variance in pairs:
+            together = torch.stack([sample - mean, (sample - mean) ** 2], 1)
+            expected = torch.stack([torch.zeros_like(mean), variance])
+            assert_same_means(together, expected[None].expand(2, *expected.shape))
+            assert variance.max() > 1e-3
+
+
+@torch.no_grad()
+def test_moments_of_points():
+    model, guide = pair(Mixed(), (1, 3), FourScales(), guide=guides.Delta)
+    for name, found in moments(model, guide).items():
+        ((weight,), bias) = drawn(model, guide, 1)[name]
+        torch.testing.assert_close(found.mean, weight)
+        assert float(found.variance.max()) < 1e-6
+        if bias is not None:
+            torch.testing.assert_close(found.bias, bias[0])
+
+
+# -- networks ---------------------------------------------------------------------------------
+
+
+def test_the_mean_network():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    net[1].running_mean.normal_()
+    model, guide = pair(net, (3,), priors.GroupNormalJeffreys())
+    plain = mean_network(model, guide)
+    found = moments(model, guide)
+    weights = {}
+    for name, m in found.items():
+        z = guide.distribution(f"{name}.scale").base_dist.loc
+        expected = guide.distribution(f"{name}.weight").base_dist.loc * z
+        torch.testing.assert_close(m.mean, expected)
+        weights |= {f"{name}.weight": m.mean, f"{name}.bias": m.bias}
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(plain(x), functional_call(net.eval(), weights, (x,)))
+    assert not plain.training
+    assert not any(isinstance(m, models.BayesianLayer) for m in plain.modules())
+
+
+def test_drawn_networks():
+    """Each draw is one network for all inputs, in whatever batches; seeded."""
+    model, guide = pair(small_net(), (3,), FourScales())
+    model.train()
+    x = torch.randn(3, 3)[[0, 1, 2, 0, 1, 2, 0]]
+    state = torch.get_rng_state()
+    out = draw_outputs(model, guide, x, 4, seed=1, batch_size=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert out.shape == (4, 7, 2)
+    assert not out.requires_grad
+    torch.testing.assert_close(out[:, :3], out[:, 3:6])
+    assert len(out[:, 0, 0].unique()) == 4
+    torch.rand(3)
+    torch.testing.assert_close(out, draw_outputs(model, guide, x, 4, seed=1))
+    assert not torch.allclose(out, draw_outputs(model, guide, x, 4, seed=2))
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        draw_outputs(model, guide, x, 0)
+
+
+@torch.no_grad()
+def test_drawn_networks_have_the_posterior():
+    """Two inputs of a linear network: means and covariances are known."""
+    model, guide = pair(nn.Linear(3, 2), (3,), priors.Normal())
+    x = torch.randn(2, 3)
+    out = draw_outputs(model, guide, x, 3000)
+    q = {n: guide.distribution(f".{n}").base_dist for n in ("weight", "bias")}
+    mean = x @ q["weight"].loc.T + q["bias"].loc
+    a, b = ((out - mean)[:, i] for i in (0, 1))
+    one = torch.cat([a, b, a * b, a**2, b**2], 1)
+    v, c = q["weight"].variance.T, q["bias"].variance
+    known = [torch.zeros(4), x.prod(0) @ v + c, x[0] ** 2 @ v + c, x[1] ** 2 @ v + c]
+    assert_same_means(one, torch.cat(known)[None].expand(2, -1))
+
+
+# -- fits -------------------------------------------------------------------------------------
+
+
+def bayesian(rows, prior=None, guide=guides.MeanField, net=None, seed=0, **options):
+    """A pair with the same initial weights for the same seed."""
+    outputs = rows.outputs
+    prior = priors.GroupNormalJeffreys() if prior is None else prior
+    model = BayesianNetwork(net or small_net(outputs, seed=seed), rows, prior=prior)
+    return model, guide(model, **options)
+
+
+def noisy_net():
+    """Batch normalisation and dropout, for which the state of the generator matters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 2)
+        )
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_fit_predicts(task):
+    rows = table(task)
+    fit = inference.fit(*bayesian(rows), rows, **{**QUICK, "epochs": 25})
+    found = fit.evaluate()
+    x, y = rows.split("test")
+    out = draw_outputs(fit.model, fit.guide, x, 20, seed=3)
+    torch.testing.assert_close(fit.outputs(x), out)
+    torch.testing.assert_close(fit.weights, torch.full((20,), 0.05))
+    if task == "classification":
+        log_p = out.log_softmax(-1).exp().mean(0).log()
+        torch.testing.assert_close(fit.predict(x), log_p)
+        nll = -log_p[torch.arange(len(y)), y].mean()
+        assert found["accuracy"] > 0.8
+    else:
+        scale = fit.model.likelihood.scale.detach()
+        torch.testing.assert_close(fit.predict(x), out.mean(0))
+        log_p = torch.distributions.Normal(out, scale).log_prob(y)[..., 0]
+        nll = -(log_p.logsumexp(0) - math.log(20)).mean() + rows.y_std.log()
+        assert found["rmse"] < 0.8 * float(rows.y_std)
+    assert found["nll"] == pytest.approx(float(nll), rel=1e-4)
+    assert fit.structure is None
+
+
+def test_validation_is_by_the_mean_network():
+    rows = table()
+    fit = inference.fit(*bayesian(rows, net=noisy_net()), rows, **QUICK)
+    x, y = rows.split("val")
+    log_p = mean_network(fit.model, fit.guide)(x).log_softmax(-1).detach()
+    expected = -float(log_p[torch.arange(len(y)), y].mean())
+    assert fit.val_nll == pytest.approx(expected, rel=1e-5)
+    drawn_nll = fit.evaluate("val")["nll"]
+    assert fit.val_nll != pytest.approx(drawn_nll, rel=1e-5)
+
+
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    rows = table()
+
+    def attempt(**more):
+        return inference.fit(*bayesian(rows, net=noisy_net()), rows, **{**QUICK, **more})
+
+    def kill(trainer):
+        if trainer.step_number == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = attempt()
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", before=kill)
+        with pytest.raises(inference.Interrupted, match="after step 8 of 18"):
+            attempt(out=tmp_path)
+    torch.rand(5)
+    assert_same(whole, attempt(out=tmp_path, resume=True))
+
+
+def test_another_prior_or_guide_does_not_go_on(tmp_path, monkeypatch):
+    rows = table()
+
+    def stop(trainer):
+        if trainer.step_number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", before=stop)
+        with pytest.raises(inference.Interrupted):
+            inference.fit(*bayesian(rows, priors.Normal(1.0)), rows, out=tmp_path, **QUICK)
+    again = {"out": tmp_path, "resume": True, **QUICK}
+    with pytest.raises(CheckpointError, match="another prior"):
+        inference.fit(*bayesian(rows, priors.Normal(0.5)), rows, **again)
+    with pytest.raises(CheckpointError, match="another guide"):
+        inference.fit(*bayesian(rows, priors.Normal(1.0), local=False), rows, **again)
+    inference.fit(*bayesian(rows, priors.Normal(1.0)), rows, **again)
+
+
+def test_what_is_decayed():
+    """Weights that are numbers; not the posterior, nor what a prior learns."""
+    rows = table("regression")
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model = BayesianNetwork(net, rows, prior=priors.Normal(learn="layer"), layers=["1"])
+    guide = guides.MeanField(model)
+    groups = {g.name: g for g in parameter_groups(inference.Settings(), model, guide)}
+    assert {n: len(g.parameters) for n, g in groups.items()} == {
+        "weights": 2,
+        "noise": 1,
+        "prior": 2,
+        "posterior": 4,
+    }
+    decayed = [name for name, g in groups.items() if g.options["weight_decay"]]
+    assert decayed == ["weights"]
+    assert all(g.options["scheduled"] for g in groups.values())
+
+
+# -- steps ------------------------------------------------------------------------------------
+
+
+def double_pair(seed=0, prior=None, guide=guides.MeanField, **options):
+    rows = table()
+    model, guide = bayesian(rows, prior, guide, seed=seed, **options)
+    return model.double(), guide.double()
+
+
+def double_batches(seed, count=3, size=18):
+    x, y = table().split("train")
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    return [(x[i].double(), y[i]) for i in order[: count * size].split(size)]
+
+
+@pytest.mark.filterwarnings("error::pyroccam.inference.step.CompileFallback")
+@pytest.mark.parametrize(
+    ("prior", "options"),
+    [
+        (priors.GroupNormalJeffreys(), {}),
+        (priors.GroupHorseshoe(), {"scales": "batch"}),
+        (priors.ARD(), {}),
+        (priors.SpikeSlab(), {}),
+        (priors.Normal(learn="layer"), {"guide": guides.VariationalDropout}),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
+)
+def test_a_traced_step_is_the_eager_step(prior, options):
+    """Under one seed, the same noise: losses, likelihoods, parameters."""
+    found = []
+    for compile in (False, "graph"):
+        torch.manual_seed(5)
+        (one,) = walk([double_pair(prior=prior, **options)], double_batches(0), compile)
+        found.append(one)
+    assert_close(*found)
+    assert found[0]["losses"].std() > 1e-3
+
+
+def test_points_together_are_points_apart():
+    """Without noise, replicates in common steps are the same fits."""
+
+    def make(seed):
+        rows = table(seed=seed)
+        return *bayesian(rows, priors.Normal(), guides.Delta, seed=seed), rows
+
+    common = {k: v for k, v in QUICK.items() if k != "seed"}
+    found = [
+        inference.fit_repeats(make, [0, 1], together=together, **common).fits
+        for together in (True, False)
+    ]
+    assert [fit.engine["replicates"] for fit in found[0]] == [2, 2]
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.val_nll == pytest.approx(theirs.val_nll, rel=1e-4)
+        for name, t in mine.guide.state_dict().items():
+            torch.testing.assert_close(t, theirs.guide.state_dict()[name], rtol=1e-3, atol=1e-4)
+    assert found[0][0].val_nll != pytest.approx(found[0][1].val_nll, rel=1e-3)
+
+
+def test_a_step_together_has_the_gradients_of_steps_apart():
+    """In distribution: common steps draw from one stream, each replicate its own noise."""
+    draws = 60
+    pairs = [double_pair(seed, FourScales()) for seed in (0, 0)]
+    with torch.no_grad():
+        for p in pairs[1][1].parameters():
+            p.add_(0.2)
+    apart = [copy.deepcopy(one) for one in pairs]
+    batches = [double_batches(seed, 1)[0] for seed in (0, 0)]
+    x, y = stacked(*[[batch] for batch in batches])[0]
+    step = step_of(*pairs)
+    step.prepare(x[0], y[0])
+    found = []
+    for _ in range(draws):
+        step.evaluate(x, y)
+        found.append(torch.cat([flat.grad for flat in step.flats.values()], 1).clone())
+    found = torch.stack(found)
+    assert step.fallback is None
+    trained = [name.removeprefix("guide.") for name in step.trained]
+    for k, (model, guide) in enumerate(apart):
+        b = bound(model, guide, max_plate_nesting=1)
+        parameters = [dict(guide.named_parameters())[name] for name in trained]
+        rows = []
+        for _ in range(draws):
+            grads = torch.autograd.grad(b(*batches[k]) / step.rows, parameters)
+            rows.append(torch.cat([g.flatten() for g in grads]))
+        expected = torch.stack(rows)
+        assert_same_means(found[:, k], expected)
+        assert_same_means(found[:, k] ** 2, expected**2)
+    noise = found - found.mean(0)
+    one, other = noise[:, 0].flatten(), noise[:, 1].flatten()
+    correlation = (one @ other) / (one.norm() * other.norm())
+    assert abs(correlation) < 0.3  # not the same noise
+    assert noise.std() > 0
+
+
+def test_repeats_together_learn_what_repeats_apart_learn():
+    def make(seed):
+        rows = table()
+        return *bayesian(rows, priors.Normal(), seed=seed), rows
+
+    common = {k: v for k, v in QUICK.items() if k != "seed"} | {"epochs": 20}
+    nll = {}
+    for together in (True, False):
+        fits = inference.fit_repeats(make, [0, 1], together=together, **common).fits
+        nll[together] = torch.tensor([fit.evaluate()["nll"] for fit in fits])
+    difference = nll[True].mean() - nll[False].mean()
+    assert abs(difference) < 0.1

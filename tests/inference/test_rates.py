@@ -1,0 +1,145 @@
+"""The published table of compression rates, row by row."""
+
+import math
+
+import pytest
+from pyroccam.inference.packing import rates
+from pyroccam.inference.packing.rates import Layer
+from torch import nn
+
+SMALL, CAFFE, VGG = 266_200, 430_500, 14_977_728
+VGG_GNJ = (63, 64, 128, 128, 245, 155, 63, 26, 24, 20, 14, 12, 11, 11, 15)
+VGG_GHS = (51, 62, 125, 128, 228, 129, 38, 13, 9, 6, 5, 6, 6, 6, 20)
+
+# kept layers, bits, then as computed to two digits: kept, nonzero percent, pruning, fast, maximum
+ROWS = {
+    "300-100 GNJ": (
+        SMALL, rates.lenet_300_100(278, 98, 13), (8, 9, 14), (28_648, 10.76, 9.29, 36.84, 58.22),
+    ),
+    "300-100 GHS": (
+        SMALL, rates.lenet_300_100(311, 86, 14), (13, 11, 10), (28_090, 10.55, 9.48, 23.51, 59.35),
+    ),
+    "LeNet-5 GNJ": (
+        CAFFE, rates.lenet_5_caffe(8, 13, 88, 13), (18, 10, 7, 9),
+        (4_074, 0.95, 105.67, 355.25, 563.07),
+    ),
+    "LeNet-5 GNJ, fc1 88 x 12": (
+        CAFFE, rates.lenet_5_caffe(8, 13, 88, 13, fc1_outputs=12), (18, 10, 7, 9),
+        (3_986, 0.93, 108.00, 360.99, 573.38),
+    ),
+    "LeNet-5 GHS": (
+        CAFFE, rates.lenet_5_caffe(5, 10, 76, 16), (10, 10, 14, 13),
+        (2_751, 0.64, 156.49, 419.31, 771.72),
+    ),
+    "VGG GNJ": (
+        VGG, rates.vgg(*VGG_GNJ), (10, 10, 10, 10, 8, 8, 8, 5, 5, 5, 5, 5, 6, 7, 11),
+        (1_001_286, 6.69, 14.96, 56.78, 95.44),
+    ),
+    "VGG GHS": (
+        VGG, rates.vgg(*VGG_GHS), (11, 12, 9, 14, 10, 8, 5, 5, 6, 6, 6, 8, 11, 17, 10),
+        (822_236, 5.49, 18.22, 59.85, 116.15),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_the_table(name):
+    total, layers, bits, (kept, percent, pruning, fast, maximum) = ROWS[name]
+    row = rates.group_rates(total, layers, bits)
+    assert (row.kept, row.total) == (kept, total)
+    found = (row.nonzero_percent, row.pruning, row.fast, row.maximum)
+    assert [round(v, 2) for v in found] == [percent, pruning, fast, maximum]
+
+
+# As printed: nonzero percent (rounded), pruning, fast, maximum (cut off).
+PRINTED = {
+    "300-100 GNJ": (10.8, 9, 36, 58),
+    "300-100 GHS": (10.6, 9, 23, 59),
+    "LeNet-5 GNJ, fc1 88 x 12": (0.9, 108, 360.99, 573),
+    "LeNet-5 GHS": (0.6, 156, 419, 771),
+    "VGG GNJ": (6.7, 14, 56, 95),
+    "VGG GHS": (5.5, 18, 59, 116),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_digits_that_were_printed(name):
+    total, layers, bits, _ = ROWS[name]
+    row = rates.group_rates(total, layers, bits)
+    percent, pruning, fast, maximum = PRINTED[name]
+    assert float(f"{row.nonzero_percent:.1f}") == percent
+    assert (math.floor(row.pruning), math.floor(row.maximum)) == (pruning, maximum)
+    if name.startswith("LeNet-5 GNJ"):
+        assert round(row.fast) == 361  # the one that was rounded: 360.99
+    else:
+        assert math.floor(row.fast) == fast
+
+
+@pytest.mark.parametrize(
+    ("fraction", "rate", "printed"),
+    [
+        (0.080, 6.2, 6),  # Deep Compression, both networks
+        (0.018, 27.8, 28),  # DNS
+        (0.009, 55.6, 55),
+        (0.043, 11.6, 12),  # soft weight sharing
+        (0.005, 100.0, 100),
+        (0.022, 22.7, None),  # sparse variational dropout: printed with pointers
+        (0.007, 71.4, None),
+    ],
+)
+def test_best_cases(fraction, rate, printed):
+    found = rates.best_case_pruning(fraction)
+    assert found == pytest.approx(rate, abs=0.051)
+    assert printed is None or abs(found - printed) < 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "fraction", "rate"),
+    [(rates.lenet_300_100(), 0.022, 21.96), (rates.lenet_5_caffe(), 0.007, 65.16)],
+)
+def test_columns_cost_pointers(layers, fraction, rate):
+    total = rates.total_weights(layers)
+    found = rates.sparse_pruning(total, round(fraction * total), rates.csc_pointers(layers))
+    assert round(found, 2) == pytest.approx(rate, abs=0.011)
+    assert rates.sparse_pruning(1000, 10, 0) == rates.best_case_pruning(0.01)
+
+
+def test_sizes_of_the_whole_networks():
+    assert rates.total_weights(rates.lenet_300_100()) == SMALL
+    assert rates.total_weights(rates.lenet_5_caffe()) == CAFFE
+    assert rates.total_weights(rates.vgg()) == VGG
+    assert rates.lenet_5_caffe()[2] == Layer(800, 500)
+    assert rates.linear_inputs(50, 4, 4) == 800
+    assert rates.lenet_5_caffe(8, 13)[2].inputs == 13 * 16
+
+
+def test_sizes_of_a_network_of_ones_own():
+    net = nn.Sequential(
+        nn.Conv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.BatchNorm1d(500)
+    )
+    net.add_module("up", nn.ConvTranspose1d(6, 4, 3))
+    net.add_module("grouped", nn.Conv1d(6, 4, 3, groups=2))
+    found = rates.layers_of(net)
+    assert found == {
+        "0": Layer(1, 20, 25),
+        "3": Layer(800, 500),
+        "up": Layer(6, 4, 3),
+        "grouped": Layer(3, 4, 3),
+    }
+    assert all(net.get_submodule(k).weight.numel() == v.weights for k, v in found.items())
+
+
+def test_impossible_numbers():
+    layer = Layer(2, 3)
+    for call, words in [
+        (lambda: rates.group_rates(10, [layer], [8, 8]), "1 layers but 2 numbers of bits"),
+        (lambda: rates.group_rates(5, [layer], [8]), "6 kept weights of 5"),
+        (lambda: rates.group_rates(5, [Layer(0, 3)], [8]), "0 kept weights of 5"),
+        (lambda: rates.group_rates(6, [layer], [0]), "bits per weight must be at least 1"),
+        (lambda: rates.best_case_pruning(0.0), "fraction must be in"),
+        (lambda: rates.sparse_pruning(5, 0, 0), "nothing is stored"),
+        (lambda: rates.vgg(1, 2, 3), "got 3"),
+        (lambda: Layer(-1, 2), "impossible size"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()

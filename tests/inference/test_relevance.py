@@ -1,0 +1,142 @@
+"""What a posterior says of groups, and where the cut is made."""
+
+import math
+
+import pytest
+import torch
+from fitting import blobs
+from pyroccam import guides, models
+from pyroccam.inference.relevance import irrelevance, search, valley
+from pyroccam.models import priors
+from torch import nn
+
+
+def pair(prior, guide=guides.MeanField, seed=0):
+    """A guide with random parameters, in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3))
+    model = models.BayesianNetwork(net, blobs(), prior=prior)
+    made = guide(model)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.7 * torch.randn(p.shape, generator=generator))
+    return model.double(), made.double()
+
+
+def mixture(low, high, spread, counts=(400, 200), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    parts = [
+        m + spread * torch.randn(n, generator=generator)
+        for m, n in zip((low, high), counts, strict=True)
+    ]
+    return torch.cat(parts).double()
+
+
+# -- statistics ----------------------------------------------------------------------------------
+
+
+def test_normal_scales_are_judged_by_their_dropout_rate():
+    model, guide = pair(priors.GroupNormalJeffreys())
+    found = irrelevance(model, guide)["2"]
+    q = guide.distribution("2.scale").base_dist
+    torch.testing.assert_close(found.values, (q.variance / q.mean**2).log())
+    assert found.grouped
+    assert found.values.shape == (6,)
+
+
+def test_log_normal_scales_are_judged_by_the_mode_of_their_product():
+    """The mode of a histogram of draws, by bins of a twentieth of a unit."""
+    model, guide = pair(priors.GroupHorseshoe(tau0=0.1))
+    with torch.no_grad():  # narrow: the product's spread of 0.3 is the sum of the four
+        for site in ("global.a", "global.b", "scale.a", "scale.b"):
+            guide.factors[f"0/{site.replace('.', '/')}"].log_scale.fill_(math.log(0.3))
+    found = irrelevance(model, guide)["0"]
+    torch.manual_seed(1)
+    product = 1.0
+    for site in ("global.a", "global.b", "scale.a", "scale.b"):
+        product = product * guide.distribution(f"0.{site}").sample((400_000,)).reshape(400_000, -1)
+    for group, value in enumerate(found.values):
+        draws = product.sqrt()[:, group]
+        # The mode of a log-normal: where the density of draws is greatest, on a grid of its own.
+        edges = torch.exp(-value) * torch.linspace(0.4, 2.5, 43, dtype=torch.float64)
+        counts = torch.histogram(draws.cpu(), edges).hist
+        smooth = torch.nn.functional.avg_pool1d(counts[None, None], 5, 1)[0, 0]
+        mode = edges[int(smooth.argmax()) + 2] + 0.025 * torch.exp(-value)
+        assert abs(float(mode * torch.exp(value)) - 1.0) < 0.11
+
+
+def test_gates_are_judged_by_their_logit_and_weights_by_their_own_rate():
+    model, guide = pair(priors.SpikeSlab(0.2))
+    logits = guide.factors["0/gate"].logits
+    torch.testing.assert_close(irrelevance(model, guide)["0"].values, -logits.detach())
+    model, guide = pair(priors.LogUniform())
+    found = irrelevance(model, guide)["0"]
+    q = guide.distribution("0.weight").base_dist
+    torch.testing.assert_close(found.values, (q.variance / q.mean**2).log())
+    assert not found.grouped
+
+
+def test_points_without_groups_cannot_be_judged():
+    with pytest.raises(ValueError, match=r"Layer '0' has no groups.*Delta.*magnitude"):
+        irrelevance(*pair(priors.Normal(), guides.Delta))
+
+
+# -- thresholds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(400, 200), (2000, 60)])
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_the_valley_lies_where_the_density_of_two_normals_is_least(spread, counts):
+    values = mixture(-5.0, 2.0, spread, counts)
+    grid = torch.linspace(-5, 2, 7001, dtype=torch.float64)
+    n, m = counts
+    density = n * torch.exp(-0.5 * ((grid + 5) / spread) ** 2)
+    density += m * torch.exp(-0.5 * ((grid - 2) / spread) ** 2)
+    found = valley(values)
+    assert found is not None
+    # Hardly any value between: any threshold in the gap cuts the same.
+    cut = (values > found).sum()
+    best = (values > grid[density.argmin()]).sum()
+    assert abs(int(cut) - int(best)) <= 0.01 * len(values)
+
+
+@pytest.mark.parametrize("values", [
+    torch.randn(500, generator=torch.Generator().manual_seed(3)),
+    torch.rand(400, generator=torch.Generator().manual_seed(4)),
+    torch.zeros(50),
+    torch.tensor([1.0, 5.0]),
+])  # fmt: skip
+def test_one_cluster_has_no_valley(values):
+    assert valley(values.double()) is None
+
+
+def test_infinite_values_do_not_hide_the_valley():
+    values = torch.cat([mixture(-5.0, 2.0, 0.5), torch.tensor([math.inf, math.nan])])
+    assert valley(values) == pytest.approx(valley(mixture(-5.0, 2.0, 0.5)))
+
+
+def test_the_search_cuts_what_costs_nothing_and_keeps_the_rest():
+    """Each group is needed or not; the cost counts needed groups that are cut."""
+    generator = torch.Generator().manual_seed(5)
+    values = {
+        name: torch.sort(torch.randn(n, generator=generator)).values.double()
+        for name, n in (("a", 40), ("b", 25), ("c", 10))
+    }
+    needed = {"a": 10, "b": 20, "c": 10}  # the first so many, which have the smaller values
+    calls = []
+
+    def cost(thresholds):
+        calls.append(dict(thresholds))
+        cut = {n: int((values[n] > t).sum()) for n, t in thresholds.items()}
+        return float(sum(max(0, cut[n] - (len(values[n]) - needed[n])) for n in values))
+
+    def size(thresholds):
+        return float(sum((values[n] <= t).sum() for n, t in thresholds.items()))
+
+    found = search(values, cost, limit=0.0, size=size, candidates=100)
+    assert cost(found) == 0.0
+    kept = {name: int((values[name] <= t).sum()) for name, t in found.items()}
+    assert kept == needed
+    loose = search(values, cost, limit=3.0, size=size, candidates=100)
+    assert sum(needed.values()) - size(loose) == 3
+    assert all(v <= loose[n] for n in values for v in values[n][:1])  # no layer is emptied

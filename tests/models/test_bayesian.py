@@ -1,0 +1,417 @@
+"""Bayesian networks over any network: their sites, their weights, what is refused."""
+
+import copy
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import Predictive
+from pyroccam import guides, models
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from random_weights import FourScales, Rows, assert_same_means, small_net, with_products
+from torch import nn
+from torch.func import functional_call
+
+ROWS = Rows(3)
+
+
+@pytest.fixture(autouse=True)
+def clean_store():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+class Backwards(nn.Module):
+    """Its layers are registered in another order than they are used in."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.inner = nn.ModuleDict({"two": nn.Linear(4, 4), "one": nn.Linear(3, 4)})
+
+    def forward(self, x):
+        return self.last(self.inner["two"](self.inner["one"](x).tanh()).tanh())
+
+
+class Everything(nn.Module):
+    """Convolutions of several kinds, batch normalisation, dropout, a reshape."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular", bias=False),
+            nn.BatchNorm2d(4),
+            nn.Dropout(0.5),
+            nn.Conv2d(4, 4, 3, groups=2, stride=2),
+            nn.ConvTranspose2d(4, 3, 2, stride=2),
+        )
+        self.head = nn.Linear(3 * 2 * 2, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).flatten(1))
+
+
+def make(net, prior=None, rows=ROWS, **options):
+    return BayesianNetwork(net, rows, prior=priors.Normal() if prior is None else prior, **options)
+
+
+# -- sites ------------------------------------------------------------------------------------
+
+
+def test_sites_come_in_the_order_of_use():
+    model = make(Backwards())
+    assert list(model.layers) == ["inner.one", "inner.two", "last"]
+    names = [f"{layer}.{what}" for layer in model.layers for what in ("weight", "bias")]
+    assert list(model.sites) == names
+    with pyro.validation_enabled():
+        trace = poutine.trace(model).get_trace(torch.randn(5, 3))
+    drawn = [n for n, s in trace.nodes.items() if s["type"] == "sample" and n in model.sites]
+    assert drawn == names
+    assert trace.nodes["last.weight"]["value"].shape == (2, 4)
+
+
+def test_the_sites_of_a_prior_are_those_of_the_layer():
+    model = make(small_net(), priors.GroupHorseshoe(), layers=["2"])
+    layer = model.layers["2"]
+    assert list(model.sites) == [f"2.{name}" for name in layer.latents()]
+    assert model.sites["2.scale.a"] == (layer, "scale.a")
+    assert isinstance(model._modules["net"][0], nn.Linear)  # as it was
+
+
+def test_a_network_that_is_one_layer():
+    net = nn.Linear(3, 2)
+    model = make(net)
+    assert list(model.sites) == [".weight", ".bias"]
+    assert model(torch.randn(4, 3)).shape == (4, 2)
+    plain = model.plain({"": (torch.ones(2, 3), torch.zeros(2))})
+    assert type(plain) is nn.Linear
+    assert torch.equal(plain(torch.ones(1, 3)), torch.full((1, 2), 3.0))
+
+
+def test_which_layers():
+    net = small_net()
+    assert list(make(net).layers) == ["0", "2"]
+    assert list(make(net, layers="2").layers) == ["2"]
+    assert list(make(net, layers=lambda name, m: getattr(m, "in_features", 0) == 3).layers) == ["0"]
+    by_name = {"2": priors.LogUniform()}
+    assert list(make(net, by_name).layers) == ["2"]
+    own = make(net, {"2": priors.LogUniform(), "0": priors.GroupNormalJeffreys()})
+    assert list(own.sites) == ["0.weight", "0.scale", "0.bias", "2.weight", "2.bias"]
+    assert list(make(net, by_name, layers=["2"]).layers) == ["2"]
+
+
+# -- weights ----------------------------------------------------------------------------------
+
+
+def conditioned(model):
+    """Values of all latents, and the model that has them."""
+    values = {}
+    for site, (layer, name) in model.sites.items():
+        latent = layer.latents()[name]
+        values[site] = torch.rand(latent.prior.event_shape) + 0.5
+    return values, poutine.condition(model, data=values)
+
+
+def by_hand(model, values):
+    """Weights of the plain network."""
+    found = {}
+    for name, layer in model.layers.items():
+        weight, bias = values[f"{name}.weight"].clone(), values.get(f"{name}.bias")
+        linear = layer.affine.output_dim == 0 and weight.dim() == 2
+        for latent in layer.latents():
+            if latent in ("weight", "bias"):
+                continue
+            factor = values[f"{name}.{latent}"] ** layer.latents()[latent].power
+            if factor.dim() == 1:
+                dim = 1 if linear or layer.affine.output_dim == 1 else 0
+                for i, one in enumerate(factor):
+                    weight.select(dim, i).mul_(one)
+            else:
+                weight *= factor
+            if not linear and factor.dim() < 2 and bias is not None:
+                bias = bias * factor
+        found[name] = weight, bias
+    return found
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        priors.Normal(),
+        priors.GroupNormalJeffreys(),
+        FourScales(),
+        priors.GroupHorseshoe(),
+        priors.SpikeSlab(per="weight"),
+    ],
+    ids=lambda prior: type(prior).__name__,
+)
+def test_effective_weights_and_the_plain_network(prior):
+    """Scales multiply input units of linear layers, output channels of convolutions, there with
+    the bias; the model computes what the original does with the weights by hand."""
+    torch.manual_seed(0)
+    net = Everything().eval()
+    net.body[1].running_mean.normal_()
+    names = ["body.0", "body.3", "body.4", "head"]
+    model = make(net, prior, Rows(2, 4, 4)).eval()
+    assert list(model.layers) == names
+    values, known = conditioned(model)
+    expected = by_hand(model, values)
+    for name, layer in model.layers.items():
+        own = {n: values[f"{name}.{n}"] for n in layer.latents()}
+        for a, b in zip(layer.effective(own), expected[name], strict=True):
+            assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-5)
+    x = torch.randn(3, 2, 4, 4)
+    weights = {f"{n}.weight": w for n, (w, _) in expected.items()}
+    weights |= {f"{n}.bias": b for n, (_, b) in expected.items() if b is not None}
+    reference = functional_call(net, weights, (x,))
+    mean = poutine.trace(known).get_trace(x).nodes["y"]["fn"].base_dist.loc
+    torch.testing.assert_close(mean, reference, rtol=1e-4, atol=1e-4)
+    plain = model.plain(expected)
+    torch.testing.assert_close(plain(x), reference, rtol=1e-4, atol=1e-4)
+    assert not plain.training
+    assert {type(m) for m in plain.modules()} == {type(m) for m in net.modules()}
+    model._modules["net"].body[1].running_mean.fill_(9.0)
+    torch.testing.assert_close(plain(x), reference, rtol=1e-4, atol=1e-4)  # it shares nothing
+
+
+class NoBias(WeightPrior):
+    """Scales of groups, and biases that are numbers."""
+
+    def for_layer(self, layer):
+        return _NoBias(layer)
+
+
+class _NoBias(LayerPrior):
+    def latents(self):
+        scale = dist.LogNormal(self.zero.expand(self.layer.groups), self.one).to_event(1)
+        return {
+            "weight": self.standard(self.layer.weight),
+            "scale": Latent(scale, start=(0.0, 0.1)),
+        }
+
+
+def test_a_bias_that_is_a_parameter_is_scaled_where_whole_outputs_are():
+    """Or a channel whose scale is zero would still have an output."""
+    x = torch.randn(2, 1, 4)
+    model = make(
+        nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 2)), NoBias(), Rows(1, 4)
+    )
+    conv, linear = model.layers.values()
+    assert [name for name, _ in model.named_parameters() if "bias" in name] == [
+        "net.0.bias",
+        "net.2.bias",
+    ]
+    z = torch.tensor([0.0, 2.0])
+    _, bias = conv.effective({"weight": torch.ones(2, 1, 2), "scale": z})
+    assert torch.equal(bias, conv.bias * z)
+    _, bias = linear.effective({"weight": torch.ones(2, 6), "scale": torch.rand(6)})
+    assert torch.equal(bias, linear.bias)
+    assert model(x).shape == (2, 2)
+
+
+# -- under Pyro -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_model_is_ordinary_pyro(local):
+    """In both of Pyro's modes for parameters, with validation on: a plate of all rows."""
+    model = make(small_net(), priors.Normal(learn="layer"))
+    x, y = torch.randn(5, 3), torch.randn(5, 2)
+    with pyro.settings.context(module_local_params=local), pyro.validation_enabled():
+        trace = poutine.trace(model).get_trace(x, y)
+        trace.compute_log_prob()
+    site = trace.nodes["y"]
+    assert site["is_observed"]
+    assert site["scale"] == ROWS.N / 5
+    assert site["log_prob"].shape == (5,)
+    stored = [name for name in pyro.get_param_store() if "prior" in name]
+    assert bool(stored) != local
+
+
+def test_prior_predictive():
+    """By Predictive: the outputs of a linear network have the moments that are known."""
+    noise, s = 0.5, 0.7
+    likelihood = models.Regression(2, scale=noise, floor=0.0)
+    model = make(nn.Sequential(nn.Linear(3, 2)), priors.Normal(s), likelihood=likelihood)
+    x = torch.randn(2, 3)
+    draws = 500
+    found = Predictive(model, num_samples=draws)(x)
+    assert found["0.weight"].shape == (draws, 1, 2, 3)
+    y = found["y"].detach()
+    covariance = s**2 * (1 + x @ x.T)  # of one output at two inputs
+    root = torch.linalg.cholesky(covariance)
+    expected = torch.einsum("nm,rmo->rno", root, torch.randn(20_000, 2, 2))
+    expected = expected + noise * torch.randn_like(expected)
+    assert_same_means(with_products(y), with_products(expected))
+
+
+def test_a_prior_without_draws_says_so():
+    with pytest.raises(NotImplementedError, match="improper"):
+        make(small_net(), priors.LogUniform())(torch.randn(2, 3))
+
+
+def test_double_precision_and_copies():
+    """The prior follows the network; a pair is moved and copied as any module."""
+    x = torch.randn(4, 3, dtype=torch.float64)
+    model = make(small_net().double())
+    assert model(x).dtype == torch.float64
+    other = make(small_net()).double()
+    guide = guides.MeanField(other).double()
+    assert other(x).dtype == torch.float64
+    model, guide = copy.deepcopy((other, guide))
+    guide(x)
+    with guide.handler:
+        trace = poutine.trace(guide).get_trace(x)
+        y = poutine.replay(model, trace=trace)(x)
+    assert y.dtype == torch.float64
+    assert y.shape == (4, 2)
+
+
+def test_a_saved_state_is_taken_up():
+    model = make(Everything(), priors.Normal(learn="layer"), Rows(2, 4, 4))
+    x = torch.randn(6, 2, 4, 4)
+    model(x)  # moves the running statistics
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1)
+    other = make(Everything(), priors.Normal(learn="layer"), Rows(2, 4, 4))
+    other.load_state_dict(model.state_dict())
+    for name, t in model.state_dict().items():
+        assert torch.equal(t, other.state_dict()[name])
+    assert not any("start" in name for name in model.state_dict())
+
+
+# -- what it is made of -----------------------------------------------------------------------
+
+
+def test_the_original_is_left_as_it_was():
+    net = Everything()
+    net.body[2].eval()
+    before = copy.deepcopy(net.state_dict())
+    modes = [m.training for m in net.modules()]
+    state = torch.get_rng_state()
+    model = make(net, rows=Rows(2, 4, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+    model(torch.randn(6, 2, 4, 4))
+    with torch.no_grad():
+        for t in [*model.parameters(), *model.buffers()]:
+            t.zero_()
+    assert [m.training for m in net.modules()] == modes
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+    assert not any(m._forward_hooks for m in [*net.modules(), *model.modules()])
+    assert isinstance(net.head, nn.Linear)
+
+
+def test_guides_begin_where_the_network_is():
+    net = small_net()
+    guide = guides.MeanField(make(net))
+    assert torch.equal(guide.distribution("2.weight").base_dist.loc, net[2].weight)
+    assert torch.equal(guide.distribution("0.bias").base_dist.loc, net[0].bias)
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+class Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = self.a
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.a(self.a(x))
+
+
+class Attending(nn.Module):
+    """``out_proj`` is never called: attention takes its weight."""
+
+    def __init__(self, plain=False):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+        if plain:
+            self.attention.out_proj = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        x = x[:, None]
+        return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
+
+
+class InTrainingOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.a(x) + (self.b(x) if self.training else 0)
+
+
+NORMAL = priors.Normal()
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "error", "message"),
+    [
+        (small_net(), {"layers": ["0", "3"]}, ValueError, "no layer '3'; it has '0', '2'"),
+        (small_net(), {"layers": ["1"]}, TypeError, "'1' is a Tanh"),
+        (small_net(), {"layers": []}, ValueError, "layers= chose none"),
+        (small_net(), {"layers": lambda *_: False}, ValueError, "layers= chose none"),
+        (nn.Sequential(nn.BatchNorm1d(3)), {}, ValueError, "no linear or convolutional layer"),
+        (small_net(), {"prior": {"0": NORMAL}, "layers": ["2"]}, ValueError, "'2' is to be .* 0"),
+        (small_net(), {"prior": {"4": NORMAL}}, ValueError, "no layer '4'"),
+        (small_net(), {"prior": {}}, ValueError, "layers= chose none"),
+        (Tied(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Shared(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Twice(), {}, ValueError, "'a' is used 2 times"),
+        (Attending(), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
+        (Attending(plain=True), {}, ValueError, r"'attention.out_proj' is not called .*layers="),
+        (InTrainingOnly(), {}, ValueError, "'b' is not called"),
+    ],
+)
+def test_what_cannot_be_is_refused(net, options, error, message):
+    modes = [m.training for m in net.modules()]
+    with pytest.raises(error, match=message):
+        make(net, **options)
+    assert [m.training for m in net.modules()] == modes
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_what_is_left_out_may_be_tied_or_unused():
+    net = nn.Sequential(Tied(), Twice(), nn.Linear(3, 2))
+    assert list(make(net, layers=["2"]).sites) == ["2.weight", "2.bias"]
+    assert list(make(Attending()).layers) == ["head"]
+
+
+def test_a_layer_without_groups_and_a_prior_that_needs_them():
+    net = nn.Sequential(nn.ConvTranspose1d(4, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(ValueError, match=r"'0' .* has no groups .* layers="):
+        make(net, priors.GroupNormalJeffreys(), Rows(4, 3))
+    assert list(make(net, priors.Normal(), Rows(4, 3)).layers) == ["0", "2"]

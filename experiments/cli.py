@@ -20,6 +20,7 @@ from ..inference.predict import evaluate_pruned
 from ..inference.prune import count_parameters
 from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
+from . import weights
 from .config import RunConfig, parse_settings
 from .methods import METHODS
 from .run import load_fit, run, run_repeats
@@ -73,7 +74,9 @@ def fit(
         str, typer.Option(help="A data set (`pyroccam data` lists them), an .npz or a .csv file.")
     ] = "spirals",
     network: Annotated[
-        str | None, typer.Option(help="mlp, conv or resnet; by the data's shape if left out.")
+        str | None,
+        typer.Option(help="A ready network (`pyroccam methods` says which); by the data's shape "
+                     "if left out."),
     ] = None,
     data_root: Root = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
@@ -136,11 +139,20 @@ def fit(
 
 
 def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
-    parts = [p for p in ("test", "pruned", "single_exit", "ddn") if p in found[0]]
+    names = ("test", "mean", "compressed", "pruned", "single_exit", "ddn")
+    parts = [p for p in names if p in found[0]]
     out: dict[str, Any] = {
         p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts
     }
-    if "structure" in found[0]:
+    if "compressed" in found[0]:
+        out["structure"] = mean_spread(
+            [
+                {k: float(v) for k, v in one["structure"].items() if isinstance(v, int | float)}
+                | {k: float(v) for k, v in one["structure"]["rates"].items() if v is not None}
+                for one in found
+            ]
+        )
+    elif "structure" in found[0]:
         keys = ("depth_chosen", "depth_expected", "tv_to_exact")
         out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])
     return out
@@ -149,10 +161,10 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
 @app.command()
 def methods() -> None:
     """List the methods."""
-    table = Table("method", "what it is", "settings of its own", "source", box=None)
+    table = Table("method", "what it is", "networks", "settings of its own", "source", box=None)
     for row in METHODS.values():
         options = ", ".join(f"{k}={v}" for k, v in row.options.items())
-        table.add_row(row.name, row.title, options, row.reference)
+        table.add_row(row.name, row.title, ", ".join(row.networks), options, row.reference)
     console.print(table)
 
 
@@ -203,6 +215,61 @@ def prune(
 
 @app.command()
 @_readable_errors
+def compress(
+    folder: Run,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="validation (as much as the validation error allows), valley (between "
+            "two clusters), or a number."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="How much the validation error may rise, as a fraction.")
+    ] = 0.001,
+    significand: Annotated[
+        Literal["relative", "deviation", "published_code"], typer.Option(help="Rule for the bits.")
+    ] = "relative",
+    exponent: Annotated[
+        Literal["range", "published_three", "published_code"],
+        typer.Option(help="Rule for the exponent's bits."),
+    ] = "range",
+    out: Annotated[Path | None, typer.Option(help="File; RUN/compressed.pocc if left out.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Cut and round the network of a run over random weights; write it into one small file."""
+    result = load_fit(folder, device)
+    cut_at: Any = threshold
+    if threshold not in (None, "validation", "valley"):
+        cut_at = float(str(threshold))
+    target = out or folder / weights.FILE
+    small, size = weights.compress_run(
+        result, cut_at, tolerance, target, significand=significand, exponent=exponent
+    )
+    console.print(str(small.report), highlight=False)
+    found = weights.evaluate_file(result, target)
+    assert size is not None
+    console.print(
+        f"{size['file_bytes']:,} bytes, {size['file_rate']:.0f} times smaller than the weights "
+        "were; test " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()),
+        highlight=False,
+    )
+    console.print(f"Written to [bold]{target}[/bold]", highlight=False)
+
+
+@app.command()
+@_readable_errors
+def decompress(
+    file: Annotated[Path, typer.Argument(help="A file that `pyroccam compress` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; beside the file if left out.")] = None,
+) -> None:
+    """Turn a compressed file into model.safetensors and description.json; runs no pickled code."""
+    target = weights.decompress(file, out or file.with_suffix(""))
+    console.print(f"Written to [bold]{target}[/bold]", highlight=False)
+
+
+@app.command()
+@_readable_errors
 def evaluate(
     folder: Run,
     data: Annotated[
@@ -233,6 +300,8 @@ def evaluate(
         # The network expects its inputs on the scale of the data it was trained on.
         result.data = other.standardised_as(own).to(own.x_train.device)
     found = {"full": result.evaluate(split)}
+    if (folder / weights.FILE).exists():
+        found["compressed"] = weights.evaluate_file(result, folder / weights.FILE, split)
     if result.structure is not None:
         x, y = result.data.split(split)
         found["pruned"] = evaluate_pruned(cut(result), x, y, result.data.y_std)

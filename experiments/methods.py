@@ -95,8 +95,11 @@ _WEIGHTS = {
 
 def _row(name: str, title: str, reference: str, prior: str, guide: str = "mean-field") -> Method:
     """A prior and a guide over the weights of any network."""
-    options = {"prior": prior, "guide": guide, "scales": "example"}
+    options = {
+        "prior": prior, "guide": guide, "scales": "example", "threshold": None, "tolerance": 0.001,
+    }  # fmt: skip
     return Method(name, title, reference, _bayes, "net", options, dict(_WEIGHTS))
+
 
 METHODS: dict[str, Method] = {
     row.name: row

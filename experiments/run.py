@@ -26,7 +26,8 @@ from ..inference.predict import (
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
 from ..inference.run_directory import versions, write_json
 from ..inference.settings import Settings
-from ..models import LearntDepth, PrunedNetwork
+from ..models import BayesianNetwork, LearntDepth, PrunedNetwork
+from . import weights
 from .config import RunConfig
 from .methods import find
 from .pictures import draw
@@ -172,7 +173,8 @@ def _fit(jobs: Sequence[_Job], depth: int | None, out: Path | None, **arguments:
     if depth is not None:
         settings["kl_warmup"] = 0.0
         out = None if out is None else out / f"ddn-{depth}"
-    arguments["threshold"] = float(config.options.get("threshold", 0.95))
+    if find(config.method).over == "stack":
+        arguments["threshold"] = float(config.options.get("threshold", 0.95))
     by_seed = {job.config.settings["seed"]: job for job in jobs}
 
     def build(seed: int) -> tuple[Any, nn.Module, Dataset]:
@@ -237,6 +239,9 @@ def _report(job: _Job, result: Fit, ddn: Fit | None, figures: bool) -> Outcome:
                 "seconds": ddn.seconds,
                 "test": metrics_on_test(ddn),
             }
+    if isinstance(model, BayesianNetwork):
+        options = config.options
+        metrics |= weights.report(result, options["threshold"], options["tolerance"], out)
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:
@@ -270,14 +275,14 @@ def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, 
     """Metrics on the test rows of a fit, or of a network cut from it, with the poster's rule."""
     data = result.data
     if net is None:
-        outputs, weights = result.outputs(data.x_test), result.weights
+        outputs, shares = result.outputs(data.x_test), result.weights
         likelihood = result.model.likelihood
-        found = evaluate_outputs(outputs, weights, likelihood, data.y_test, data.y_std)
+        found = evaluate_outputs(outputs, shares, likelihood, data.y_test, data.y_std)
     else:
-        outputs, weights = outputs_by_depth(net, data.x_test), net.log_weights.exp()
+        outputs, shares = outputs_by_depth(net, data.x_test), net.log_weights.exp()
         found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
     if data.task == "classification":
-        found["poster_ece"] = poster_ece(mixture_log_probs(outputs, weights), data.y_test)
+        found["poster_ece"] = poster_ece(mixture_log_probs(outputs, shares), data.y_test)
     return found
 
 
@@ -306,15 +311,15 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
 
 
 def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, folder: Path) -> Fit:
-    weights = component_weights(model, guide, data)
+    components = component_weights(model, guide, data)
     structure = None
     if isinstance(model, LearntDepth):
         exact = inference.exact_depth_posterior(model, data)
         threshold = float(config.options.get("threshold", 0.95))
-        structure = inference.Structure.from_probs(weights, exact, threshold)
+        structure = inference.Structure.from_probs(components, exact, threshold)
     return Fit(
         model=model, guide=guide, data=data, settings=Settings.of(config.settings), history=[],
-        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=weights,
+        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=components,
         out=folder,
     )  # fmt: skip
 

@@ -18,6 +18,9 @@ _COLUMNS = {
 def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
     structure = metrics.get("structure")
+    if "compressed" in metrics:
+        print_compressed(console, metrics, task)
+        return
     if structure is not None:
         d, q = structure["depth_chosen"], structure["depth_probs"]
         running = structure.get("tv_running")
@@ -66,6 +69,53 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
             f"(batches of {part['batch']}). {_trained(metrics)}",
             highlight=False,
         )
+
+
+def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> None:
+    """What is left of the network, its rates and its file; posterior, mean and small network."""
+    structure, small = metrics["structure"], metrics["compressed"]
+    rates = structure["rates"]
+    shown = [f"pruning {rates['pruning']:.0f}"]
+    for name, label in (("fast_prediction", "fast prediction"), ("maximum", "maximum")):
+        if rates[name] is not None:
+            shown.append(f"{label} {rates[name]:.0f}")
+    bits = "-".join(str(b) for b in structure["bits"].values())
+    console.print(
+        f"\n[bold]{structure['architecture']} is enough[/bold]: {structure['weights']:,} weights "
+        f"are left ({structure['nonzero_percent']:.1f} %), of {bits} bits.\n"
+        f"Compression rates as papers count them: {', '.join(shown)}.",
+        highlight=False,
+    )
+    if "file_bytes" in structure:
+        console.print(
+            f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.0f} times "
+            "smaller than the weights were.",
+            highlight=False,
+        )
+    for name, reason in structure["left_whole"].items():
+        console.print(f"Layer {name} was left whole: {reason}", highlight=False)
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    before = small["seconds_per_batch_before"]
+    for label, test, parameters, seconds in (
+        (f"{metrics['method']}, drawn networks", metrics["test"], None, None),
+        ("posterior mean", metrics["mean"]["test"], metrics["parameters"], before),
+        ("compressed", small["test"], small["parameters"], small["seconds_per_batch"]),
+    ):
+        table.add_row(
+            label,
+            *(f"{test[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    console.print(table)
+    console.print(
+        f"{before / small['seconds_per_batch']:.1f} x faster (batches of {small['batch']}). "
+        f"{_trained(metrics)}",
+        highlight=False,
+    )
 
 
 def _trained(metrics: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ class NormalFactor(Factor):
         self.max_log_scale = math.log(max_scale) if max_scale < math.inf else math.inf
 
     def forward(self) -> Any:
-        log_scale = self.log_scale
+        log_scale: Tensor = self.log_scale
         if self.max_log_scale < math.inf:
             # With the gradient of the limit: by that of a clamp, zero, it would never come back.
             log_scale = log_scale - (log_scale - self.max_log_scale).clamp(min=0.0).detach()
@@ -87,7 +87,8 @@ class NetworkGuide(LocalModule):
 
     Attributes:
         handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.
-            With ``pyro.infer.SVI`` use it by ``with guide.handler: svi.step(x, y)``.
+            With ``pyro.infer.SVI`` and ``TraceMeanField_ELBO`` (not ``Trace_ELBO``, which takes no
+            KL in closed form) use it by ``with guide.handler: svi.step(x, y)``.
         sites: names, in the order of the model.
     """
 
@@ -194,8 +195,8 @@ def suited(
         return GateFactor(loc, gate.temperature)
     raise TypeError(
         f"{type(guide).__name__} has no posterior for site {f'{layer.name}.{name}'!r}, whose prior "
-        f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and positive "
-        "sites, and relaxed Bernoullis."
+        f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and "
+        "positive sites, and relaxed Bernoullis."
     )
 
 

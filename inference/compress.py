@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
-from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
 from .cutting.cut import cut
 from .cutting.masks import Mask, apply_masks, masked
-from .posterior import Moments, mean_network, moments
-from .predict import evaluate_outputs, streamed
+from .cutting.report import CutReport
+from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
 from .packing.quantise import quantised
 from .packing.rates import Layer, Rates, csc_pointers, group_rates, layers_of, sparse_pruning
+from .posterior import Moments, mean_network, moments
+from .predict import evaluate_outputs, streamed
 from .relevance import Irrelevance, irrelevance, search, valley
-from .cutting.report import CutReport
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -62,9 +62,12 @@ class Compressed:
             "bits": {name: bits.total for name, bits in self.bits.items()},
             "significand_bits": {name: bits.significand for name, bits in self.bits.items()},
             "rates": {
-                "pruning": self.rates.pruning,
-                "fast_prediction": self.rates.fast,
-                "maximum": self.rates.maximum,
+                name: value if math.isfinite(value) else None
+                for name, value in (
+                    ("pruning", self.rates.pruning),
+                    ("fast_prediction", self.rates.fast),
+                    ("maximum", self.rates.maximum),
+                )
             },
             "thresholds": {
                 name: t if math.isfinite(t) else None for name, t in self.thresholds.items()
@@ -159,7 +162,8 @@ def _thresholds(
         return {name: math.inf if t is None else t for name, t in clusters.items()}
     if asked != "validation":
         raise ValueError(
-            f"threshold must be 'validation', 'valley', a number or numbers by layer; got {asked!r}."
+            "threshold must be 'validation', 'valley', a number or numbers by layer; got "
+            f"{asked!r}."
         )
     if not len(data.x_val):
         raise ValueError(
@@ -173,11 +177,12 @@ def _thresholds(
         return metrics["nll"] if "rmse" in metrics else 1.0 - metrics["accuracy"]
 
     def size(thresholds: Mapping[str, float]) -> float:
-        return sum(
+        parts = [
             float((one.values <= thresholds[name]).double().mean())
-            * model.layers[name].start_weight.numel()
+            * model.layers[name].affine.shape.weight.numel()
             for name, one in found.items()
-        )
+        ]
+        return sum(parts)
 
     limit = error(dict.fromkeys(found, math.inf)) + tolerance
     values = {name: one.values for name, one in found.items()}
@@ -221,7 +226,8 @@ def _kept(
     kept = {}
     for name, m in known.items():
         mean, variance = m.mean.cpu(), m.variance.cpu()
-        nonzero = net.get_submodule(name).weight.detach().cpu() != 0  # type: ignore[union-attr, operator]
+        layer: Any = net.get_submodule(name)
+        nonzero = layer.weight.detach().cpu() != 0
         part = report.layers.get(name)
         if part is not None:
             rows = part.outputs

@@ -275,7 +275,8 @@ class Bound(ELBOModule):
         # Local reparameterisation, for one: an effect around guide and model.
         handler = getattr(self.guide, "handler", None)
         installed = handler is None or handler in pyro.poutine.runtime._PYRO_STACK
-        with local_parameters(), nullcontext() if installed else handler:
+        around: Any = nullcontext() if installed else handler
+        with local_parameters(), around:
             return self.elbo.terms(model, self.guide, *args)
 
     def forward(self, *args: Tensor) -> Tensor:

@@ -37,9 +37,10 @@ class LocalReparameterization(Messenger):
 
     Put it around guide and model together. In the guide a site of the network that is normal (or,
     for a scale, log-normal) is not drawn: its value is its median, a stand-in, and its
-    distribution is kept. In the model the layer finds the distribution by the name of the site. Whatever a guide
-    draws otherwise, a delta or a relaxed gate, is used as it is drawn. The KL of a site that is not
-    drawn must be analytic, which is checked.
+    distribution is kept. In the model the layer finds the distribution by the name of the site.
+    Whatever a guide draws otherwise, a delta or a relaxed gate, is used as it is drawn. The KL of a
+    site that is not drawn must be analytic, which is checked, and the bound must use it, as ours
+    and Pyro's ``TraceMeanField_ELBO`` do: ``Trace_ELBO`` would take densities at the stand-ins.
 
     Arguments:
         model: a :class:`~pyroccam.models.BayesianNetwork`.
@@ -93,9 +94,10 @@ class LocalReparameterization(Messenger):
         own = base(msg["fn"])
         if self._takes(name, own):
             value = own.loc if isinstance(own, torch.distributions.Normal) else own.loc.exp()
-            msg["value"], msg["done"] = value.detach(), True
+            stand_in = value.detach()
+            msg["value"], msg["done"] = stand_in, True
             msg["infer"] = {**msg["infer"], "moments": True}
-            self._kept[name] = (msg["fn"], msg["value"])
+            self._kept[name] = (msg["fn"], stand_in)
 
     def _takes(self, name: str, own: Any) -> bool:
         latent, weight = self._sites[name]
@@ -144,7 +146,7 @@ class LocalReparameterization(Messenger):
         out = run(x, mean, mean_bias)
         scales = _parameters(kept, "scale")
         if scales:
-            zero = {n: torch.zeros_like(ones[n]) for n in ("weight", "bias") if n in ones}
+            zero = {n: torch.zeros_like(v) for n, v in ones.items() if n in ("weight", "bias")}
             scale, scale_bias = layer.effective({**ones, **zero, **scales}, own)
             own_bias = scale_bias if "bias" in scales else None
             variance = self._variance(run, x, scale, own_bias)
@@ -168,8 +170,8 @@ def _check(name: str, fn: Any, prior: Any) -> None:
     except NotImplementedError:
         raise ValueError(
             f"Site {name!r} cannot be reparameterised locally: there is no analytic KL of the "
-            f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. Register "
-            "one (torch.distributions.register_kl), or draw the weights: local=False."
+            f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
+            "Register one (torch.distributions.register_kl), or draw the weights: local=False."
         ) from None
 
 

@@ -35,6 +35,9 @@ GUIDES = {
     "delta": guides.Delta,
 }
 
+# Priors with a density that is infinite somewhere.
+NO_MODE = {"LogUniform", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SpikeSlab"}
+
 
 @pytest.fixture(autouse=True)
 def clean():
@@ -66,13 +69,12 @@ def test_a_pair_trains_or_says_why_not(prior, kind):
     rows = table()
     net = nn.Sequential(nn.Linear(3, 2))
     model = BayesianNetwork(net, rows, prior=prior)
-    try:
-        guide = GUIDES[kind](model)
-    except TypeError as error:
-        assert kind == "delta", error
-        assert "guides.Delta cannot estimate site '0." in str(error)
-        assert "Use guides.MeanField" in str(error)
+    if kind == "delta" and type(prior).__name__ in NO_MODE:
+        message = r"guides\.Delta cannot estimate site '0\..* by its mode.*Use guides\.MeanField"
+        with pytest.raises(TypeError, match=message):
+            GUIDES[kind](model)
         return
+    guide = GUIDES[kind](model)
     assert guide.sites == list(model.sites)
     plain_guide = GUIDES[kind](plain := BayesianNetwork(net, rows, prior=prior))
     one = {"epochs": 30, "evaluations": 30, "batch_size": 60, "lr": 0.02, "schedule": "constant"}

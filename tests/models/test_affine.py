@@ -76,7 +76,7 @@ def test_channels_last_is_kept():
 def test_what_a_prior_is_told(name):
     """Shapes are the layer's; fan_in is the number of weights that an output far from the edges
     depends on, counted by gradients."""
-    layer, run, _, weight, bias = example(name)
+    layer, run, _, _, bias = example(name)
     shape = run.shape
     assert shape.name == "a.b"
     assert shape.weight == layer.weight.shape

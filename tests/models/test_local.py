@@ -284,7 +284,7 @@ def test_gradients_are_unbiased_and_less_noisy(prior):
 )
 def test_nothing_is_drawn_for_weights_and_scales(prior, drawn):
     """Their values are medians; the generator is not touched."""
-    model, guide = single("linear", prior)
+    _, guide = single("linear", prior)
     state = torch.get_rng_state()
     with guide.handler:
         trace = poutine.trace(guide).get_trace(torch.randn(0, 3))
@@ -429,10 +429,8 @@ def test_arguments():
 
 def test_two_networks_do_not_disturb_each_other():
     """A site of another network has another name, or is no site of this one."""
-    model, guide = single()
-    other = models.BayesianNetwork(
-        nn.ModuleDict({"a": nn.Linear(3, 2)})["a"], Rows(3), prior=priors.Normal()
-    )
+    _, guide = single()
+    other = models.BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=priors.Normal())
     with guide.handler:
         out = other.part("net")(torch.ones(4, 3))
     assert torch.equal(out, out[:1].expand(4, 2))

@@ -1,0 +1,89 @@
+"""What a run over random weights reports: the mean network, its cut, its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from ..data import Dataset
+from ..inference.compress import Compressed, compress, evaluate_net
+from ..inference.fit import Fit
+from ..inference.packing import PackedSize, read, write
+from ..inference.posterior import mean_network
+from ..inference.prune import count_parameters, seconds_per_batch
+from ..inference.run_directory import write_json
+from ..models.bayesian import BayesianNetwork
+from ..models.description import describe, state
+
+__all__ = ["FILE", "compress_run", "decompress", "evaluate_file", "report"]
+
+FILE = "compressed.pocc"
+
+
+def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> dict[str, Any]:
+    """Parts of ``metrics.json`` of a run over random weights.
+
+    Arguments:
+        result: of a :class:`~pyroccam.models.BayesianNetwork`.
+        threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
+        out: where the compressed file goes.
+    """
+    model, data = result.model, result.data
+    mean = mean_network(model, result.guide)  # type: ignore[arg-type]
+    found: dict[str, Any] = {
+        "parameters": count_parameters(mean),
+        "mean": {"test": evaluate_net(mean, model, data)},
+    }
+    small, size = compress_run(result, threshold, tolerance, None if out is None else out / FILE)
+    small.net.to(data.x_test.device)
+    x = data.x_test[:256]
+    times = seconds_per_batch({"mean": mean, "compressed": small.net}, x)
+    found["compressed"] = {
+        "parameters": count_parameters(small.net),
+        "parameters_before": count_parameters(mean),
+        "seconds_per_batch": times["compressed"],
+        "seconds_per_batch_before": times["mean"],
+        "batch": len(x),
+        "test": evaluate_net(small.net, model, data),
+    }
+    found["structure"] = small.to_json()
+    if size is not None:
+        found["structure"] |= size
+        found["compressed"]["test_after_reading"] = evaluate_file(result, out / FILE)  # type: ignore[operator]
+    return found
+
+
+def compress_run(
+    result: Fit, threshold: Any, tolerance: float, path: Path | None, **rules: Any
+) -> tuple[Compressed, dict[str, Any] | None]:
+    """Compress a fit, and write the file if there is a path; its size in bytes."""
+    small = compress(result, threshold=threshold, tolerance=tolerance, **rules)
+    if path is None:
+        return small, None
+    written: PackedSize = write(small.net, path, rest=torch.float16)
+    weights = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
+    size = {"file_bytes": written.total, "file_rate": written.rate(weights)}
+    return small, size
+
+
+def decompress(path: Path, folder: Path) -> Path:
+    """Write the network of a file as ``model.safetensors`` and ``description.json``."""
+    net = read(path)
+    description = describe(net)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: t.contiguous().clone() for name, t in state(net, description).items()}
+    save_file(tensors, folder / "model.safetensors")
+    write_json(folder / "description.json", description)
+    return folder
+
+
+def evaluate_file(result: Fit, path: Path, split: str = "test") -> dict[str, float]:
+    """Metrics of the network in a file, on the data of a fit."""
+    data: Dataset = result.data
+    model: BayesianNetwork = result.model
+    net: nn.Module = read(path).to(data.x_test.device)
+    return evaluate_net(net, model, data, split)

@@ -248,7 +248,6 @@ def compress(
     )
     console.print(str(small.report), highlight=False)
     found = weights.evaluate_file(result, target)
-    assert size is not None
     console.print(
         f"{size['file_bytes']:,} bytes, {size['file_rate']:.0f} times smaller than the weights "
         "were; test " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()),

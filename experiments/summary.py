@@ -86,12 +86,11 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
         f"Compression rates as papers count them: {', '.join(shown)}.",
         highlight=False,
     )
-    if "file_bytes" in structure:
-        console.print(
-            f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.0f} times "
-            "smaller than the weights were.",
-            highlight=False,
-        )
+    console.print(
+        f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.0f} times "
+        "smaller than the weights were.",
+        highlight=False,
+    )
     for name, reason in structure["left_whole"].items():
         console.print(f"Layer {name} was left whole: {reason}", highlight=False)
     columns = _COLUMNS[task]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> d
     Arguments:
         result: of a :class:`~pyroccam.models.BayesianNetwork`.
         threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
-        out: where the compressed file goes.
+        out: folder where the compressed file stays.
     """
     model, data = result.model, result.data
     mean = mean_network(model, result.guide)  # type: ignore[arg-type]
@@ -38,7 +39,10 @@ def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> d
         "parameters": count_parameters(mean),
         "mean": {"test": evaluate_net(mean, model, data)},
     }
-    small, size = compress_run(result, threshold, tolerance, None if out is None else out / FILE)
+    with TemporaryDirectory() as scratch:
+        path = (Path(scratch) if out is None else out) / FILE
+        small, size = compress_run(result, threshold, tolerance, path)
+        read_back = evaluate_file(result, path)
     small.net.to(data.x_test.device)
     x = data.x_test[:256]
     times = seconds_per_batch({"mean": mean, "compressed": small.net}, x)
@@ -49,21 +53,17 @@ def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> d
         "seconds_per_batch_before": times["mean"],
         "batch": len(x),
         "test": evaluate_net(small.net, model, data),
+        "test_after_reading": read_back,
     }
-    found["structure"] = small.to_json()
-    if size is not None:
-        found["structure"] |= size
-        found["compressed"]["test_after_reading"] = evaluate_file(result, out / FILE)  # type: ignore[operator]
+    found["structure"] = {**small.to_json(), **size}
     return found
 
 
 def compress_run(
-    result: Fit, threshold: Any, tolerance: float, path: Path | None, **rules: Any
-) -> tuple[Compressed, dict[str, Any] | None]:
-    """Compress a fit, and write the file if there is a path; its size in bytes."""
+    result: Fit, threshold: Any, tolerance: float, path: Path, **rules: Any
+) -> tuple[Compressed, dict[str, Any]]:
+    """Compress a fit and write it to a file; its size in bytes."""
     small = compress(result, threshold=threshold, tolerance=tolerance, **rules)
-    if path is None:
-        return small, None
     written: PackedSize = write(small.net, path, rest=torch.float16)
     weights = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
     size = {"file_bytes": written.total, "file_rate": written.rate(weights)}

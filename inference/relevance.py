@@ -70,7 +70,7 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
         if isinstance(q, torch.distributions.LogNormal):
             logs.append((q, latent.power))
         elif isinstance(q, torch.distributions.Normal):
-            return _made(layer, _log_alpha(q), "log α of the group")
+            return _made(layer, _log_alpha(q), "log alpha of the group")
         elif hasattr(q, "temperature"):
             return _made(layer, -q.logits, "- logit of the gate")
     if logs:
@@ -83,7 +83,7 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
             f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
             "a spread to compare its weights with: prune by magnitude, or use guides.MeanField."
         )
-    return _made(layer, _log_alpha(q), "log α")
+    return _made(layer, _log_alpha(q), "log alpha")
 
 
 def _log_alpha(q: Any) -> Tensor:

@@ -42,8 +42,8 @@ class Settings:
         weight_decay: for the parameters of the network; never for those of the guide, of the
             likelihood (the noise of a regression) or of a prior.
         guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
-        schedule: ``cosine`` or ``linear`` to zero, ``onecycle`` (a tenth of the steps up, then cosine) or
-            ``constant``.
+        schedule: ``cosine`` or ``linear`` to zero, ``onecycle`` (a tenth of the steps up, then
+            cosine) or ``constant``.
         kl_warmup: fraction of the steps over which the weight of the KL rises from 0 to 1.
         clip_norm: largest gradient norm, or ``None``.
         patience: stop after this many evaluations without a better validation NLL.

@@ -74,8 +74,8 @@ def quantised(
         net: a plain network.
         bits: for all weights, or for each layer by its name or that of its tensor. A whole number
             or a :class:`~pyroccam.inference.packing.bits.LayerBits` means so many significand
-            bits; layers that are not named, or ``None``, stay exact. Weights are the parameters of two and more
-            dimensions; a tensor of one dimension is rounded only if it is named.
+            bits; layers that are not named, or ``None``, stay exact. Weights are the parameters of
+            two and more dimensions; a tensor of one dimension is rounded only if it is named.
         rest: precision of the other floating-point numbers (biases, statistics); ``float32``
             leaves a float32 network's as they are.
 

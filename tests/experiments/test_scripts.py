@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from pyroccam.experiments import head, images, spirals, uci
+from pyroccam.experiments import compression, head, images, spirals, uci
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -73,3 +73,21 @@ def test_head(tmp_path):
     summary = read(tmp_path / "head.json")["summary"]
     # 8 epochs are enough to see which of the two breaks
     assert summary["per depth"]["largest_gap"]["mean"] < summary["shared"]["largest_gap"]["mean"]
+
+
+def test_compression(tmp_path):
+    small = ("--set", "hidden=[8]", "--epochs", 3, "--set", "lr=0.01")
+    arguments = ("--data", "digits", "--networks", "perceptron", "--methods", "gnj", *small)
+    call(compression, *arguments, "--seeds", 1, "--out", tmp_path)
+    path = tmp_path / "digits-perceptron-gnj.json"
+    first = read(path)
+    call(compression, *arguments, "--seeds", 2, "--out", tmp_path)
+    found = read(path)
+    assert found["runs"][0] == first["runs"][0]  # a finished seed is kept
+    errors = [run["error"] for run in found["runs"]]
+    assert found["spread"]["error"]["mean"] == pytest.approx(np.mean(errors))
+    assert {"architecture", "bits", "file_bytes", "maximum"} <= set(found["runs"][1])
+    app = Typer()
+    app.command()(compression.main)
+    other = [str(a) for a in (*arguments, "--set", "lr=0.02", "--out", tmp_path)]
+    assert "other settings" in CliRunner().invoke(app, other).output

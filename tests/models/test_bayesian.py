@@ -292,19 +292,24 @@ def test_a_saved_state_is_taken_up():
 
 def test_the_original_is_left_as_it_was():
     net = Everything()
-    net.body[2].eval()
+    net.body[3].eval()
     before = copy.deepcopy(net.state_dict())
     modes = [m.training for m in net.modules()]
     state = torch.get_rng_state()
     model = make(net, rows=Rows(2, 4, 4))
     assert torch.equal(torch.get_rng_state(), state)
+    for name, t in model._modules["net"].state_dict().items():
+        assert "prior" in name or torch.equal(t, before[name]), name  # not even batch statistics
+    start = {name: layer.start for name, layer in model.layers.items()}
+    plain = model.plain({name: (v["weight"], v.get("bias")) for name, v in start.items()})
     model(torch.randn(6, 2, 4, 4))
     with torch.no_grad():
         for t in [*model.parameters(), *model.buffers()]:
             t.zero_()
     assert [m.training for m in net.modules()] == modes
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
-    assert not any(m._forward_hooks for m in [*net.modules(), *model.modules()])
+    for part in (net, model, plain):
+        assert not any(m._forward_hooks for m in part.modules())
     assert isinstance(net.head, nn.Linear)
 
 

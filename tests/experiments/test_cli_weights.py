@@ -1,0 +1,145 @@
+"""Methods over random weights on the command line, from training to the small file."""
+
+import json
+import re
+
+import pytest
+import torch
+from pyroccam.experiments.cli import app
+from pyroccam.inference.packing import read
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+SMALL = ["--data", "digits", "--epochs", "6", "--set", "hidden=[12]", "--set", "lr=0.01"]
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    return folder, call("fit", "gnj", "--out", folder, *SMALL)
+
+
+def metrics_of(folder):
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_a_run_compresses_its_network_and_says_how_much_is_left(run):
+    folder, said = run
+    found = metrics_of(folder)
+    structure = found["structure"]
+    assert {"architecture", "nonzero_percent", "bits", "rates", "file_bytes"} <= set(structure)
+    assert set(structure["rates"]) == {"pruning", "fast_prediction", "maximum"}
+    assert structure["file_bytes"] == (folder / "compressed.pocc").stat().st_size
+    assert f"{structure['architecture']} is enough" in said
+    assert f"{structure['file_bytes']:,} bytes" in said
+    assert "Traceback" not in said
+    for part in ("mean", "compressed"):
+        assert found[part]["test"]["accuracy"] > 0.5  # of ten classes
+    # Rounding of the biases to half precision and the file's own are in the number read back.
+    before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
+    assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
+
+
+def test_weights_that_are_left_are_those_of_the_file(run):
+    folder, _ = run
+    net = read(folder / "compressed.pocc")
+    weights = [p for _, p in sorted(net.named_parameters()) if p.dim() == 2]
+    structure = metrics_of(folder)["structure"]
+    assert sum(p.numel() for p in weights) == structure["weights"]
+    inputs = [p.shape[1] for p in weights]
+    assert "-".join(map(str, inputs)) == structure["architecture"]
+    assert structure["rates"]["pruning"] == pytest.approx(
+        (64 * 12 + 12 * 10) / structure["weights"]
+    )
+
+
+def test_compress_takes_a_threshold_and_rules(run, tmp_path):
+    folder, _ = run
+    file = tmp_path / "whole.pocc"
+    said = call("compress", folder, "--threshold", 100, "--significand", "deviation", "--out", file)
+    assert "64-12" in said  # nothing is above 100
+    size = int(re.search(r"([\d,]+) bytes", said)[1].replace(",", ""))
+    assert size == file.stat().st_size
+    assert "valley" in call("compress", "--help")
+    assert "accuracy" in call("compress", folder, "--threshold", "valley", "--out", file)
+
+
+def test_a_threshold_that_leaves_nothing_names_the_layer(run):
+    folder, _ = run
+    said = call("compress", folder, "--threshold", -100, code=2)
+    assert re.search(r"would cut the whole of layer '1'.*larger threshold", said)
+    said = call("compress", folder, "--threshold", "vally", code=2)
+    assert "vally" in said
+
+
+def test_decompress_writes_tensors_and_a_description(run, tmp_path):
+    folder, _ = run
+    call("decompress", folder / "compressed.pocc", "--out", tmp_path / "plain")
+    tensors = load_file(tmp_path / "plain" / "model.safetensors")
+    net = read(folder / "compressed.pocc")
+    assert sum(t.numel() for t in tensors.values() if t.dim() == 2) == sum(
+        p.numel() for p in net.parameters() if p.dim() == 2
+    )
+    assert json.loads((tmp_path / "plain" / "description.json").read_text())
+    damaged = tmp_path / "damaged.pocc"
+    damaged.write_bytes((folder / "compressed.pocc").read_bytes()[:-3])
+    assert "cannot be read" in call("decompress", damaged, code=2)
+
+
+def test_evaluate_reads_the_file_back(run):
+    folder, _ = run
+    said = call("evaluate", folder)
+    accuracy = metrics_of(folder)["compressed"]["test_after_reading"]["accuracy"]
+    assert "compressed" in said
+    assert f"{accuracy:.4f}" in said
+
+
+@pytest.mark.parametrize("prior, guide", [
+    ("ghs:0.001", "mean-field"), ("log-uniform", "mean-field"), ("normal:1", "dropout-neuron"),
+])  # fmt: skip
+def test_any_prior_and_guide(prior, guide, tmp_path):
+    call(
+        "fit", "bayes", *SMALL, "--set", f"prior={prior}", "--set", f"guide={guide}",
+        "--set", "threshold=valley", "--out", tmp_path / "run",
+    )  # fmt: skip
+    structure = metrics_of(tmp_path / "run")["structure"]
+    assert structure["weights"] > 0
+
+
+def test_unknown_words_are_refused_with_the_nearest(tmp_path):
+    said = call("fit", "bayes", *SMALL, "--set", "prior=gjn", "--out", tmp_path / "a", code=2)
+    assert "gnj" in said
+    said = call("fit", "bayes", *SMALL, "--set", "guide=meanfield", "--out", tmp_path / "b", code=2)
+    assert "mean-field" in said
+    said = call("fit", "gnj", "--data", "digits", "--network", "mlp", code=2)
+    assert "perceptron" in said
+
+
+def test_repeats_report_the_spread_of_the_structure(tmp_path):
+    folder = tmp_path / "many"
+    said = call("fit", "gnj", *SMALL, "--repeats", 2, "--out", folder)
+    spread = json.loads((folder / "metrics.json").read_text())["spread"]
+    assert spread["structure"]["file_bytes"]["n"] == 2
+    assert "compressed" in said
+
+
+def test_a_regression_is_compressed_by_its_likelihood(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=generator)
+    y = x[:, :1] * 2 + 0.1 * torch.randn(300, 1, generator=generator)
+    import numpy as np
+
+    file = tmp_path / "rows.npz"
+    np.savez(file, x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
+    call(
+        "fit", "gnj", "--data", file, "--set", "hidden=[10]", "--epochs", 30, "--set", "lr=0.01",
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+    found = metrics_of(tmp_path / "run")
+    assert {"rmse", "nll"} <= set(found["compressed"]["test"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..inference.settings import unknown_name
+from .compression import gnj
 from .depth import LOOP_BASE, DepthProblem, depth_workload
 from .harness import Plan, Workload
 from .lenet import LeNetProblem, lenet
@@ -70,6 +71,11 @@ WORKLOADS: dict[str, Entry] = {
     "lenet": Entry(
         "LeNet-300-100, Gaussian weights, batch 128",
         lambda name, title, device: lenet(name, title, LeNetProblem(), device),
+        _SHORT,
+    ),
+    "lenet-gnj": Entry(
+        "LeNet-300-100, log-uniform scales of groups, batch 128",
+        lambda name, title, device: gnj(name, title, LeNetProblem(), device),
         _SHORT,
     ),
 }

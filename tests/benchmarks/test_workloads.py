@@ -6,6 +6,7 @@ import sys
 import pyro
 import pytest
 import torch
+from pyroccam.benchmarks.compression import gnj
 from pyroccam.benchmarks.depth import DepthProblem, HandWritten, depth_workload
 from pyroccam.benchmarks.harness import Plan, measure
 from pyroccam.benchmarks.lenet import LeNetProblem, lenet
@@ -116,3 +117,16 @@ def test_the_table_of_workloads(name):
 def test_an_unknown_workload_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="Did you mean 'lenet'"):
         find("lenett")
+
+
+@pytest.mark.parametrize(
+    "name", [c.name for c in gnj("", "", LENET, CPU).contenders if not c.compiled]
+)
+def test_contenders_of_compression_start_with_the_same_loss_and_train(name):
+    """Activations are random: the start within six deviations, the end below the start."""
+    work = gnj("gnj", "gnj", LENET, CPU)
+    contender = next(c for c in work.contenders if c.name == name)
+    found = losses(contender, 40)
+    if contender.same:
+        work.expected().check(found[0])
+    assert found[-10:].mean() < found[:10].mean()

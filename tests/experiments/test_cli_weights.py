@@ -100,7 +100,7 @@ def test_evaluate_reads_the_file_back(run):
     assert f"{accuracy:.4f}" in said
 
 
-@pytest.mark.parametrize("prior, guide", [
+@pytest.mark.parametrize(("prior", "guide"), [
     ("ghs:0.001", "mean-field"), ("log-uniform", "mean-field"), ("normal:1", "dropout-neuron"),
 ])  # fmt: skip
 def test_any_prior_and_guide(prior, guide, tmp_path):

@@ -25,7 +25,11 @@ from torch import nn
         ("evaluations", 0, "evaluations must be"),
         ("patience", 0, "patience must be None or"),
         ("optimizer", "lion", "optimizer must be 'adamw', 'adam' or 'sgd', got 'lion'"),
-        ("schedule", "step", "schedule must be 'cosine', 'linear', 'onecycle' or 'constant', got 'step'"),
+        (
+            "schedule",
+            "step",
+            "schedule must be 'cosine', 'linear', 'onecycle' or 'constant', got 'step'",
+        ),
         ("lr", 0.0, "lr must be positive and finite, got 0.0"),
         ("lr", math.inf, "lr must be positive and finite"),
         ("lr", math.nan, "lr must be positive and finite"),

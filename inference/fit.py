@@ -103,7 +103,8 @@ def fit(
     """Train a pair by stochastic variational inference.
 
     The checkpoint is chosen by the negative log-likelihood on the validation rows, which are carved
-    from the training rows (without any, by the training loss). The test rows are never looked at.
+    from the training rows (without any, by the training loss); of random weights the last is taken
+    (``checkpoint=``). The test rows are never looked at.
 
     Arguments:
         model, guide: a pair; both are trained in place.

@@ -39,7 +39,7 @@ class Replicate:
 
     Attributes:
         history: one row for each evaluation.
-        best: weights and value of the chosen checkpoint so far.
+        best: weights and value of the checkpoint that is chosen so far.
         good: weights at the last evaluation.
         stale: evaluations since ``best``.
         stopped: it is not evaluated any more (early stopping).
@@ -191,13 +191,16 @@ class Replicate:
 
     # -- evaluation -------------------------------------------------------------------------------
 
-    def evaluate(self, train_loss: float, epoch: int, selectable: bool) -> None:
+    def evaluate(
+        self, train_loss: float, epoch: int, selectable: bool, latest: bool = False
+    ) -> None:
         """Look at the validation rows; keep the weights if they are the best so far.
 
         Arguments:
             train_loss: of the epoch that has ended.
             epoch: epochs done.
             selectable: whether a checkpoint may be chosen now.
+            latest: keep these weights, the best or not.
         """
         row = {"epoch": float(epoch), "loss": train_loss, "val_nll": float("nan")}
         running = self._exact_step() if self.closed and selectable else None
@@ -221,12 +224,13 @@ class Replicate:
             return
         value = row["val_nll"] if len(x) else train_loss
         value = value if math.isfinite(value) else math.inf  # a NaN compares as false with all
-        if self.best is None or value < self.best["value"]:
+        lowest = math.inf if self.best is None else self.best.get("lowest", self.best["value"])
+        better = self.best is None or value < lowest
+        self.stale = 0 if better else self.stale + 1
+        if better or latest:
             estimate = None if running is None else running.softmax(-1)
             self.best = {"value": value, "epoch": epoch, "running": estimate, **self.good}
-            self.stale = 0
-        else:
-            self.stale += 1
+            self.best["lowest"] = min(lowest, value)  # for patience, where the latest is kept
 
     def _validation_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``(S, N, outputs)`` and their weights: of the depths, or of the one network with

@@ -46,6 +46,9 @@ class Settings:
             cosine) or ``constant``.
         kl_warmup: fraction of the steps over which the weight of the KL rises from 0 to 1.
         clip_norm: largest gradient norm, or ``None``.
+        checkpoint: which weights a fit ends with: the ``best`` by the negative log-likelihood of
+            the validation rows, or the ``last``. ``None`` takes the last where weights are random:
+            what is cut there grows to the end, and a likelihood does not see it.
         patience: stop after this many evaluations without a better validation NLL.
         evaluations: how many times to evaluate on the validation split (at most once an epoch).
         seed: of the data order and of all noise.
@@ -65,6 +68,7 @@ class Settings:
     schedule: Schedule = "cosine"
     kl_warmup: float = 0.0
     clip_norm: float | None = None
+    checkpoint: Literal["best", "last"] | None = None
     patience: int | None = None
     evaluations: int = 50
     seed: int = 0
@@ -86,6 +90,7 @@ class Settings:
             "schedule",
             "'cosine', 'linear', 'onecycle' or 'constant'",
         )
+        need(self.checkpoint in (None, "best", "last"), "checkpoint", "'best', 'last' or None")
         for name in ("lr", "guide_lr"):
             value = getattr(self, name)
             need(value > 0 and math.isfinite(value), name, "positive and finite")

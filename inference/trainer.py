@@ -15,6 +15,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from ..models.bayesian import BayesianNetwork
 from .closed_form import IncrementalPosterior
 from .diagnose import first_non_finite
 from .interrupt import StopSignal
@@ -85,6 +86,10 @@ class Trainer:
                 first.check_like(one)
         self.hold = first.hold
         # Before, q(d) is held or on its way, or the KL is not whole: no checkpoint is chosen.
+        checkpoint = settings.checkpoint
+        self.latest = checkpoint == "last" or (
+            checkpoint is None and isinstance(first.model, BayesianNetwork)
+        )
         self.selectable = max(first.settled, settings.kl_warmup)
         engine, sizes = self._engine()
         self.step = TrainingStep(
@@ -306,7 +311,7 @@ class Trainer:
         selectable = self.progress >= self.selectable
         for one, loss in zip(self.replicates, losses, strict=True):
             if not one.stopped:
-                one.evaluate(loss, self.epoch, selectable)
+                one.evaluate(loss, self.epoch, selectable, self.latest)
 
     def _leave_if(self, stop: object) -> None:
         if stop:

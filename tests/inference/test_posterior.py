@@ -246,6 +246,28 @@ def test_validation_is_by_the_mean_network():
     assert fit.val_nll != pytest.approx(drawn_nll, rel=1e-5)
 
 
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.Delta])
+def test_the_last_checkpoint_of_random_weights_and_the_best_on_request(guide):
+    """Where the best is an early one: at this learning rate the loss goes up and down."""
+    rows = table()
+    prior = priors.Normal()
+
+    def fit(**more):
+        settings = {**QUICK, "epochs": 12, "lr": 0.3, "schedule": "constant", **more}
+        return inference.fit(*bayesian(rows, prior, guide), rows, **settings)
+
+    last, best = fit(), fit(checkpoint="best")
+    values = [row["val_nll"] for row in last.history]
+    assert last.best_epoch == len(values) == 12
+    assert last.val_nll == pytest.approx(values[-1])
+    assert best.best_epoch == 1 + values.index(min(values)) < 12
+    assert best.val_nll == pytest.approx(min(values))
+    impatient = fit(patience=2)  # counted from the lowest value, though the last is kept
+    lows = [min(values[: i + 1]) for i in range(len(values))]
+    stop = next(i + 1 for i in range(2, 12) if lows[i] == lows[i - 2])
+    assert len(impatient.history) == impatient.best_epoch == stop
+
+
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
     rows = table()
 

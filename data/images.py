@@ -66,6 +66,7 @@ def load_images(
     n_test: int | None = None,
     val_fraction: float = 0.1,
     flatten: bool = False,
+    standardise: bool = True,
 ) -> Dataset:
     """An image set, pixels scaled to [0, 1] and then standardised channel by channel.
 
@@ -81,6 +82,7 @@ def load_images(
         n_test: The same for test images.
         val_fraction: Share of the training images kept aside for validation.
         flatten: Whether each image becomes one vector; the statistics stay per channel.
+        standardise: Without it pixels stay in [0, 1], and a black background stays zero.
 
     Returns:
         The data set.
@@ -102,6 +104,7 @@ def load_images(
     dataset = Dataset.from_tensors(
         *parts,
         val_fraction=val_fraction,
+        standardise=standardise,
         seed=seed,
         name=name + raw.note,
         class_names=raw.class_names,

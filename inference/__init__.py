@@ -1,9 +1,11 @@
 """From a model and a guide to a posterior, a structure and a smaller network."""
 
 from ..models.pruned import load, save
-from . import figures, metrics
+from . import cutting, figures, metrics, packing
+from .compress import Compressed, compress
 from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
+from .posterior import mean_network
 from .prune import prune, seconds_per_batch
 from .run_directory import CheckpointError
 from .settings import Settings
@@ -21,6 +23,7 @@ from .trainer import Interrupted, NonFiniteLoss
 __all__ = [
     "CheckpointError",
     "CompileFallback",
+    "Compressed",
     "EnumMeanFieldELBO",
     "Fit",
     "Interrupted",
@@ -31,12 +34,16 @@ __all__ = [
     "TrainingStep",
     "bound",
     "choose_depth",
+    "compress",
+    "cutting",
     "exact_depth_posterior",
     "figures",
     "fit",
     "fit_repeats",
     "load",
+    "mean_network",
     "metrics",
+    "packing",
     "prune",
     "pruned_weights",
     "rounded_mean",

@@ -97,7 +97,9 @@ def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
     bias_variance = None
     if bias is not None and bias_second is not None:
         bias_variance = (bias_second - bias.square()).clamp_min(0.0)
-    return Moments(first, variance, bias, bias_variance)
+    # A mean may be the parameter itself.
+    own_bias = None if bias is None else bias.detach()
+    return Moments(first.detach(), variance, own_bias, bias_variance)
 
 
 @torch.no_grad()

@@ -96,6 +96,15 @@ def test_subsets_are_seeded_and_stratified(root: Path) -> None:
         data.load("mnist", data_root=root, n_train=61)
 
 
+def test_pixels_as_they_are(root: Path) -> None:
+    plain = data.load("mnist", data_root=root, standardise=False)
+    scaled = data.load("mnist", data_root=root)
+    assert plain.x_train.min() == 0
+    assert plain.x_train.max() <= 1
+    pixels = torch.stack([plain.x_train.flatten(), scaled.x_train.flatten()])
+    assert torch.corrcoef(pixels)[0, 1] > 0.99999
+
+
 def test_flatten(root: Path) -> None:
     d = data.load("mnist", data_root=root, flatten=True)
     assert d.input_shape == (20,)

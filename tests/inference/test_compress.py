@@ -1,0 +1,140 @@
+"""From a posterior to a small network: what is cut, how it is rounded, what is counted."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from fitting import blobs, images
+from fitting import run as fit_depth
+from pyroccam import guides, inference, models
+from pyroccam.inference.compress import compress, evaluate_net
+from pyroccam.inference.cutting import Mask, masked
+from pyroccam.inference.packing import quantised
+from pyroccam.inference.posterior import mean_network, moments
+from pyroccam.inference.relevance import irrelevance
+from pyroccam.models import priors
+from torch import nn
+
+QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}
+
+
+def fitted(prior, net=None, rows=None, kill=(), seed=0, **settings):
+    """A short fit in which the scales named in ``kill``, by layer and group, mean nothing."""
+    rows = blobs() if rows is None else rows
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)) if net is None else net
+    model = models.BayesianNetwork(net, rows, prior=prior)
+    guide = guides.MeanField(model)
+    result = inference.fit(model, guide, rows, **{**QUICK, **settings})
+    with torch.no_grad():
+        for layer, group in kill:
+            guide.factors[f"{layer}/scale"].loc[group] = 1e-6
+    return result
+
+
+def rounded(result, thresholds, small):
+    """The mean network with zeros for what is above the thresholds, rounded as the small one."""
+    mean, masks = mean_network(result.model, result.guide), {}
+    for name, one in irrelevance(result.model, result.guide).items():
+        keep = one.values <= thresholds.get(name, math.inf)
+        outputs = result.model.layers[name].affine.shape.output_groups
+        masks[name] = Mask(outputs=keep) if outputs else Mask(inputs=keep)
+    return quantised(masked(mean, masks), small.bits)
+
+
+def test_inputs_without_a_say_are_cut_and_the_rest_computes_the_same():
+    result = fitted(priors.GroupNormalJeffreys(), kill=[("2", g) for g in (0, 3, 4)])
+    small = compress(result, threshold=5.0)
+    assert small.report.architecture == "2-5"
+    assert small.nonzero == 2 * 5 + 5 * 3
+    assert small.rates.nonzero_percent == pytest.approx(100 * 25 / 40)
+    x = result.data.x_test
+    same = rounded(result, {"0": 5.0, "2": 5.0}, small)(x)
+    torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
+    assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.3
+
+
+def test_filters_without_a_say_are_cut_with_what_they_feed():
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 2)
+    )
+    kill = [("0", 1), ("0", 2), ("2", 0)]
+    result = fitted(priors.GroupNormalJeffreys(), net, images(), kill)
+    small = compress(result, threshold=5.0)
+    assert small.report.architecture == "2-2-8"
+    assert small.nonzero == 2 * 9 + 2 * 2 * 4 + 8 * 2
+    x = result.data.x_test
+    same = rounded(result, dict.fromkeys(("0", "2", "4"), 5.0), small)(x)
+    torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
+
+
+def test_single_weights_are_zero_and_stored_sparsely():
+    result = fitted(priors.LogUniform())
+    values = irrelevance(result.model, result.guide)["0"].values
+    limit = float(values.median())
+    small = compress(result, threshold={"0": limit})
+    kept = int((values <= limit).sum())
+    assert small.nonzero == kept + 24
+    assert math.isnan(small.rates.fast)
+    assert small.to_json()["rates"]["fast_prediction"] is None
+    weights = [p for _, p in sorted(small.net.named_parameters()) if p.dim() == 2]
+    assert int(weights[0].count_nonzero()) == kept
+    # Bits are those of the weights that are left, not of the zeros.
+    m = moments(result.model, result.guide)["0"]
+    ratio = (m.mean.square() / m.variance)[values <= limit].mean()
+    expected = math.ceil(0.5 * math.log2(float(ratio)))
+    assert small.bits["0"].significand == max(expected, 1)
+
+
+def test_the_error_on_the_validation_rows_stays_within_the_tolerance():
+    result = fitted(priors.GroupNormalJeffreys(), epochs=30, kill=[("2", 1), ("2", 6)])
+    whole = mean_network(result.model, result.guide)
+    before = evaluate_net(whole, result.model, result.data, "val")["accuracy"]
+    tight = compress(result, threshold="validation", tolerance=0.0)
+    loose = compress(result, threshold="validation", tolerance=1.0)
+    assert evaluate_net(tight.net, result.model, result.data, "val")["accuracy"] >= before - 0.2
+    assert tight.nonzero <= 2 * 6 + 6 * 3  # what means nothing costs nothing
+    assert loose.nonzero == 1 + 3  # one input, one unit: no layer is emptied
+    default = compress(result)
+    assert default.thresholds == compress(result, threshold="validation").thresholds
+
+
+def test_a_valley_is_found_layer_by_layer():
+    net = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
+    result = fitted(priors.GroupNormalJeffreys(), net, kill=[("2", g) for g in range(15)])
+    small = compress(result, threshold="valley")
+    assert small.thresholds["0"] == math.inf  # two values are no clusters
+    assert small.report.architecture == "2-25"
+
+
+def test_without_validation_rows_the_valley_decides():
+    rows = blobs(val_fraction=0.0)
+    result = fitted(priors.GroupNormalJeffreys(), rows=rows)
+    assert compress(result).thresholds == compress(result, threshold="valley").thresholds
+    with pytest.raises(ValueError, match="needs validation rows.*threshold='valley'"):
+        compress(result, threshold="validation")
+
+
+def test_what_cannot_be_done_is_said():
+    result = fitted(priors.GroupNormalJeffreys())
+    with pytest.raises(ValueError, match=r"cut the whole of layer '0'.*larger threshold"):
+        compress(result, threshold=-50.0)
+    with pytest.raises(ValueError, match=r"No Bayesian layer '1'; there are 0, 2"):
+        compress(result, threshold={"1": 0.0})
+    with pytest.raises(ValueError, match="threshold must be 'validation', 'valley', a number"):
+        compress(result, threshold="knee")
+    with pytest.raises(
+        TypeError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
+    ):
+        compress(fit_depth())
+
+
+def test_the_fit_is_left_as_it_was():
+    result = fitted(priors.GroupHorseshoe(0.01))
+    before = {n: t.clone() for n, t in result.guide.state_dict().items()}
+    data = dataclasses.asdict(result.settings)
+    compress(result, threshold="valley")
+    after = result.guide.state_dict()
+    assert all(torch.equal(before[n], after[n]) for n in before)
+    assert dataclasses.asdict(result.settings) == data

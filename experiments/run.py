@@ -241,7 +241,7 @@ def _report(job: _Job, result: Fit, ddn: Fit | None, figures: bool) -> Outcome:
             }
     if isinstance(model, BayesianNetwork):
         options = config.options
-        metrics |= weights.report(result, options["threshold"], options["tolerance"], out)
+        metrics |= weights.report(result, options["threshold"], options["tolerance"], out, figures)
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..data import Dataset
+from ..inference import figures
 from ..inference.compress import Compressed, compress, evaluate_net
 from ..inference.fit import Fit
 from ..inference.packing import PackedSize, read, write
@@ -25,13 +26,16 @@ __all__ = ["FILE", "compress_run", "decompress", "evaluate_file", "report"]
 FILE = "compressed.pocc"
 
 
-def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> dict[str, Any]:
+def report(
+    result: Fit, threshold: Any, tolerance: float, out: Path | None, figures_too: bool = True
+) -> dict[str, Any]:
     """Parts of ``metrics.json`` of a run over random weights.
 
     Arguments:
         result: of a :class:`~pyroccam.models.BayesianNetwork`.
         threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
-        out: folder where the compressed file stays.
+        out: folder where the compressed file stays, and a figure of the thresholds.
+        figures_too: draw it.
     """
     model, data = result.model, result.data
     mean = mean_network(model, result.guide)  # type: ignore[arg-type]
@@ -43,6 +47,9 @@ def report(result: Fit, threshold: Any, tolerance: float, out: Path | None) -> d
         path = (Path(scratch) if out is None else out) / FILE
         small, size = compress_run(result, threshold, tolerance, path)
         read_back = evaluate_file(result, path)
+    if out is not None and figures_too:
+        picture = figures.irrelevance_histograms(small.irrelevance, small.thresholds)
+        figures.save(picture, out / "figures" / "irrelevance")
     small.net.to(data.x_test.device)
     x = data.x_test[:256]
     times = seconds_per_batch({"mean": mean, "compressed": small.net}, x)

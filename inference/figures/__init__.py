@@ -1,4 +1,4 @@
-"""Figures: what depth was learnt, what each depth computes, how far to trust it.
+"""Figures: what was learnt, what each depth computes, what is cut, how far to trust it.
 
 Each function takes plain arrays or tensors and returns a
 :class:`matplotlib.figure.Figure` with its own canvas. No window opens, no global figure is
@@ -9,6 +9,7 @@ Figures are 6 inches wide, made to be read at 600 pixels.
 
 from .canvas import save
 from .depth import depth_comparison, depth_posterior, spiral_functions
+from .relevance import irrelevance_histograms
 from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram, training_curve
 
@@ -16,6 +17,7 @@ __all__ = [
     "ScanPanel",
     "depth_comparison",
     "depth_posterior",
+    "irrelevance_histograms",
     "reliability_diagram",
     "save",
     "scan_panels",

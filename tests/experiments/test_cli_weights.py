@@ -39,6 +39,8 @@ def test_a_run_compresses_its_network_and_says_how_much_is_left(run):
     assert f"{structure['architecture']} is enough" in said
     assert f"{structure['file_bytes']:,} bytes" in said
     assert "Traceback" not in said
+    for figure in ("irrelevance", "training", "reliability"):
+        assert (folder / "figures" / f"{figure}.png").stat().st_size > 0
     for part in ("mean", "compressed"):
         assert found[part]["test"]["accuracy"] > 0.5  # of ten classes
     # Rounding of the biases to half precision and the file's own are in the number read back.

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
+from pyroccam.inference import figures
 from pyroccam.inference.relevance import irrelevance, search, valley
 from pyroccam.models import priors
 from torch import nn
@@ -140,3 +141,25 @@ def test_the_search_cuts_what_costs_nothing_and_keeps_the_rest():
     loose = search(values, cost, limit=3.0, size=size, candidates=100)
     assert sum(needed.values()) - size(loose) == 3
     assert all(v <= loose[n] for n in values for v in values[n][:1])  # no layer is emptied
+
+
+# -- the figure ----------------------------------------------------------------------------------
+
+
+def test_the_figure_shows_what_is_kept():
+    model, guide = pair(priors.GroupNormalJeffreys())
+    found = irrelevance(model, guide)
+    values = found["2"].values
+    limit = float(values.median())
+    picture = figures.irrelevance_histograms(found, {"0": math.inf, "2": limit})
+    first, second = picture.axes
+    assert first.get_title(loc="left") == "layer 0: 2 of 2 groups kept"
+    kept = int((values <= limit).sum())
+    assert second.get_title(loc="left") == f"layer 2: {kept} of 6 groups kept"
+    assert not first.lines
+    assert second.lines[0].get_xdata()[0] == limit
+    assert second.get_xlabel() == "log alpha of the group"
+    with pytest.raises(ValueError, match="layer '2' has none"):
+        figures.irrelevance_histograms(found, {"0": 0.0})
+    with pytest.raises(ValueError, match="no layers"):
+        figures.irrelevance_histograms({}, {})

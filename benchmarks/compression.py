@@ -86,11 +86,12 @@ def gnj(name: str, title: str, problem: LeNetProblem, device: torch.device) -> W
     """The workload with all contenders."""
     x, y = problem.data(device)
 
-    def pair() -> Pair:
+    def pair(variances: torch.dtype | None = None) -> Pair:
         model = models.BayesianNetwork(
             problem.net(device), _Spec(problem), prior=models.priors.GroupNormalJeffreys()
         )
-        return model, guides.MeanField(model, scale=math.exp(LOG_SCALE)).to(device)
+        local = models.LocalReparameterization(model, variance_dtype=variances)
+        return model, guides.MeanField(model, scale=math.exp(LOG_SCALE), local=local).to(device)
 
     def deterministic() -> Step:
         net = problem.net(device)
@@ -156,6 +157,11 @@ def gnj(name: str, title: str, problem: LeNetProblem, device: torch.device) -> W
         Contender(
             "pyroccam compiled",
             lambda: ours([pair()], SETTINGS, x, y, compile=True),
+            compiled=True,
+        ),
+        Contender(
+            "pyroccam compiled, bfloat16 variances",
+            lambda: ours([pair(torch.bfloat16)], SETTINGS, x, y, compile=True),
             compiled=True,
         ),
     ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import Scales
+from ..models.local import LocalReparameterization, Scales
 from ..models.priors.weights import Latent
 from .mean_field import Factor, NetworkGuide, suited
 
@@ -73,7 +73,7 @@ class VariationalDropout(NetworkGuide):
         rate: Rate = "weight",
         log_alpha: float = -5.0,
         limit: float = 20.0,
-        local: bool = True,
+        local: bool | LocalReparameterization = True,
         scales: Scales = "example",
     ) -> None:
         if rate not in ("weight", "neuron", "layer"):

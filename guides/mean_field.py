@@ -82,7 +82,8 @@ class NetworkGuide(LocalModule):
 
     Arguments:
         model: its network decides on the sites.
-        local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally.
+        local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
+            or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
         scales: see :class:`~pyroccam.models.LocalReparameterization`.
 
     Attributes:
@@ -92,14 +93,20 @@ class NetworkGuide(LocalModule):
         sites: names, in the order of the model.
     """
 
-    def __init__(self, model: BayesianNetwork, *, local: bool, scales: Scales) -> None:
+    def __init__(
+        self, model: BayesianNetwork, *, local: bool | LocalReparameterization, scales: Scales
+    ) -> None:
         super().__init__()
         if not isinstance(model, BayesianNetwork):
             raise TypeError(
                 f"{type(self).__name__} is for models.BayesianNetwork, got "
                 f"{type(model).__name__}. For learnt depth use guides.CategoricalDepth."
             )
-        self.handler = LocalReparameterization(model, scales) if local else None
+        self.handler: LocalReparameterization | None = None
+        if isinstance(local, LocalReparameterization):
+            self.handler = local
+        elif local:
+            self.handler = LocalReparameterization(model, scales)
         self.sites: list[str] = []
         self.factors = nn.ModuleDict()
 
@@ -148,7 +155,7 @@ class MeanField(NetworkGuide):
         *,
         scale: float | None = None,
         max_scale: float | dict[str, float] | None = None,
-        local: bool = True,
+        local: bool | LocalReparameterization = True,
         scales: Scales = "example",
     ) -> None:
         super().__init__(model, local=local, scales=scales)

@@ -171,7 +171,7 @@ def _fit(jobs: Sequence[_Job], depth: int | None, out: Path | None, **arguments:
     config = jobs[0].config
     settings = dict(config.settings)
     if depth is not None:
-        settings["kl_warmup"] = 0.0
+        settings |= {"kl_warmup": 0.0, "kl_weight": 1.0}
         out = None if out is None else out / f"ddn-{depth}"
     if find(config.method).over == "stack":
         arguments["threshold"] = float(config.options.get("threshold", 0.95))

@@ -103,14 +103,19 @@ class Replicate:
                 f"The guide has {len(guide.logits)} depths, the model {model.max_depth + 1}: make "
                 "it from this model, guides.CategoricalDepth(model)."
             )
-        if self.closed and settings.kl_warmup:
+        changed = [
+            name
+            for name, usual in (("kl_warmup", 0.0), ("kl_weight", 1.0))
+            if getattr(settings, name) != usual
+        ]
+        if self.closed and changed:
             raise ValueError(
-                "kl_warmup has nothing to act on when q(d) is updated in closed form (no "
+                f"{changed[0]} has nothing to act on when q(d) is updated in closed form (no "
                 "gradient passes through the KL). Use CategoricalDepth(model, "
                 "update='gradient'), or set hold= on the guide."
             )
-        if isinstance(guide, Deterministic) and settings.kl_warmup:
-            raise ValueError("kl_warmup: a network of fixed depth has no latents and so no KL.")
+        if isinstance(guide, Deterministic) and changed:
+            raise ValueError(f"{changed[0]}: a network of fixed depth has no latents and so no KL.")
         if isinstance(guide, Marginal):
             if batches > 1:
                 raise ValueError(
@@ -118,8 +123,10 @@ class Replicate:
                     f"{settings.batch_size} splits {rows} rows: set batch_size={rows} or "
                     "more, or use guides.CategoricalDepth, which takes minibatches."
                 )
-            if settings.kl_warmup:
-                raise ValueError("kl_warmup: the marginal likelihood of guides.Marginal has no KL.")
+            if changed:
+                raise ValueError(
+                    f"{changed[0]}: the marginal likelihood of guides.Marginal has no KL."
+                )
 
     def check_like(self, other: Replicate) -> None:
         """Whether another replicate can be stepped together with this one.

@@ -44,7 +44,9 @@ class Settings:
         guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
         schedule: ``cosine`` or ``linear`` to zero, ``onecycle`` (a tenth of the steps up, then
             cosine) or ``constant``.
-        kl_warmup: fraction of the steps over which the weight of the KL rises from 0 to 1.
+        kl_warmup: fraction of the steps over which the weight of the KL rises from 0.
+        kl_weight: of the KL after that. At 1 the objective is the evidence lower bound; below, the
+            data count for more than they are (a "cold" posterior), and less is cut.
         clip_norm: largest gradient norm, or ``None``.
         checkpoint: which weights a fit ends with: the ``best`` by the negative log-likelihood of
             the validation rows, or the ``last``. ``None`` takes the last where weights are random:
@@ -67,6 +69,7 @@ class Settings:
     guide_lr: float = 0.1
     schedule: Schedule = "cosine"
     kl_warmup: float = 0.0
+    kl_weight: float = 1.0
     clip_norm: float | None = None
     checkpoint: Literal["best", "last"] | None = None
     patience: int | None = None
@@ -96,6 +99,9 @@ class Settings:
             need(value > 0 and math.isfinite(value), name, "positive and finite")
         need(self.weight_decay >= 0, "weight_decay", "at least 0")
         need(0 <= self.kl_warmup < 1, "kl_warmup", "a fraction in [0, 1)")
+        need(
+            self.kl_weight > 0 and math.isfinite(self.kl_weight), "kl_weight", "positive and finite"
+        )
         need(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "None or positive")
         need(_whole(self.seed, 0), "seed", "a whole number of at least 0")
         need(self.compile in (None, True, False), "compile", "True, False or None")

@@ -263,10 +263,11 @@ class TrainingStep:
 
     def warm_up(self, progress: float) -> None:
         """Set the weight of the KL."""
-        if self.settings.kl_warmup:
-            weight = min(1.0, progress / self.settings.kl_warmup)
+        warmup = self.settings.kl_warmup
+        if warmup or self.settings.kl_weight != 1.0:
+            share = min(1.0, progress / warmup) if warmup else 1.0
             for b in self.bounds:
-                b.kl_weight.fill_(weight)
+                b.kl_weight.fill_(share * self.settings.kl_weight)
 
     def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
         """Leave the gradients in the rows; returns the loss as ``__call__`` does."""

@@ -30,6 +30,7 @@ from torch import nn
             "step",
             "schedule must be 'cosine', 'linear', 'onecycle' or 'constant', got 'step'",
         ),
+        ("kl_weight", 0.0, "kl_weight must be positive and finite, got 0.0"),
         ("checkpoint", "first", "checkpoint must be 'best', 'last' or None, got 'first'"),
         ("lr", 0.0, "lr must be positive and finite, got 0.0"),
         ("lr", math.inf, "lr must be positive and finite"),

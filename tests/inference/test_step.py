@@ -165,16 +165,17 @@ def test_mixed_precision_and_frozen_parameters():
 # -- what is an input of the graph, and what is part of it ------------------------------------
 
 
-def test_the_weight_of_the_kl_is_an_input():
+@pytest.mark.parametrize(("warmup", "final"), [(0.5, 1.0), (0.5, 0.3), (0.0, 0.3)])
+def test_the_weight_of_the_kl_is_an_input(warmup, final):
     pairs = [build(seed=seed) for seed in range(2)]
     for _, guide in pairs:
         nn.init.normal_(guide.logits)
     found = batches(count=1)[0]
     parts = [inference.bound(*one).terms(*found) for one in pairs]
-    step = step_of(*pairs, kl_warmup=0.5, lr=1e-30, guide_lr=1e-30)
+    step = step_of(*pairs, kl_warmup=warmup, kl_weight=final, lr=1e-30, guide_lr=1e-30)
     for progress in (0.0, 0.1, 0.25, 0.5, 0.9):
         losses = step(*(torch.stack([t, t]) for t in found), progress=progress)
-        weight = min(1.0, progress / 0.5)
+        weight = final * (min(1.0, progress / warmup) if warmup else 1.0)
         expected = torch.stack([weight * p.kl - p.log_likelihood for p in parts]) / 54
         torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=0)
     assert len(step._graphs) == 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import guides, models
 from ..inference import Settings
 from ..models.priors.log_uniform import molchanov_kl
-from .contenders import Pair, adamw, autograd, cuda_graphs, ours, svi
+from .contenders import Pair, adamw, autograd, cuda_graphs, ours, ours_three, svi
 from .harness import Contender, Expected, Step, Workload
 from .lenet import LeNetProblem
 
@@ -148,17 +148,7 @@ def gnj(name: str, title: str, problem: LeNetProblem, device: torch.device) -> W
         ),
         *cuda_graphs(lambda **options: by_hand(True, **options), device),
         Contender("Pyro SVI", with_handler, "TraceMeanField_ELBO under guide.handler"),
-        Contender("pyroccam eager", lambda: ours([pair()], SETTINGS, x, y, compile=False)),
-        Contender(
-            "pyroccam traced",
-            lambda: ours([pair()], SETTINGS, x, y, compile="graph"),
-            "the graph as it is, without a compiler",
-        ),
-        Contender(
-            "pyroccam compiled",
-            lambda: ours([pair()], SETTINGS, x, y, compile=True),
-            compiled=True,
-        ),
+        *ours_three(pair, SETTINGS, x, y),
         Contender(
             "pyroccam compiled, bfloat16 variances",
             lambda: ours([pair(torch.bfloat16)], SETTINGS, x, y, compile=True),

@@ -15,7 +15,17 @@ from ..inference import Settings
 from ..inference.step import TrainingStep
 from .harness import Contender, Step
 
-__all__ = ["Pair", "adamw", "autograd", "cuda_graphs", "elbo_module", "in_turn", "ours", "svi"]
+__all__ = [
+    "Pair",
+    "adamw",
+    "autograd",
+    "cuda_graphs",
+    "elbo_module",
+    "in_turn",
+    "ours",
+    "ours_three",
+    "svi",
+]
 
 Pair = tuple[Any, nn.Module]
 
@@ -101,6 +111,25 @@ def ours(
         return loss
 
     return step
+
+
+def ours_three(
+    pair: Callable[[], Pair], settings: Settings, x: Tensor, y: Tensor
+) -> list[Contender]:
+    """That step eager, traced and compiled, of one pair."""
+    return [
+        Contender("pyroccam eager", lambda: ours([pair()], settings, x, y, compile=False)),
+        Contender(
+            "pyroccam traced",
+            lambda: ours([pair()], settings, x, y, compile="graph"),
+            "the graph as it is, without a compiler",
+        ),
+        Contender(
+            "pyroccam compiled",
+            lambda: ours([pair()], settings, x, y, compile=True),
+            compiled=True,
+        ),
+    ]
 
 
 def in_turn(steps: Sequence[Step]) -> Step:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..inference import Settings
 from ..models.depth import LocalModule
-from .contenders import Pair, adamw, autograd, cuda_graphs, ours, svi
+from .contenders import Pair, adamw, autograd, cuda_graphs, ours_three, svi
 from .harness import Contender, Expected, Step, Workload
 from .libraries import bayesian_torch_step, tyxe_step
 
@@ -184,17 +184,7 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             lambda: svi(pair(), TraceMeanField_ELBO(max_plate_nesting=1), SETTINGS, x, y),
             "TraceMeanField_ELBO and pyro.optim.AdamW (fused); validation off",
         ),
-        Contender("pyroccam eager", lambda: ours([pair()], SETTINGS, x, y, compile=False)),
-        Contender(
-            "pyroccam traced",
-            lambda: ours([pair()], SETTINGS, x, y, compile="graph"),
-            "the graph as it is, without a compiler",
-        ),
-        Contender(
-            "pyroccam compiled",
-            lambda: ours([pair()], SETTINGS, x, y, compile=True),
-            compiled=True,
-        ),
+        *ours_three(pair, SETTINGS, x, y),
         Contender(
             "TyXe",
             lambda: tyxe_step(start[0](device), start[1], problem.N, SETTINGS, x, y),

@@ -12,20 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import call
 from pyroccam import data, inference
 from pyroccam.experiments import config as configs
-from pyroccam.experiments.cli import app
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
-from typer.testing import CliRunner
 
 SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 @pytest.fixture(scope="module")

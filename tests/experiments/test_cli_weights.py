@@ -5,18 +5,11 @@ import re
 
 import pytest
 import torch
-from pyroccam.experiments.cli import app
+from command_line import call
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 SMALL = ["--data", "digits", "--epochs", "6", "--set", "hidden=[12]", "--set", "lr=0.01"]
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
 
 
 @pytest.fixture(scope="module")

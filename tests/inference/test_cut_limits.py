@@ -1,0 +1,274 @@
+"""What cannot be cut exactly is left whole, named or refused."""
+
+import json
+
+import pytest
+import torch
+from cutting import NETWORKS, Block, at_random, exactly, first, keep, lenet_5, lenet_300_100, made
+from pyroccam.inference.cutting.cut import cut, groups
+from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
+from pyroccam.models.shrink import rebuild
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import prune
+
+
+class Twice(nn.Module):
+    def __init__(self, tied=False):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.relu = nn.ReLU()
+        self.tied = tied
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x):
+        x = self.relu(self.a(x))
+        return self.c(self.relu(self.b(x) if self.tied else self.a(x)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shared_weights_are_left_whole(tied):
+    net = made(lambda: Twice(tied))
+    x = torch.randn(5, 6).double()
+    masks = {"a": Mask(inputs=keep(6, 0, 1, 2, 4)), "c": Mask(inputs=keep(6, 3, 4))}
+    small, report = cut(net, x, masks)
+    assert (
+        "shares" in report.left_whole["a"] if tied else "more than once" in report.left_whole["a"]
+    )
+    assert small.a.weight.shape == (6, 6)
+    assert list(report.layers) == ["c"]
+    assert report.layers["c"].inputs.tolist() == [3, 4]  # by a Select in front
+    exactly(small, masked(net, masks), x)
+
+
+class Direct(nn.Module):
+    """Uses the weight of a layer without calling it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x)) + self.a.weight.sum()
+
+
+def with_hook():
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    net[0].register_forward_hook(lambda module, args, out: out.flip(1))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "why"), [(Direct, "a", "directly"), (with_hook, "0", "hooks")]
+)
+def test_layers_used_in_other_ways_are_left_whole(build, name, why):
+    net = made(build)
+    x = torch.randn(5, 6).double()
+    last = "b" if name == "a" else "2"
+    masks = {name: Mask(outputs=keep(5, 0, 1)), last: Mask(inputs=keep(5, 0, 1, 3, 4))}
+    small, report = cut(net, x, masks)
+    assert why in report.left_whole[name]
+    assert small.get_submodule(name).weight.shape == (5, 6)
+    exactly(small, masked(net, masks), x)
+
+
+@pytest.mark.parametrize(
+    "between", [nn.LayerNorm(6), nn.Softmax(1), nn.PReLU(6), nn.GroupNorm(2, 6)], ids=str
+)
+def test_steps_that_mix_units_need_them_all(between):
+    net = made(lambda: nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 3)))
+    x = torch.randn(5, 4).double()
+    masks = {"0": Mask(outputs=keep(6, 0, 3, 4)), "2": Mask(inputs=keep(6, 1, 3, 5))}
+    small, report = cut(net, x, masks)
+    assert len(report.layers["0"].outputs) == 6
+    assert report.layers["2"].inputs.tolist() == [1, 3, 5]
+    exactly(small, masked(net, masks), x)
+
+
+def test_depthwise_channels_go_with_the_ones_they_are_made_of():
+    net = made(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 3, 1),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )
+    )  # fmt: skip
+    x = torch.randn(4, 2, 8, 8).double()
+    masks = {"0": Mask(outputs=keep(6, 0, 1, 2, 3)), "2": Mask(outputs=keep(6, 1, 2, 4))}
+    small, report = cut(net, x, masks)
+    assert small[2].groups == small[2].in_channels == small[0].out_channels == 2
+    assert report.layers["2"].inputs.tolist() == report.layers["2"].outputs.tolist() == [1, 2]
+    exactly(small, masked(net, masks), x)
+
+
+def test_a_constant_depthwise_channel_uses_nothing():
+    net = made(
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 3, groups=4, bias=False), nn.GroupNorm(2, 4)
+        )
+    )
+    net[0].bias.data[2] = 1.5
+    x = torch.randn(4, 2, 8, 8).double()
+    masks = {"0": Mask(inputs=keep(2, 1)), "1": Mask(outputs=keep(4, 0, 2, 3))}
+    net[0].weight.data[2] = 0.0  # channel 2 is 1.5, and the normalisation needs all four
+    small, report = cut(net, x, masks)
+    assert report.layers["1"].outputs.tolist() == [0, 1, 2, 3]
+    assert (small[0][1].weight[1] == 0).all()  # zero after the depthwise step, so unused before
+    assert (small[0][1].bias[[1, 2]] == 0).all()
+    torch.testing.assert_close(small[1].bias[2], 1.5 * net[1].weight[2].sum())
+    found, expected = small(x), masked(net, masks)(x)
+    assert (found - expected).abs().max() < 1e-10
+
+
+def test_grouped_convolutions_are_left_whole_and_masked_by_input():
+    net = made(lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 6, 3, groups=2)))
+    x = torch.randn(4, 2, 8, 8).double()
+    masks = {"1": Mask(inputs=keep(4, 0, 3))}
+    weight = masked(net, masks)[1].weight
+    assert [(weight[o, i] != 0).all().item() for o, i in [(0, 0), (0, 1), (5, 0), (5, 1)]] == [
+        *(True, False, False, True)
+    ]
+    small, report = cut(net, x, masks)
+    assert report.left_whole == {"1": "it has groups"}
+    assert len(report.layers["0"].outputs) == 4
+    exactly(small, masked(net, masks), x)
+
+
+def test_what_writes_in_place_is_seen():
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3), nn.Linear(6, 2)
+
+        def forward(self, x):
+            x = self.a(x)
+            y = F.relu_(x)
+            return self.b(torch.cat([x, y], 1))  # both are the rectified ones
+
+    net = made(Overwrites)
+    net.a.bias.data[1] = -1.0
+    net.a.weight.data[1] = 0.0  # so unit 1 is -1, and 0 after
+    x = torch.randn(5, 4).double()
+    exactly(cut(net, x).net, net, x)
+
+
+def test_what_a_trace_hides_is_refused():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            kept = out = self.a(x)
+            out += self.b(x)
+            return self.c(kept)
+
+    with pytest.raises(RuntimeError, match="Hidden cannot be cut.*read again"):
+        cut(made(Hidden), torch.randn(5, 4).double())
+
+
+def test_a_path_that_depends_on_the_data_is_refused():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(ValueError, match="Branches cannot be traced by torch.fx"):
+        cut(Branches(), torch.zeros(2, 3))
+
+
+def test_a_layer_without_groups_is_named():
+    net, x = made(lenet_300_100), torch.zeros(2, 1, 28, 28).double()
+    with pytest.raises(ValueError, match="Layer '3' keeps 0 of its 300 inputs.*prunes less"):
+        cut(net, x, {"1": first(784, 5), "3": Mask(inputs=keep(300))})
+    with pytest.raises(ValueError, match="'5' keeps 0 of its 10 outputs"):
+        cut(net, x, {"5": Mask(outputs=keep(10))})
+    crossed = {"1": Mask(outputs=keep(300, 1, 2)), "3": Mask(inputs=keep(300, 3, 4))}
+    with pytest.raises(ValueError, match="at layer '3' .its mask keeps 2 of 300 inputs"):
+        cut(net, x, crossed)
+
+
+@pytest.mark.parametrize(
+    ("masks", "error", "message"),
+    [
+        ({"fc9": Mask()}, ValueError, "no linear or convolutional layer 'fc9'.*has '0', '3', '7'"),
+        ({"1": Mask()}, ValueError, "layer '1' to mask"),
+        ({"0": keep(20)}, TypeError, "mask of '0' must be a Mask, got Tensor"),
+        ({"7": Mask(inputs=keep(50))}, ValueError, r"'7' has shape \(50,\), expected \(800,\)"),
+        ({"0": Mask(outputs=keep(1))}, ValueError, r"outputs mask of '0' .*expected \(20,\)"),
+        ({"0": Mask(outputs=torch.ones(20))}, TypeError, "tensor of bools, got torch.float32"),
+        ({"0": Mask(inputs=[True])}, TypeError, "tensor of bools, got list"),
+    ],
+)
+def test_masks_that_do_not_fit(masks, error, message):
+    with pytest.raises(error, match=message):
+        cut(lenet_5(), torch.zeros(2, 1, 28, 28), masks)
+
+
+def test_other_errors():
+    net = lenet_5()
+    with pytest.raises(ValueError, match=r"cannot run on the example of shape \(2, 3, 28, 28\)"):
+        cut(net, torch.zeros(2, 3, 28, 28))
+    with pytest.raises(ValueError, match=r"'3' has shape \(5,\), expected the shape of its weight"):
+        apply_masks(net, {"3": keep(5)})
+    with pytest.raises(ValueError, match="format 1, this one has 2"):
+        rebuild(net, {"format": 2})
+    with pytest.raises(ValueError, match="cannot be read"):
+        rebuild(net, {"format": 1, "edits": {"0": {"rows": []}}, "reshapes": {}})
+    edits = {"fc": {"outputs": [0]}}
+    with pytest.raises(ValueError, match="do not fit Sequential at 'fc'"):
+        rebuild(net, {"format": 1, "edits": edits, "reshapes": {}})
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    with pytest.raises(ValueError, match="it holds computed tensors .in '0'"):
+        cut(net, torch.zeros(2, 1, 28, 28), {"0": Mask(outputs=keep(20, 1))})
+
+
+def test_weights_can_be_dropped_one_by_one():
+    net = made(lenet_300_100)
+    kept = torch.rand(100, 300) < 0.1
+    kept[7] = False
+    found = apply_masks(net, {"3": kept})
+    assert found.nonzero == {"1": 300 * 784, "3": int(kept.sum()), "5": 1000}
+    assert found.total == {"1": 300 * 784, "3": 30_000, "5": 1000}
+    assert torch.equal(found.net[3].weight, net[3].weight * kept)
+    report = cut(found.net, torch.zeros(2, 784).double()).report
+    assert 7 not in report.layers["3"].outputs  # a constant now
+    assert report.sizes == [784, 300, 99]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_cut_network_is_rebuilt_from_plain_data(name):
+    build, shape = NETWORKS[name]
+    net = made(build)
+    x = torch.randn(3, *shape).double()
+    small, report = cut(net, x, at_random(net, 0.4, least=3))
+    fresh = rebuild(made(build, seed=1), json.loads(json.dumps(report.description)))
+    fresh.load_state_dict(small.state_dict())
+    exactly(fresh, small, x, tolerance=0.0)
+
+
+def test_groups_follow_units_through_the_network():
+    found = groups(lenet_5(), torch.zeros(2, 1, 28, 28))
+    assert torch.equal(found["3"].inputs, found["0"].outputs)
+    assert torch.equal(found["7"].inputs, found["3"].outputs.repeat_interleave(16))
+    assert torch.equal(found["9"].inputs, found["7"].outputs)
+    labels = torch.cat([found[name].outputs for name in found])
+    assert len(labels.unique()) == 20 + 50 + 500 + 10
+    tied = groups(Block(), torch.zeros(2, 1, 7, 7))
+    assert torch.equal(tied["stem"].outputs, tied["two"].outputs)
+    assert torch.equal(tied["stem"].outputs, tied["head"].inputs)
+    assert not set(tied["one"].outputs.tolist()) & set(tied["two"].outputs.tolist())
+
+
+def test_settings_of_the_layers_survive():
+    net = nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, dilation=2, bias=False), nn.Conv2d(6, 2, 1))
+    net[0].weight.requires_grad_(False)
+    x = torch.randn(2, 4, 16, 16)
+    state = torch.get_rng_state()
+    small = cut(net, x, {"0": Mask(outputs=keep(6, 1, 2), inputs=keep(4, 0, 3))}).net
+    assert torch.equal(state, torch.get_rng_state())
+    front, conv = small[0]
+    assert front.index.tolist() == [0, 3]
+    assert (conv.stride, conv.dilation, conv.bias) == ((2, 2), (2, 2), None)
+    assert not conv.weight.requires_grad
+    assert small[1].weight.requires_grad
+    assert torch.equal(conv.weight, net[0].weight[[1, 2]][:, [0, 3]])

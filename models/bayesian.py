@@ -146,7 +146,7 @@ class BayesianNetwork(LocalModule):
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
         >>> model = BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
         >>> list(model.sites)
-        ['1.scale', '1.weight', '1.bias', '3.scale', '3.weight', '3.bias']
+        ['1.weight', '1.scale', '1.bias', '3.weight', '3.scale', '3.bias']
     """
 
     def __init__(

@@ -161,11 +161,15 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
 @app.command()
 def methods() -> None:
     """List the methods."""
-    table = Table("method", "what it is", "networks", "settings of its own", "source", box=None)
+    table = Table("method", "what it is", "settings of its own", "source", box=None)
+    takes: dict[str, list[str]] = {}
     for row in METHODS.values():
         options = ", ".join(f"{k}={v}" for k, v in row.options.items())
-        table.add_row(row.name, row.title, ", ".join(row.networks), options, row.reference)
+        table.add_row(row.name, row.title, options, row.reference)
+        takes.setdefault(", ".join(row.networks), []).append(row.name)
     console.print(table)
+    for networks, names in takes.items():
+        console.print(f"\nNetworks of {', '.join(names)}: {networks}.", highlight=False)
 
 
 @app.command("data")

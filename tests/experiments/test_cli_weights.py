@@ -6,6 +6,8 @@ import re
 import pytest
 import torch
 from command_line import call
+from pyroccam.experiments.methods import METHODS
+from pyroccam.experiments.run import load_fit
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
@@ -95,9 +97,20 @@ def test_evaluate_reads_the_file_back(run):
     assert f"{accuracy:.4f}" in said
 
 
-@pytest.mark.parametrize(("prior", "guide"), [
-    ("ghs:0.001", "mean-field"), ("log-uniform", "mean-field"), ("normal:1", "dropout-neuron"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [name for name, row in METHODS.items() if row.over == "net" and name != "gnj"]
+)
+def test_every_method_over_weights_runs(method, tmp_path):
+    call("fit", method, *SMALL, "--set", "threshold=valley", "--out", tmp_path / "run")
+    found = metrics_of(tmp_path / "run")
+    assert found["method"] == method
+    assert found["structure"]["weights"] > 0
+    load_fit(tmp_path / "run", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("prior", "guide"), [("half-cauchy:0.001", "mean-field"), ("normal:1", "dropout-neuron")]
+)
 def test_any_prior_and_guide(prior, guide, tmp_path):
     call(
         "fit", "bayes", *SMALL, "--set", f"prior={prior}", "--set", f"guide={guide}",

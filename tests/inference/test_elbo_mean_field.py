@@ -34,12 +34,12 @@ def hierarchical_normals():
 
 @mean_field
 def other_families():
-    """Analytic (Gamma, Dirichlet, multivariate normal) and log-ratio (LogNormal on Gamma)."""
+    """Analytic (Gamma, Dirichlet, multivariate normal) and log-ratio (LogNormal on Weibull)."""
     p = Pair(a=(), b=(), c=(3,), m=(2,), tril=(2, 2), s=())
 
     def model(x):
         g = pyro.sample("g", dist.Gamma(2.0, 3.0))
-        h = pyro.sample("h", dist.Gamma(2.0, 3.0))
+        h = pyro.sample("h", dist.Weibull(2.0, 3.0))
         d = pyro.sample("d", dist.Dirichlet(torch.ones(3)))
         w = pyro.sample("w", dist.Normal(torch.zeros(2), g).to_event(1))
         v = pyro.sample("v", dist.MultivariateNormal(torch.zeros(2), torch.eye(2)))

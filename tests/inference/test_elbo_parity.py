@@ -103,7 +103,7 @@ def weights_under_structure():
 
     def model(x):
         k = pyro.sample("k", dist.Categorical(logits=p.prior))
-        w = pyro.sample("w", dist.StudentT(4.0, p.prior[k], 2.0))
+        w = pyro.sample("w", dist.Cauchy(p.prior[k], 2.0))
         with pyro.plate("data", N, subsample=x):
             pyro.sample("y", dist.Normal(w * (k + 1), 1.0), obs=x)
 
@@ -138,8 +138,8 @@ def three_sites_in_another_order():
     p = Pair(locs=(3,), scales=(3,), slope=())
 
     def model(x):
-        u = pyro.sample("u", dist.StudentT(4.0))
-        v = pyro.sample("v", dist.StudentT(5.0))
+        u = pyro.sample("u", dist.Cauchy(0.0, 4.0))
+        v = pyro.sample("v", dist.Cauchy(0.0, 5.0))
         w = pyro.sample("w", dist.Normal(1.5 * u, 0.8))
         with pyro.plate("data", N, subsample=x):
             pyro.sample("y", dist.Normal(u - v + w, 1.0), obs=x)
@@ -183,7 +183,7 @@ def masks_that_differ():
         mask = MASK[: len(x)]
         with pyro.plate("data", N, subsample=x), poutine.mask(mask=mask):
             k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
-            w = pyro.sample("w", dist.StudentT(3.0))
+            w = pyro.sample("w", dist.Cauchy(0.0, 3.0))
             with poutine.mask(mask=~MASK.roll(1)[: len(x)]):
                 pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
 
@@ -226,7 +226,7 @@ def mixture_summed_out_in_a_subsampled_plate():
     p = Pair(prior=(K,), effect=(K,), loc=(), scale=())
 
     def model(x):
-        w = pyro.sample("w", dist.StudentT(4.0))
+        w = pyro.sample("w", dist.Cauchy(0.0, 4.0))
         with pyro.plate("data", N, subsample=x):
             k = pyro.sample("k", dist.Categorical(logits=p.prior), infer=ENUM)
             with poutine.mask(mask=MASK[: len(x)]):
@@ -272,7 +272,7 @@ def markov_chain_summed_out():
     p = Pair(first=(K,), step=(K, K), effect=(K,), loc=())
 
     def model(x):
-        w = pyro.sample("w", dist.StudentT(3.0))
+        w = pyro.sample("w", dist.Cauchy(0.0, 3.0))
         z = None
         for t in pyro.markov(range(len(x))):
             logits = p.first if z is None else p.step[z]

@@ -1,9 +1,9 @@
-"""LeNet-300-100 with log-uniform scales of groups: what local reparameterisation costs."""
+"""LeNets with log-uniform scales of groups: what local reparameterisation costs."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from .. import guides, models
 from ..inference import Settings
+from ..models.plain_networks import PLAIN
 from ..models.priors.log_uniform import molchanov_kl
 from .contenders import Pair, adamw, autograd, cuda_graphs, ours, ours_three, svi
 from .harness import Contender, Expected, Step, Workload
 from .lenet import LeNetProblem
 
-__all__ = ["BASE", "LocalNet", "gnj"]
+__all__ = ["BASE", "ImageProblem", "LocalNet", "gnj"]
 
 BASE = "torch deterministic"
 
@@ -34,47 +35,101 @@ class _Spec:
 
     task = "classification"
 
-    def __init__(self, problem: LeNetProblem) -> None:
-        self.N, self.outputs = problem.N, problem.widths[-1]
-        self.input_shape = (problem.widths[0],)
+    def __init__(self, problem: Problem) -> None:
+        self.N, self.outputs = problem.N, problem.outputs
+        self.input_shape = problem.input_shape
+
+
+@dataclass(frozen=True)
+class ImageProblem:
+    """A ready network on random images of 28 x 28 and ten classes."""
+
+    network: str = "lenet-5-caffe"
+    batch: int = 128
+    N: int = 60_000
+    input_shape: tuple[int, ...] = (1, 28, 28)
+    outputs: int = 10
+
+    def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Images ``(B, 1, 28, 28)`` and labels ``(B,)``."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(self.batch, *self.input_shape, generator=generator)
+        y = torch.randint(self.outputs, (self.batch,), generator=generator)
+        return x.to(device), y.to(device)
+
+    def net(self, device: torch.device) -> nn.Sequential:
+        """The same at every call."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            made: Any = PLAIN[self.network](self.input_shape, self.outputs)
+        return made.to(device)
+
+
+Problem = LeNetProblem | ImageProblem
+
+
+class LocalLayer(nn.Module):
+    """A layer whose outputs are drawn, as a plain torch user writes it; leaves its KL behind.
+
+    Arguments:
+        layer: linear or a 2-d convolution without padding; its weights are the means.
+        scales: multiply the inputs of a linear layer, the outputs of a convolution, by scales that
+            are drawn for each example.
+    """
+
+    kl: Tensor
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, *, scales: bool) -> None:
+        super().__init__()
+        self.run = F.linear if isinstance(layer, nn.Linear) else F.conv2d
+        self.loc = nn.Parameter(layer.weight.detach().clone())
+        assert layer.bias is not None
+        self.bias = nn.Parameter(layer.bias.detach().clone())
+        self.log_scale = nn.Parameter(torch.full_like(self.loc, LOG_SCALE))
+        self.log_bias_scale = nn.Parameter(torch.full_like(self.bias, LOG_SCALE))
+        self.scales, self.linear = scales, isinstance(layer, nn.Linear)
+        if scales:
+            self.z = nn.Parameter(self.loc.new_ones(self.loc.shape[1 if self.linear else 0]))
+            self.log_z_scale = nn.Parameter(torch.full_like(self.z, LOG_SCALE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, bias_scale = self.log_scale.exp(), self.log_bias_scale.exp()
+        self.kl = _normal_kl(self.loc, scale) + _normal_kl(self.bias, bias_scale)
+        z: Tensor | None = None
+        if self.scales:
+            z_scale = self.log_z_scale.exp()
+            z = self.z + z_scale * torch.randn(len(x), len(self.z), device=x.device)
+            self.kl = self.kl + molchanov_kl(self.z, z_scale).sum()
+        if z is not None and self.linear:
+            x = x * z
+        variance = self.run(x.square(), scale.square(), bias_scale.square())
+        x = self.run(x, self.loc, self.bias)
+        x = x + variance.sqrt() * torch.randn_like(x)
+        return x if z is None or self.linear else x * z[:, :, None, None]
 
 
 class LocalNet(nn.Module):
-    """The step of a plain torch user: activations are drawn, with or without scales of groups.
+    """The negative ELBO of a plain torch user.
 
     Arguments:
-        net: linear layers with ReLU between them; its weights are the means.
+        net: layers in a row.
         size: N.
-        scales: multiply the inputs of each layer by scales, drawn for each example.
+        scales: see :class:`LocalLayer`.
     """
 
     def __init__(self, net: nn.Sequential, size: int, *, scales: bool) -> None:
         super().__init__()
         self.size = size
-        linear = [m for m in net if isinstance(m, nn.Linear)]
-        self.locs = nn.ParameterList(m.weight.detach().clone() for m in linear)
-        self.biases = nn.ParameterList(m.bias.detach().clone() for m in linear)
-        self.log_scales = nn.ParameterList(torch.full_like(p, LOG_SCALE) for p in self.locs)
-        self.log_bias_scales = nn.ParameterList(torch.full_like(p, LOG_SCALE) for p in self.biases)
-        groups = [p.new_ones(p.shape[1]) for p in self.locs] if scales else []
-        self.z = nn.ParameterList(groups)
-        self.log_z_scales = nn.ParameterList(torch.full_like(p, LOG_SCALE) for p in groups)
+        parts = [
+            LocalLayer(m, scales=scales) if isinstance(m, nn.Linear | nn.Conv2d) else m for m in net
+        ]
+        self.parts = nn.Sequential(*parts)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The negative ELBO in nats for each observation."""
-        kl = x.new_zeros(())
-        for i, (loc, bias) in enumerate(zip(self.locs, self.biases, strict=True)):
-            x = x if i == 0 else F.relu(x)
-            if len(self.z):
-                z_scale = self.log_z_scales[i].exp()
-                x = x * (self.z[i] + z_scale * torch.randn_like(x))
-                kl = kl + molchanov_kl(self.z[i], z_scale).sum()
-            scale, bias_scale = self.log_scales[i].exp(), self.log_bias_scales[i].exp()
-            variance = F.linear(x.square(), scale.square(), bias_scale.square())
-            x = F.linear(x, loc, bias)
-            x = x + variance.sqrt() * torch.randn_like(x)
-            kl = kl + _normal_kl(loc, scale) + _normal_kl(bias, bias_scale)
-        return F.cross_entropy(x, y) + kl / self.size
+        """In nats for each observation."""
+        out = self.parts(x)
+        kl = torch.stack([m.kl for m in self.parts if isinstance(m, LocalLayer)]).sum()
+        return F.cross_entropy(out, y) + kl / self.size
 
 
 def _normal_kl(loc: Tensor, scale: Tensor) -> Tensor:
@@ -82,7 +137,7 @@ def _normal_kl(loc: Tensor, scale: Tensor) -> Tensor:
     return (0.5 * (scale.square() + loc.square() - 1.0) - scale.log()).sum()
 
 
-def gnj(name: str, title: str, problem: LeNetProblem, device: torch.device) -> Workload:
+def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Workload:
     """The workload with all contenders."""
     x, y = problem.data(device)
 

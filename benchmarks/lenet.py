@@ -36,6 +36,14 @@ class LeNetProblem:
     batch: int = 128
     N: int = 60_000
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.widths[0],)
+
+    @property
+    def outputs(self) -> int:
+        return self.widths[-1]
+
     def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Random images ``(B, inputs)`` and labels ``(B,)``."""
         generator = torch.Generator().manual_seed(0)

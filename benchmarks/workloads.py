@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..inference.settings import unknown_name
-from .compression import gnj
+from .compression import ImageProblem, gnj
 from .depth import LOOP_BASE, DepthProblem, depth_workload
 from .harness import Plan, Workload
 from .lenet import LeNetProblem, lenet
@@ -77,6 +77,11 @@ WORKLOADS: dict[str, Entry] = {
         "LeNet-300-100, log-uniform scales of groups, batch 128",
         lambda name, title, device: gnj(name, title, LeNetProblem(), device),
         _SHORT,
+    ),
+    "lenet-5-gnj": Entry(
+        "LeNet-5-Caffe, log-uniform scales of groups, batch 128",
+        lambda name, title, device: gnj(name, title, ImageProblem(), device),
+        _SLOW,
     ),
 }
 

@@ -6,7 +6,7 @@ import sys
 import pyro
 import pytest
 import torch
-from pyroccam.benchmarks.compression import gnj
+from pyroccam.benchmarks.compression import ImageProblem, gnj
 from pyroccam.benchmarks.depth import DepthProblem, HandWritten, depth_workload
 from pyroccam.benchmarks.harness import Plan, measure
 from pyroccam.benchmarks.lenet import LeNetProblem, lenet
@@ -119,14 +119,22 @@ def test_an_unknown_workload_is_answered_with_the_nearest():
         find("lenett")
 
 
-@pytest.mark.parametrize(
-    "name", [c.name for c in gnj("", "", LENET, CPU).contenders if not c.compiled]
-)
-def test_contenders_of_compression_start_with_the_same_loss_and_train(name):
+COMPRESSION = {"lenet": LENET, "conv": ImageProblem(batch=4, N=200)}
+COMPRESSED = [
+    (kind, c.name)
+    for kind, problem in COMPRESSION.items()
+    for c in gnj("", "", problem, CPU).contenders
+    if not c.compiled
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), COMPRESSED, ids=[f"{k}-{n}" for k, n in COMPRESSED])
+def test_contenders_of_compression_start_with_the_same_loss_and_train(kind, name):
     """Activations are random: the start within six deviations, the end below the start."""
-    work = gnj("gnj", "gnj", LENET, CPU)
+    work = gnj("gnj", "gnj", COMPRESSION[kind], CPU)
     contender = next(c for c in work.contenders if c.name == name)
-    found = losses(contender, 40)
+    found = losses(contender, 40 if kind == "lenet" else 10)
     if contender.same:
         work.expected().check(found[0])
-    assert found[-10:].mean() < found[:10].mean()
+    quarter = len(found) // 4
+    assert found[-quarter:].mean() < found[:quarter].mean()

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from .. import data as datasets
 from .. import inference
+from ..inference import packing
 from ..inference.metrics import mean_spread
 from ..inference.predict import evaluate_pruned
 from ..inference.prune import count_parameters
@@ -266,8 +267,9 @@ def decompress(
     file: Annotated[Path, typer.Argument(help="A file that `pyroccam compress` wrote.")],
     out: Annotated[Path | None, typer.Option(help="Folder; beside the file if left out.")] = None,
 ) -> None:
-    """Turn a compressed file into model.safetensors and description.json; runs no pickled code."""
-    target = weights.decompress(file, out or file.with_suffix(""))
+    """Turn a compressed file into model.safetensors and description.json, which `inference.load`
+    reads; runs no pickled code."""
+    target = inference.save(packing.read(file), out or file.with_suffix(""))
     console.print(f"Written to [bold]{target}[/bold]", highlight=False)
 
 

@@ -13,6 +13,7 @@ from ..inference.fit import Fit
 from ..inference.metrics import Reliability, reliability
 from ..inference.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
 from ..inference.prune import prune
+from ..models import BayesianNetwork
 
 __all__ = ["draw"]
 
@@ -49,7 +50,10 @@ def draw(result: Fit, ddn: Fit | None, folder: Path) -> list[Path]:
 
 def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:
     x, y = result.data.split("test")
-    whole = "all depths" if result.structure is not None else "posterior"
+    random = isinstance(result.model, BayesianNetwork)
+    whole = (
+        "all depths" if result.structure is not None else "drawn networks" if random else "network"
+    )
     contenders = {whole: result.predict(x)}
     if result.structure is not None:
         net = prune(result)

@@ -325,5 +325,12 @@ def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, fold
 
 
 def pruned_of(folder: Path) -> PrunedNetwork:
-    """The pruned network that a run saved."""
-    return inference.load(folder / "pruned")
+    """The pruned network that a run saved.
+
+    Raises:
+        TypeError: if something else was put there.
+    """
+    net = inference.load(folder / "pruned")
+    if not isinstance(net, PrunedNetwork):
+        raise TypeError(f"{folder / 'pruned'} holds a {type(net).__name__}, no pruned network.")
+    return net

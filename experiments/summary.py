@@ -18,6 +18,9 @@ _COLUMNS = {
 def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
     structure = metrics.get("structure")
+    if "not_compressed" in metrics:
+        reason = metrics["not_compressed"]
+        console.print(f"\n[yellow]Not compressed:[/yellow] {reason}", highlight=False)
     if "compressed" in metrics:
         print_compressed(console, metrics, task)
         return

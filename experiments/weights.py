@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from ..data import Dataset
@@ -17,11 +16,9 @@ from ..inference.fit import Fit
 from ..inference.packing import PackedSize, read, write
 from ..inference.posterior import mean_network
 from ..inference.prune import count_parameters, seconds_per_batch
-from ..inference.run_directory import write_json
 from ..models.bayesian import BayesianNetwork
-from ..models.description import describe, state
 
-__all__ = ["FILE", "compress_run", "decompress", "evaluate_file", "report"]
+__all__ = ["FILE", "compress_run", "evaluate_file", "report"]
 
 FILE = "compressed.pocc"
 
@@ -45,7 +42,10 @@ def report(
     }
     with TemporaryDirectory() as scratch:
         path = (Path(scratch) if out is None else out) / FILE
-        small, size = compress_run(result, threshold, tolerance, path)
+        try:
+            small, size = compress_run(result, threshold, tolerance, path)
+        except ValueError as error:  # the training is not lost over a threshold, say
+            return {**found, "not_compressed": str(error)}
         read_back = evaluate_file(result, path)
     if out is not None and figures_too:
         picture = figures.irrelevance_histograms(small.irrelevance, small.thresholds)
@@ -75,17 +75,6 @@ def compress_run(
     weights = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
     size = {"file_bytes": written.total, "file_rate": written.rate(weights)}
     return small, size
-
-
-def decompress(path: Path, folder: Path) -> Path:
-    """Write the network of a file as ``model.safetensors`` and ``description.json``."""
-    net = read(path)
-    description = describe(net)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.contiguous().clone() for name, t in state(net, description).items()}
-    save_file(tensors, folder / "model.safetensors")
-    write_json(folder / "description.json", description)
-    return folder
 
 
 def evaluate_file(result: Fit, path: Path, split: str = "test") -> dict[str, float]:

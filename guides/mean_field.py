@@ -84,7 +84,7 @@ class NetworkGuide(LocalModule):
         model: its network decides on the sites.
         local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
             or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
-        scales: see :class:`~pyroccam.models.LocalReparameterization`.
+        scales: see :class:`~pyroccam.models.LocalReparameterization`; a handler has its own.
 
     Attributes:
         handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.

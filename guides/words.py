@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from ..models.bayesian import BayesianNetwork
+from ..models.local import Scales
+from ..models.names import unknown_name
 from .delta import Delta
 from .dropout import VariationalDropout
 from .mean_field import MeanField, NetworkGuide
 
 __all__ = ["parse"]
 
+
+def _delta(model: BayesianNetwork, scales: Scales = "example") -> NetworkGuide:
+    if scales != "example":
+        raise ValueError(f"scales={scales!r}: a delta guide draws nothing, so it has no scales=.")
+    return Delta(model)
+
+
 _GUIDES: dict[str, Callable[..., NetworkGuide]] = {
     "mean-field": MeanField,
     "dropout-weight": lambda model, **more: VariationalDropout(model, rate="weight", **more),
     "dropout-neuron": lambda model, **more: VariationalDropout(model, rate="neuron", **more),
     "dropout-layer": lambda model, **more: VariationalDropout(model, rate="layer", **more),
-    "delta": lambda model, **more: Delta(model),
+    "delta": _delta,
 }
 
 
@@ -31,10 +39,8 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
         options: such as ``scales``; a delta guide has none.
 
     Raises:
-        ValueError: for an unknown name, with the nearest.
+        ValueError: for an unknown name, with the nearest, or an option that the guide has not.
     """
     if text not in _GUIDES:
-        close = difflib.get_close_matches(text, _GUIDES, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"Unknown guide {text!r}.{hint} Known: {', '.join(_GUIDES)}.")
+        raise ValueError(unknown_name("guide", text, _GUIDES))
     return _GUIDES[text](model, **options)

@@ -15,7 +15,7 @@ from .cutting.cut import cut
 from .cutting.masks import Mask, apply_masks, masked
 from .cutting.report import CutReport
 from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
-from .packing.quantise import quantised
+from .packing.quantise import FixedPoint, Significand, quantised
 from .packing.rates import Layer, Rates, csc_pointers, group_rates, layers_of, sparse_pruning
 from .posterior import Moments, mean_network, moments
 from .predict import evaluate_outputs, streamed
@@ -42,7 +42,6 @@ class Compressed:
         rates: the three rates of the published tables. Without groups ``pruning`` counts two
             numbers for each weight that is left, and the pointers of a sparse matrix.
         report: what the cut left of each layer.
-        nonzero: weights that are left.
     """
 
     net: nn.Module
@@ -51,7 +50,11 @@ class Compressed:
     bits: dict[str, LayerBits]
     rates: Rates
     report: CutReport
-    nonzero: int
+
+    @property
+    def nonzero(self) -> int:
+        """Weights that are left, those of a group all counted."""
+        return self.rates.kept
 
     def to_json(self) -> dict[str, Any]:
         """The structure for a result file."""
@@ -98,7 +101,8 @@ def compress(
             By default ``validation``, or ``valley`` where there are no validation rows.
         tolerance: of ``validation``, as a fraction of rows, or in nats.
         significand, exponent: rules for the bits, see :func:`~pyroccam.inference.packing.bits.
-            bit_precision`.
+            bit_precision`. By the ``relative`` rule weights are rounded to significand bits, by the
+            others to multiples of 2^-bits, as those rules mean it.
 
     Raises:
         TypeError: for a fit of another model.
@@ -119,12 +123,14 @@ def compress(
     known = moments(model, guide)
     whole = mean_network(model, guide)
     thresholds = _thresholds(threshold, found, whole, model, data, tolerance)
-    net, nonzero = _with_zeros(whole, found, thresholds, model)
+    net = _with_zeros(whole, found, thresholds, model).cpu()
     small = cut(net, data.x_train[:2].cpu())
     kept = _kept(small.report, known, net)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: _inside(small.net, name) for name in bits}
-    exact = {where[name]: b for name, b in bits.items() if b.significand}
+    # An absolute step belongs to the published rules, digits to the other.
+    rounding = Significand if significand == "relative" else FixedPoint
+    rounded = {where[name]: rounding(b.significand) for name, b in bits.items()}
     sizes = layers_of(small.net)
     layers = [sizes[where[name]] for name in bits]
     total = sum(m.mean.numel() for m in known.values())
@@ -132,12 +138,10 @@ def compress(
     counts = [b.total for b in bits.values()]
     if grouped:
         rates = group_rates(total, layers, counts)
-        nonzero = rates.kept
     else:
-        rates = _sparse_rates(total, nonzero, layers)
-    return Compressed(
-        quantised(small.net, exact), thresholds, found, bits, rates, small.report, nonzero
-    )
+        kept_weights = sum(len(mean) for mean, _ in kept.values())
+        rates = _sparse_rates(total, kept_weights, layers)
+    return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, small.report)
 
 
 def _thresholds(
@@ -172,7 +176,7 @@ def _thresholds(
         )
 
     def error(thresholds: Mapping[str, float]) -> float:
-        net, _ = _with_zeros(whole, found, thresholds, model)
+        net = _with_zeros(whole, found, thresholds, model)
         metrics = evaluate_net(net, model, data, "val")
         return metrics["nll"] if "rmse" in metrics else 1.0 - metrics["accuracy"]
 
@@ -195,8 +199,8 @@ def _with_zeros(
     found: Mapping[str, Irrelevance],
     thresholds: Mapping[str, float],
     model: BayesianNetwork,
-) -> tuple[nn.Module, int]:
-    """The mean network with zeros for what is above the thresholds, and how many are not zero."""
+) -> nn.Module:
+    """The mean network with zeros for what is above the thresholds."""
     groups: dict[str, Mask] = {}
     weights: dict[str, Tensor] = {}
     for name, one in found.items():
@@ -215,8 +219,7 @@ def _with_zeros(
             groups[name] = Mask(outputs=keep)
         else:
             groups[name] = Mask(inputs=keep)
-    net = apply_masks(masked(whole, groups), weights)
-    return net.net, sum(net.nonzero[name] for name in found if name in net.nonzero)
+    return apply_masks(masked(whole, groups), weights).net
 
 
 def _kept(

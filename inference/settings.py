@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 from ..guides.mean_field import NetworkGuide
+from ..models.names import unknown_name
 from ..models.priors.weights import LayerPrior
 
 __all__ = [
@@ -132,14 +131,6 @@ class Settings:
 
 def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for a name that does not exist, with the nearest that does."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"Unknown {what} {name!r}.{hint} Known: {', '.join(known)}."
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:

@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from . import networks
+from .description import describe, fill, rebuild
+from .description import state as plain_state
 from .likelihoods import Classification, Likelihood, Regression
 from .stack import DepthStack
 
@@ -89,18 +91,28 @@ class PrunedNetwork(nn.Module):
         return f"form={self.form}, depth={self.depth}"
 
 
-def save(net: PrunedNetwork, folder: str | Path) -> Path:
-    """Write ``model.safetensors`` and ``description.json`` into ``folder``; returns the folder."""
+def save(net: nn.Module, folder: str | Path) -> Path:
+    """Write ``model.safetensors`` and ``description.json`` into ``folder``; returns the folder.
+
+    Arguments:
+        net: a pruned network, or any plain one that
+            :func:`~pyroccam.models.description.describe` can describe.
+    """
     folder = Path(folder)
+    if isinstance(net, PrunedNetwork):
+        description, state = net.description, net.state_dict()
+    else:
+        graph = describe(net)
+        description, state = {"format": 1, "form": "plain", "graph": graph}, plain_state(net, graph)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.contiguous().cpu().clone() for name, t in net.state_dict().items()}
+    tensors = {name: t.contiguous().cpu().clone() for name, t in state.items()}
     save_file(tensors, folder / "model.safetensors")
-    (folder / "description.json").write_text(json.dumps(net.description, indent=2) + "\n")
+    (folder / "description.json").write_text(json.dumps(description, indent=2) + "\n")
     return folder
 
 
-def load(folder: str | Path, stack: DepthStack | None = None) -> PrunedNetwork:
-    """Rebuild a pruned network from its files; runs no pickled code.
+def load(folder: str | Path, stack: DepthStack | None = None) -> nn.Module:
+    """Rebuild a network from the files of :func:`save`; runs no pickled code.
 
     Arguments:
         folder: as written by :func:`save`.
@@ -119,6 +131,8 @@ def load(folder: str | Path, stack: DepthStack | None = None) -> PrunedNetwork:
         description = json.loads((folder / "description.json").read_text())
         if description.get("format") != 1:
             raise ValueError(f"format {description.get('format')!r}, expected 1")
+        if description.get("form") == "plain":
+            return _load_plain(folder, description["graph"])
         depth, outputs = int(description["depth"]), int(description["outputs"])
         form, task = description["form"], description["task"]
         if form not in ("marginal", "single") or task not in ("classification", "regression"):
@@ -144,3 +158,12 @@ def load(folder: str | Path, stack: DepthStack | None = None) -> PrunedNetwork:
             f"{folder / 'model.safetensors'} does not fit its description: {error}"
         ) from error
     return net
+
+
+def _load_plain(folder: Path, graph: dict[str, Any]) -> nn.Module:
+    net = rebuild(graph)
+    try:
+        fill(net, graph, load_file(folder / "model.safetensors"))
+    except SafetensorError as error:
+        raise ValueError(f"{folder / 'model.safetensors'} is damaged: {error}") from error
+    return net.eval()

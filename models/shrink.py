@@ -7,16 +7,14 @@ so it can be stored as JSON beside the weights and the small network rebuilt wit
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx, nn
 
 from .select import Select
 
-__all__ = ["NORMS", "Edit", "Plan", "rebuild", "shrink", "trace"]
+__all__ = ["NORMS", "Edit", "Plan", "shrink", "trace"]
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -52,28 +50,6 @@ class Plan:
 
     edits: dict[str, Edit] = field(default_factory=dict)
     reshapes: dict[str, int] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        edits = {name: asdict(edit) for name, edit in self.edits.items()}
-        return {"format": 1, "edits": edits, "reshapes": dict(self.reshapes)}
-
-    @classmethod
-    def from_dict(cls, description: Mapping[str, Any]) -> Plan:
-        """The inverse of :meth:`to_dict`.
-
-        Raises:
-            ValueError: if it is not such a description.
-        """
-        if description.get("format") != 1:
-            raise ValueError(
-                f"A description of cuts has format 1, this one has {description.get('format')!r}."
-            )
-        try:
-            edits = {name: Edit(**edit) for name, edit in description["edits"].items()}
-            return cls(edits, dict(description["reshapes"]))
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"The description of cuts cannot be read: {error!r}.") from error
 
 
 class _Tracer(fx.Tracer):
@@ -127,19 +103,6 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
             raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
         _resize(nodes[name], size)
     return fx.GraphModule(small, graph, type(net).__name__)
-
-
-def rebuild(net: nn.Module, description: Mapping[str, Any]) -> nn.Module:
-    """The form of a cut network, ready for ``load_state_dict``.
-
-    Arguments:
-        net: the network as it was before the cut; its weights do not matter.
-        description: ``report.description`` of the cut.
-
-    Raises:
-        ValueError: if the description cannot be read or does not fit.
-    """
-    return shrink(net, Plan.from_dict(description)).eval()
 
 
 def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:

@@ -99,7 +99,6 @@ def cut(
         left_whole=dict(wiring.reasons),
         parameters_before=count_parameters(net),
         parameters_after=count_parameters(small),
-        description=plan.to_dict(),
     )
     return Cut(small, report)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,15 +56,12 @@ class CutReport:
         layers: by name, in the order in which they run; without those that are left whole.
         left_whole: the layers that could not be cut, with the reason.
         parameters_before, parameters_after: of the whole network.
-        description: plain data from which :func:`~pyroccam.models.shrink.rebuild` makes the form
-            of the cut network again.
     """
 
     layers: dict[str, LayerCut]
     left_whole: dict[str, str]
     parameters_before: int
     parameters_after: int
-    description: dict[str, Any]
 
     @property
     def sizes(self) -> list[int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
+from ..names import nearest
 from .ard import ARD
 from .group_horseshoe import GroupHorseshoe
 from .group_normal_jeffreys import GroupNormalJeffreys
@@ -64,10 +64,8 @@ def parse_weights(text: str) -> WeightPrior:
     name, colon, argument = text.strip().lower().partition(":")
     name = name.strip().replace("_", "-")
     if name not in _WORDS:
-        close = difflib.get_close_matches(name, _WORDS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         known = ", ".join(example for example, _, _ in _WORDS.values())
-        raise ValueError(f"Unknown weight prior {text!r}.{hint} Write {known}.")
+        raise ValueError(f"Unknown weight prior {text!r}.{nearest(name, _WORDS)} Write {known}.")
     example, default, make = _WORDS[name]
     if not colon:
         return default()

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from command_line import call
+from pyroccam import inference
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
 from pyroccam.inference.packing import read
@@ -75,6 +76,16 @@ def test_a_threshold_that_leaves_nothing_names_the_layer(run):
     assert "vally" in said
 
 
+def test_a_run_that_cannot_be_compressed_keeps_its_numbers(tmp_path):
+    said = call("fit", "gnj", *SMALL, "--set", "threshold=-100", "--out", tmp_path / "run")
+    assert re.search(r"Not compressed: .*would cut the whole of layer '1'", said)
+    found = metrics_of(tmp_path / "run")
+    assert found["test"]["accuracy"] > 0.5
+    assert "larger threshold" in found["not_compressed"]
+    said = call("compress", tmp_path / "run", "--threshold", "valley")
+    assert "accuracy" in said
+
+
 def test_decompress_writes_tensors_and_a_description(run, tmp_path):
     folder, _ = run
     call("decompress", folder / "compressed.pocc", "--out", tmp_path / "plain")
@@ -83,7 +94,8 @@ def test_decompress_writes_tensors_and_a_description(run, tmp_path):
     assert sum(t.numel() for t in tensors.values() if t.dim() == 2) == sum(
         p.numel() for p in net.parameters() if p.dim() == 2
     )
-    assert json.loads((tmp_path / "plain" / "description.json").read_text())
+    x = torch.randn(5, 1, 8, 8)
+    assert torch.equal(inference.load(tmp_path / "plain")(x), net(x))
     damaged = tmp_path / "damaged.pocc"
     damaged.write_bytes((folder / "compressed.pocc").read_bytes()[:-3])
     assert "cannot be read" in call("decompress", damaged, code=2)

@@ -10,7 +10,7 @@ from fitting import run as fit_depth
 from pyroccam import guides, inference, models
 from pyroccam.inference.compress import compress, evaluate_net
 from pyroccam.inference.cutting import Mask, masked
-from pyroccam.inference.packing import quantised
+from pyroccam.inference.packing import FixedPoint, Significand, quantised
 from pyroccam.inference.posterior import mean_network, moments
 from pyroccam.inference.relevance import irrelevance
 from pyroccam.models import priors
@@ -75,7 +75,8 @@ def test_single_weights_are_zero_and_stored_sparsely():
     limit = float(values.median())
     small = compress(result, threshold={"0": limit})
     kept = int((values <= limit).sum())
-    assert small.nonzero == kept + 24
+    alive = int((values <= limit).any(1).sum())
+    assert small.nonzero == kept + 3 * alive  # what a unit without inputs feeds dies with it
     assert math.isnan(small.rates.fast)
     assert small.to_json()["rates"]["fast_prediction"] is None
     weights = [p for _, p in sorted(small.net.named_parameters()) if p.dim() == 2]
@@ -85,6 +86,30 @@ def test_single_weights_are_zero_and_stored_sparsely():
     ratio = (m.mean.square() / m.variance)[values <= limit].mean()
     expected = math.ceil(0.5 * math.log2(float(ratio)))
     assert small.bits["0"].significand == max(expected, 1)
+
+
+@pytest.mark.parametrize(("rule", "rounding"), [
+    ("relative", Significand), ("published_code", FixedPoint), ("deviation", FixedPoint),
+])  # fmt: skip
+def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
+    result = fitted(priors.GroupNormalJeffreys())
+    small = compress(result, threshold=100.0, significand=rule)
+    mean = mean_network(result.model, result.guide)
+    for name, bits in small.bits.items():
+        weight = mean.get_submodule(name).weight
+        found = small.net.get_submodule(name).weight
+        assert torch.equal(found, rounding(bits.significand)(weight))
+        assert not torch.equal(found, weight)
+
+
+def test_weights_of_units_that_die_are_not_counted():
+    result = fitted(priors.LogUniform())
+    values = irrelevance(result.model, result.guide)["2"].values
+    first = float(values[:, 0].min())
+    small = compress(result, threshold={"2": first})
+    kept = int((values <= first).sum())
+    alive = int((values <= first).any(0).sum())
+    assert small.nonzero == kept + 2 * alive
 
 
 def test_the_error_on_the_validation_rows_stays_within_the_tolerance():

@@ -1,13 +1,12 @@
 """What cannot be cut exactly is left whole, named or refused."""
 
-import json
-
 import pytest
 import torch
 from cutting import NETWORKS, Block, at_random, exactly, first, keep, lenet_5, lenet_300_100, made
+from pyroccam import inference
 from pyroccam.inference.cutting.cut import cut, groups
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
-from pyroccam.models.shrink import rebuild
+from pyroccam.models.shrink import Edit, Plan, shrink
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
@@ -210,13 +209,8 @@ def test_other_errors():
         cut(net, torch.zeros(2, 3, 28, 28))
     with pytest.raises(ValueError, match=r"'3' has shape \(5,\), expected the shape of its weight"):
         apply_masks(net, {"3": keep(5)})
-    with pytest.raises(ValueError, match="format 1, this one has 2"):
-        rebuild(net, {"format": 2})
-    with pytest.raises(ValueError, match="cannot be read"):
-        rebuild(net, {"format": 1, "edits": {"0": {"rows": []}}, "reshapes": {}})
-    edits = {"fc": {"outputs": [0]}}
     with pytest.raises(ValueError, match="do not fit Sequential at 'fc'"):
-        rebuild(net, {"format": 1, "edits": edits, "reshapes": {}})
+        shrink(net, Plan({"fc": Edit(outputs=[0])}))
     prune.l1_unstructured(net[0], "weight", 0.5)
     with pytest.raises(ValueError, match="it holds computed tensors .in '0'"):
         cut(net, torch.zeros(2, 1, 28, 28), {"0": Mask(outputs=keep(20, 1))})
@@ -236,13 +230,12 @@ def test_weights_can_be_dropped_one_by_one():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_cut_network_is_rebuilt_from_plain_data(name):
+def test_a_cut_network_is_rebuilt_from_plain_data(name, tmp_path):
     build, shape = NETWORKS[name]
     net = made(build)
     x = torch.randn(3, *shape).double()
-    small, report = cut(net, x, at_random(net, 0.4, least=3))
-    fresh = rebuild(made(build, seed=1), json.loads(json.dumps(report.description)))
-    fresh.load_state_dict(small.state_dict())
+    small = cut(net, x, at_random(net, 0.4, least=3)).net
+    fresh = inference.load(inference.save(small, tmp_path))
     exactly(fresh, small, x, tolerance=0.0)
 
 

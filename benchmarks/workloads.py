@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..inference.settings import unknown_name
+from ..models.names import unknown_name
 from .compression import ImageProblem, gnj
 from .depth import LOOP_BASE, DepthProblem, depth_workload
 from .harness import Plan, Workload

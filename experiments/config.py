@@ -10,7 +10,8 @@ from typing import Any
 
 from .. import data as datasets
 from ..data import Dataset
-from ..inference.settings import Settings, unknown_name
+from ..inference.settings import Settings
+from ..models.names import unknown_name
 from .methods import find
 
 __all__ = ["RunConfig", "parse_settings"]

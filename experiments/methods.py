@@ -5,7 +5,7 @@ Adding a method is adding a row here, with its model and its guide in their own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,14 +13,31 @@ from torch import nn
 
 from .. import guides, models
 from ..data import Dataset
-from ..inference.settings import unknown_name
+from ..inference.fit import Fit
 from ..models import networks
+from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
 
-__all__ = ["METHODS", "Method", "find"]
+__all__ = ["METHODS", "Method", "Pair", "Stage", "find"]
 
 Pair = tuple[Any, nn.Module]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A further fit of a run, which begins where the one before it ended.
+
+    Attributes:
+        name: of its folder, inside the run's.
+        build: from the fit before and the options to a pair. It depends on nothing else: a finished
+            run is rebuilt by it from the weights of the fit before.
+        settings: that replace those of the fit before.
+    """
+
+    name: str
+    build: Callable[[Fit, dict[str, Any]], Pair]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,7 @@ class Method:
         options: what ``--set`` takes beside the network's and the fit's settings, with defaults.
         settings: fit settings that differ from the network's.
         full_batch: it cannot take minibatches.
+        stages: from the options to the fits that follow the first; by default there are none.
     """
 
     name: str
@@ -46,6 +64,7 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     full_batch: bool = False
+    stages: Callable[[dict[str, Any]], Sequence[Stage]] = lambda options: ()
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:

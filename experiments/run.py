@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ..inference.settings import Settings
 from ..models import BayesianNetwork, LearntDepth, PrunedNetwork
 from . import weights
 from .config import RunConfig
-from .methods import find
+from .methods import Pair, Stage, find
 from .pictures import draw
 
 __all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
@@ -141,13 +141,16 @@ def _run(
     compare: bool,
     figures: bool,
 ) -> list[Outcome]:
-    where = str(pick_device(device))
+    config, where = jobs[0].config, str(pick_device(device))
+    row = find(config.method)
     for job in jobs:
         job.claim(resume)
-    fits = _fit(
-        jobs, None, out, resume=resume, device=where, progress=progress,
-        label=jobs[0].config.method,
-    )  # fmt: skip
+    more = {"resume": resume, "device": where, "progress": progress}
+    fits = _fit(jobs, _first, config.settings, out, label=config.method, **_rule_of(config), **more)
+    passed = [[one] for one in fits]
+    for stage in row.stages(config.options):
+        for job, before in zip(jobs, passed, strict=True):
+            before.append(_next(job, stage, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
     if compare:
         by_depth: dict[int, list[int]] = {}
@@ -155,45 +158,83 @@ def _run(
             if one.structure is not None:
                 by_depth.setdefault(one.structure.depth_chosen, []).append(i)
         for depth, members in by_depth.items():
-            found = _fit(
-                [replace(jobs[i], data=fits[i].data) for i in members], depth, out,
-                resume=resume, device=where, progress=progress, label=f"ddn {depth}",
-            )  # fmt: skip
+            same = [replace(jobs[i], data=fits[i].data) for i in members]
+            found = _fit_depth(same, depth, out, **more)
             compared |= dict(zip(members, found, strict=True))
     return [
-        _report(job, one, compared.get(i), figures)
-        for i, (job, one) in enumerate(zip(jobs, fits, strict=True))
+        _report(job, before, compared.get(i), figures)
+        for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
     ]
 
 
-def _fit(jobs: Sequence[_Job], depth: int | None, out: Path | None, **arguments: Any) -> list[Fit]:
-    """Fit the method of the runs, or with ``depth`` the network of that depth at their protocol."""
-    config = jobs[0].config
-    settings = dict(config.settings)
-    if depth is not None:
-        settings |= {"kl_warmup": 0.0, "kl_weight": 1.0}
-        out = None if out is None else out / f"ddn-{depth}"
-    if find(config.method).over == "stack":
-        arguments["threshold"] = float(config.options.get("threshold", 0.95))
+def _first(job: _Job) -> Pair:
+    """The pair with which a run begins."""
+    config = job.config
+    return find(config.method).build(build_network(config, job.data), job.data, config.options)
+
+
+def _rule_of(config: RunConfig) -> dict[str, float]:
+    if find(config.method).over != "stack":
+        return {}
+    return {"threshold": float(config.options.get("threshold", 0.95))}
+
+
+def _fit(
+    jobs: Sequence[_Job],
+    pair: Callable[[_Job], Pair],
+    settings: Mapping[str, Any],
+    out: Path | None,
+    **arguments: Any,
+) -> list[Fit]:
     by_seed = {job.config.settings["seed"]: job for job in jobs}
+    if len(jobs) == 1:
+        model, guide = pair(jobs[0])
+        return [fit(model, guide, jobs[0].data, out=out, **arguments, **settings)]
 
     def build(seed: int) -> tuple[Any, nn.Module, Dataset]:
-        job = by_seed[seed]
-        method = "ddn" if depth is not None else config.method
-        options = {"depth": depth} if depth is not None else job.config.options
-        pair = find(method).build(build_network(job.config, job.data), job.data, options)
-        return *pair, job.data
+        return *pair(by_seed[seed]), by_seed[seed].data
 
-    if len(jobs) == 1:
-        model, guide, data = build(settings["seed"])
-        return [fit(model, guide, data, out=out, **arguments, **settings)]
-    settings.pop("seed")
-    return fit_repeats(build, list(by_seed), out=out, **arguments, **settings).fits
+    rest = {name: value for name, value in settings.items() if name != "seed"}
+    return fit_repeats(build, list(by_seed), out=out, **arguments, **rest).fits
 
 
-def _report(job: _Job, result: Fit, ddn: Fit | None, figures: bool) -> Outcome:
-    """Cut, measure and write one run."""
-    config, out = job.config, job.out
+def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: Any) -> list[Fit]:
+    """Fit the network of one depth at the protocol of the runs."""
+    config = jobs[0].config
+
+    def pair(job: _Job) -> Pair:
+        network = build_network(job.config, job.data)
+        return find("ddn").build(network, job.data, {"depth": depth})
+
+    settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
+    folder = None if out is None else out / f"ddn-{depth}"
+    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **_rule_of(config), **arguments)
+
+
+def _next(job: _Job, stage: Stage, before: Fit, **arguments: Any) -> Fit:
+    """A further fit of one run, in a folder of its own."""
+    settings = _settings_of(job.config, stage)
+    model, guide = _pair_of(stage, before, job.config)
+    folder = None if job.out is None else job.out / stage.name
+    return fit(model, guide, before.data, out=folder, **arguments, **settings)
+
+
+def _settings_of(config: RunConfig, stage: Stage) -> dict[str, Any]:
+    own = stage.settings
+    other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
+    dropped = {other[name] for name in own if name in other}
+    return {k: v for k, v in config.settings.items() if k not in dropped} | own
+
+
+def _pair_of(stage: Stage, before: Fit, config: RunConfig) -> Pair:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.settings["seed"])
+        return stage.build(before, config.options)
+
+
+def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> Outcome:
+    """Cut, measure and write one run, of one fit or of several."""
+    config, out, result = job.config, job.out, fits[-1]
     model, data = result.model, result.data
     device = data.x_train.device
     metrics: dict[str, Any] = {
@@ -202,15 +243,21 @@ def _report(job: _Job, result: Fit, ddn: Fit | None, figures: bool) -> Outcome:
         "seed": config.settings["seed"],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
-        "epochs": Settings.of(config.settings).epochs_for(data.N),
+        "epochs": sum(one.settings.epochs_for(data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "seconds": result.seconds,
+        "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(model),
         "test": metrics_on_test(result),
         "versions": versions(),
     }
+    if len(fits) > 1:
+        names = [config.method, *(s.name for s in find(config.method).stages(config.options))]
+        metrics["stages"] = [
+            {"name": name, "seconds": one.seconds, "engine": one.engine}
+            for name, one in zip(names, fits, strict=True)
+        ]
     if result.structure is not None:
         metrics["structure"] = result.structure.to_json()
         metrics["test_by_depth_nll"] = nll_by_depth(
@@ -267,8 +314,7 @@ def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
     job = _Job(config, data, None)
-    device = str(data.x_train.device)
-    return _fit([job], depth, None, device=device, label=f"ddn {depth}")[0]
+    return _fit_depth([job], depth, None, device=str(data.x_train.device))[0]
 
 
 def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:
@@ -293,24 +339,34 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
         FileNotFoundError: if the folder is not a finished run.
     """
     config = RunConfig.read(folder)
+    where = pick_device(device)
+    data = config.load_data().to(where)
+    result = _as_fit(_loaded(_first(_Job(config, data, None)), folder, where), data, config, folder)
+    for stage in find(config.method).stages(config.options):
+        pair = _loaded(_pair_of(stage, result, config), folder / stage.name, where)
+        result = _as_fit(pair, data, config, folder / stage.name)
+        result.settings = Settings.of(_settings_of(config, stage))
+    return result
+
+
+def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
+    """A pair with the weights that a fit wrote to its folder."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} has no model.safetensors: the run did not finish. Go on with it with "
             "`pyroccam fit ... --resume`."
         )
-    where = pick_device(device)
-    data = config.load_data().to(where)
-    model, guide = find(config.method).build(build_network(config, data), data, config.options)
     tensors = load_file(path)
-    for prefix, module in (("model.", model), ("guide.", guide)):
+    for prefix, module in zip(("model.", "guide."), pair, strict=True):
         part = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         module.load_state_dict(part)
-        module.to(where).eval()
-    return _as_fit(model, guide, data, config, folder)
+        module.to(device).eval()
+    return pair
 
 
-def _as_fit(model: Any, guide: nn.Module, data: Dataset, config: RunConfig, folder: Path) -> Fit:
+def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
+    model, guide = pair
     components = component_weights(model, guide, data)
     structure = None
     if isinstance(model, LearntDepth):

@@ -30,7 +30,8 @@ from ..inference.fit import Fit
 from ..inference.metrics import mean_spread
 from ..inference.predict import evaluate_pruned
 from ..inference.run_directory import versions, write_history, write_json
-from ..inference.settings import Settings, unknown_name
+from ..inference.settings import Settings
+from ..models.names import unknown_name
 from .config import RunConfig, parse_settings
 from .methods import find
 from .run import build_network

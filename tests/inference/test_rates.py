@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from pyroccam.inference.packing import rates
 from pyroccam.inference.packing.rates import Layer
 from torch import nn
@@ -104,6 +105,88 @@ def test_columns_cost_pointers(layers, fraction, rate):
     assert rates.sparse_pruning(1000, 10, 0) == rates.best_case_pruning(0.01)
 
 
+def test_positions_by_hand():
+    layer = Layer(inputs=4, outputs=3)
+    # columns: 5 rows of 2 bits and 4 ends of 3 bits, 0 ... 5; rows: 5 * 2 + 3 * 3
+    assert rates.place_bits(layer, 5) == 19
+    assert rates.place_bits(Layer(2, 4, 2), 5) == rates.place_bits(Layer(4, 4), 5)
+    assert rates.place_bits(Layer(3, 100), 8) == 8 * 7 + 3 * 4  # columns are fewer
+    assert rates.place_bits(layer, 0) == 0
+    assert rates.place_bits(Layer(1, 1), 1) == 1  # one place: all there is to say is the end
+    # 4 float32 weights of 12: 8 bits each and their places, or 5 bits each and a codebook
+    row = rates.sparse_rates(12, [layer], [4], [8])
+    places = 4 * 2 + 3 * 3
+    assert row.fast == 12 * 32 / (4 * 8 + places)
+    assert row.maximum == 12 * 32 / (4 * 5 + places + 32 * 32)
+    assert row.pruning == 12 / (2 * 4 + 3)
+    assert (row.kept, row.nonzero_percent) == (4, pytest.approx(100 / 3))
+
+
+def columns_packed(weight, codes, bits):
+    """A sparse matrix in compressed columns, as a string of bits."""
+    rows = math.ceil(math.log2(len(weight)))
+    pointer = math.ceil(math.log2(len(weight.nonzero()) + 1))
+    ends, entries, count = "", "", 0
+    for column, code in zip(weight.T, codes.T, strict=True):
+        for row in column.nonzero().flatten():
+            entries += format(int(row), f"0{rows}b") + format(int(code[row]), f"0{bits}b")
+            count += 1
+        ends += format(count, f"0{pointer}b")
+    return ends + entries
+
+
+def columns_unpacked(text, rows, columns, nonzero, bits):
+    """The codes in such a string."""
+    codes = torch.zeros(rows, columns, dtype=torch.int64)
+    index, pointer = math.ceil(math.log2(rows)), math.ceil(math.log2(nonzero + 1))
+    ends = [int(text[k * pointer : (k + 1) * pointer], 2) for k in range(columns)]
+    text = text[columns * pointer :]
+    for k in range(nonzero):
+        one, text = text[: index + bits], text[index + bits :]
+        column = sum(end <= k for end in ends)
+        codes[int(one[:index], 2), column] = int(one[index:], 2)
+    assert text == ""
+    return codes
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(37, 20), (64, 9), (5, 130)])
+def test_as_many_bits_as_a_sparse_matrix_takes(outputs, inputs):
+    torch.manual_seed(0)
+    kept, bits = torch.rand(outputs, inputs) < 0.2, 7
+    codes = torch.randint(1, 2**bits, kept.shape) * kept
+    nonzero = int(kept.sum())
+    by_column = columns_packed(codes, codes, bits)
+    by_row = columns_packed(codes.T, codes.T, bits)
+    assert torch.equal(columns_unpacked(by_column, outputs, inputs, nonzero, bits), codes)
+    assert torch.equal(columns_unpacked(by_row, inputs, outputs, nonzero, bits).T, codes)
+    row = rates.sparse_rates(codes.numel(), [Layer(inputs, outputs)], [nonzero], [bits])
+    shorter = min(len(by_column), len(by_row))
+    assert row.fast == 32 * codes.numel() / shorter
+    assert row.maximum == 32 * codes.numel() / (shorter - 2 * nonzero + 1024)
+
+
+# Kept units and bits of the published rows of sparse variational dropout; weights by layer are not
+# printed: those of another paper (98.9-97.2-62.0 and 67-98-99.8-95 % zeros), scaled, or alike.
+SPARSE_VD = [
+    (SMALL, rates.lenet_300_100(512, 114, 72), (8, 11, 14), (3980, 1292, 585), 84.2, 107.5),
+    (SMALL, rates.lenet_300_100(512, 114, 72), (8, 11, 14), (5174, 660, 22), 87.5, 105.5),
+    (CAFFE, rates.lenet_5_caffe(14, 19, 242, 131), (13, 10, 8, 12), (290, 879, 1406, 439),
+     255.2, 312.6),
+    (CAFFE, rates.lenet_5_caffe(14, 19, 242, 131), (13, 10, 8, 12), (4, 175, 2800, 35),
+     271.6, 304.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("total", "layers", "bits", "nonzero", "fast", "maximum"), SPARSE_VD)
+def test_how_far_the_published_sparse_rates_are(total, layers, bits, nonzero, fast, maximum):
+    row = rates.sparse_rates(total, layers, nonzero, bits)
+    assert round(row.nonzero_percent, 1) == (2.2 if total == SMALL else 0.7)
+    assert (round(row.fast, 1), round(row.maximum, 1)) == (fast, maximum)
+    printed = (84, 113) if total == SMALL else (228, 365)
+    assert row.fast == pytest.approx(printed[0], rel=0.2)
+    assert row.maximum == pytest.approx(printed[1], rel=0.2)
+
+
 def test_sizes_of_the_whole_networks():
     assert rates.total_weights(rates.lenet_300_100()) == SMALL
     assert rates.total_weights(rates.lenet_5_caffe()) == CAFFE
@@ -136,6 +219,10 @@ def test_impossible_numbers():
         (lambda: rates.group_rates(5, [layer], [8]), "6 kept weights of 5"),
         (lambda: rates.group_rates(5, [Layer(0, 3)], [8]), "0 kept weights of 5"),
         (lambda: rates.group_rates(6, [layer], [0]), "bits per weight must be at least 1"),
+        (lambda: rates.sparse_rates(6, [layer], [1, 1], [8]), "1 layers but 2 numbers of kept"),
+        (lambda: rates.sparse_rates(6, [layer], [0], [8]), "0 kept weights of 6"),
+        (lambda: rates.sparse_rates(9, [layer], [7], [8]), "expected 0 ... 6"),
+        (lambda: rates.sparse_rates(9, [layer], [6], [0]), "bits per weight must be at least 1"),
         (lambda: rates.best_case_pruning(0.0), "fraction must be in"),
         (lambda: rates.sparse_pruning(5, 0, 0), "nothing is stored"),
         (lambda: rates.vgg(1, 2, 3), "got 3"),

@@ -11,10 +11,11 @@ from torch import nn
 
 from ..data import Dataset
 from ..inference import figures
-from ..inference.compress import Compressed, compress, evaluate_net
+from ..inference.compress import Compressed, compress
 from ..inference.fit import Fit
 from ..inference.packing import PackedSize, read, write
 from ..inference.posterior import mean_network
+from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.bayesian import BayesianNetwork
 
@@ -72,8 +73,8 @@ def compress_run(
     """Compress a fit and write it to a file; its size in bytes."""
     small = compress(result, threshold=threshold, tolerance=tolerance, **rules)
     written: PackedSize = write(small.net, path, rest=torch.float16)
-    weights = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
-    size = {"file_bytes": written.total, "file_rate": written.rate(weights)}
+    rate = written.rate(result.model.weights_before)
+    size = {"file_bytes": written.total, "file_rate": rate}
     return small, size
 
 

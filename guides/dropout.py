@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -83,6 +84,10 @@ class VariationalDropout(NetworkGuide):
         super().__init__(model, local=local, scales=scales)
         self._rate = (rate, log_alpha, limit)
         self.build(model)
+
+    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+        rate, log_alpha, limit = self._rate
+        return {"rate": rate, "log_alpha": log_alpha, "limit": limit, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name != "weight":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pyro
 import pyro.distributions as dist
@@ -16,7 +17,7 @@ from ..models.depth import LocalModule
 from ..models.local import LocalReparameterization, Scales, base
 from ..models.priors.weights import Latent
 
-__all__ = ["Factor", "MeanField", "NetworkGuide", "NormalFactor", "start", "suited"]
+__all__ = ["Factor", "MeanField", "NetworkGuide", "NormalFactor", "key", "start", "suited"]
 
 
 class Factor(nn.Module):
@@ -25,6 +26,11 @@ class Factor(nn.Module):
     def forward(self) -> Any:
         """The distribution, with the event shape of the site."""
         raise NotImplementedError
+
+    @property
+    def centre(self) -> nn.Parameter:
+        """The parameter that moves the posterior of a real site."""
+        return cast(nn.Parameter, self.loc)
 
 
 class NormalFactor(Factor):
@@ -110,11 +116,27 @@ class NetworkGuide(LocalModule):
         self.sites: list[str] = []
         self.factors = nn.ModuleDict()
 
+    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """What the guide was made with beside its model, where layers have the names ``names``."""
+        return {}
+
+    def of(self, model: BayesianNetwork, names: Mapping[str, str] | None = None) -> NetworkGuide:
+        """A new guide of the same kind for another network.
+
+        Arguments:
+            model: of the new guide.
+            names: of its layers, by those of this one where they differ.
+        """
+        options = self.options({} if names is None else names)
+        if (own := self.handler) is not None:
+            options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
+        return type(self)(model, **options)
+
     def build(self, model: BayesianNetwork) -> None:
         """Make the posterior of every site."""
         for site, (layer, name) in model.sites.items():
             self.sites.append(site)
-            self.factors[_key(site)] = self.factor(layer, name, layer.latents()[name])
+            self.factors[key(site)] = self.factor(layer, name, layer.latents()[name])
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         """The posterior of a site at the start."""
@@ -123,13 +145,13 @@ class NetworkGuide(LocalModule):
     def distribution(self, site: str) -> Any:
         """The posterior of a site."""
         factors: Any = self._modules["factors"]
-        return factors[_key(site)]()
+        return factors[key(site)]()
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site."""
         factors = self.part("factors")
         for site in self.sites:
-            pyro.sample(site, factors[_key(site)]())
+            pyro.sample(site, factors[key(site)]())
 
 
 class MeanField(NetworkGuide):
@@ -160,7 +182,18 @@ class MeanField(NetworkGuide):
     ) -> None:
         super().__init__(model, local=local, scales=scales)
         self._scale, self._max_scale = scale, max_scale
+        if isinstance(max_scale, dict) and (odd := sorted({*max_scale} - {*model.layers})):
+            raise ValueError(
+                f"max_scale= names {odd[0]!r}, but the Bayesian layers are "
+                f"{', '.join(map(repr, model.layers))}."
+            )
         self.build(model)
+
+    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+        limit = self._max_scale
+        if isinstance(limit, dict):
+            limit = {names.get(name, name): value for name, value in limit.items()}
+        return {"scale": self._scale, "max_scale": limit, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name not in ("weight", "bias"):
@@ -225,6 +258,6 @@ def relaxed(fn: Any) -> Any:
     return fn
 
 
-def _key(site: str) -> str:
-    """Of a module: no dots are allowed there."""
+def key(site: str) -> str:
+    """Of the module that a site has: no dots are allowed there."""
     return site.replace(".", "/")

@@ -5,6 +5,7 @@ from . import cutting, figures, metrics, packing
 from .compress import Compressed, compress
 from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
+from .narrow import narrow
 from .posterior import mean_network
 from .prune import prune, seconds_per_batch
 from .run_directory import CheckpointError
@@ -43,6 +44,7 @@ __all__ = [
     "load",
     "mean_network",
     "metrics",
+    "narrow",
     "packing",
     "prune",
     "pruned_weights",

@@ -12,22 +12,19 @@ from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
 from .cutting.cut import cut
-from .cutting.masks import Mask, apply_masks, masked
 from .cutting.report import CutReport
 from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
 from .packing.quantise import FixedPoint, Significand, quantised
-from .packing.rates import Layer, Rates, csc_pointers, group_rates, layers_of, sparse_pruning
+from .packing.rates import Rates, group_rates, layers_of, sparse_rates
 from .posterior import Moments, mean_network, moments
-from .predict import evaluate_outputs, streamed
-from .relevance import Irrelevance, irrelevance, search, valley
+from .relevance import Irrelevance, irrelevance
+from .thresholds import Threshold, choose_thresholds, with_zeros
 
 if TYPE_CHECKING:
     from ..data import Dataset
     from .fit import Fit
 
-__all__ = ["Compressed", "Threshold", "compress", "evaluate_net"]
-
-Threshold = Literal["validation", "valley"] | float | Mapping[str, float]
+__all__ = ["Compressed", "compress", "inside"]
 
 
 @dataclass(frozen=True)
@@ -122,104 +119,25 @@ def compress(
     found = irrelevance(model, guide)
     known = moments(model, guide)
     whole = mean_network(model, guide)
-    thresholds = _thresholds(threshold, found, whole, model, data, tolerance)
-    net = _with_zeros(whole, found, thresholds, model).cpu()
+    thresholds = choose_thresholds(threshold, found, whole, model, data, tolerance)
+    net = with_zeros(whole, found, thresholds, model).cpu()
     small = cut(net, data.x_train[:2].cpu())
     kept = _kept(small.report, known, net)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
-    where = {name: _inside(small.net, name) for name in bits}
+    where = {name: inside(small.net, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
     rounding = Significand if significand == "relative" else FixedPoint
     rounded = {where[name]: rounding(b.significand) for name, b in bits.items()}
     sizes = layers_of(small.net)
     layers = [sizes[where[name]] for name in bits]
-    total = sum(m.mean.numel() for m in known.values())
+    total = model.weights_before
     grouped = all(one.grouped for one in found.values())
     counts = [b.total for b in bits.values()]
     if grouped:
         rates = group_rates(total, layers, counts)
     else:
-        kept_weights = sum(len(mean) for mean, _ in kept.values())
-        rates = _sparse_rates(total, kept_weights, layers)
+        rates = sparse_rates(total, layers, [len(kept[name][0]) for name in bits], counts)
     return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, small.report)
-
-
-def _thresholds(
-    asked: Threshold | None,
-    found: Mapping[str, Irrelevance],
-    whole: nn.Module,
-    model: BayesianNetwork,
-    data: Dataset,
-    tolerance: float,
-) -> dict[str, float]:
-    if asked is None:
-        asked = "validation" if len(data.x_val) else "valley"
-    if isinstance(asked, Mapping):
-        unknown = sorted({*asked} - {*found})
-        if unknown:
-            raise ValueError(f"No Bayesian layer {unknown[0]!r}; there are {', '.join(found)}.")
-        return {name: float(asked.get(name, math.inf)) for name in found}
-    if not isinstance(asked, str):
-        return dict.fromkeys(found, float(asked))
-    if asked == "valley":
-        clusters = {name: valley(one.values) for name, one in found.items()}
-        return {name: math.inf if t is None else t for name, t in clusters.items()}
-    if asked != "validation":
-        raise ValueError(
-            "threshold must be 'validation', 'valley', a number or numbers by layer; got "
-            f"{asked!r}."
-        )
-    if not len(data.x_val):
-        raise ValueError(
-            "threshold='validation' needs validation rows, and the data has none: load it with a "
-            "validation split, or use threshold='valley'."
-        )
-
-    def error(thresholds: Mapping[str, float]) -> float:
-        net = _with_zeros(whole, found, thresholds, model)
-        metrics = evaluate_net(net, model, data, "val")
-        return metrics["nll"] if "rmse" in metrics else 1.0 - metrics["accuracy"]
-
-    def size(thresholds: Mapping[str, float]) -> float:
-        parts = [
-            float((one.values <= thresholds[name]).double().mean())
-            * model.layers[name].affine.shape.weight.numel()
-            for name, one in found.items()
-        ]
-        return sum(parts)
-
-    limit = error(dict.fromkeys(found, math.inf)) + tolerance
-    values = {name: one.values for name, one in found.items()}
-    # A rounding of the error must not decide.
-    return search(values, error, limit=limit + 1e-9, size=size)
-
-
-def _with_zeros(
-    whole: nn.Module,
-    found: Mapping[str, Irrelevance],
-    thresholds: Mapping[str, float],
-    model: BayesianNetwork,
-) -> nn.Module:
-    """The mean network with zeros for what is above the thresholds."""
-    groups: dict[str, Mask] = {}
-    weights: dict[str, Tensor] = {}
-    for name, one in found.items():
-        keep = one.values <= thresholds[name]
-        if not keep.any():
-            raise ValueError(
-                f"The threshold {thresholds[name]:g} would cut the whole of layer {name!r}: the "
-                f"least {one.statistic} of its {keep.numel()} is {float(one.values.min()):.3g}. "
-                "Use a larger threshold for it, or train longer or with a weaker prior."
-            )
-        if keep.all():
-            continue
-        if not one.grouped:
-            weights[name] = keep
-        elif model.layers[name].affine.shape.output_groups:
-            groups[name] = Mask(outputs=keep)
-        else:
-            groups[name] = Mask(inputs=keep)
-    return apply_masks(masked(whole, groups), weights).net
 
 
 def _kept(
@@ -243,29 +161,6 @@ def _kept(
     return kept
 
 
-def _inside(net: nn.Module, name: str) -> str:
-    """Where a layer is in the cut network: behind a selection of its inputs, if there is one."""
+def inside(net: nn.Module, name: str) -> str:
+    """Where a layer is in a cut network: behind a selection of its inputs, if there is one."""
     return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name
-
-
-def _sparse_rates(total: int, nonzero: int, layers: list[Layer]) -> Rates:
-    """Of single weights: 32 bits for each, and as many for where it is."""
-    pruning = sparse_pruning(total, nonzero, csc_pointers(layers))
-    return Rates(nonzero, total, 100 * nonzero / total, pruning, math.nan, math.nan)
-
-
-@torch.no_grad()
-def evaluate_net(
-    net: nn.Module, model: BayesianNetwork, data: Dataset, split: str = "test"
-) -> dict[str, float]:
-    """Metrics of a plain network on a split of the data set.
-
-    Arguments:
-        net: gives what the likelihood of ``model`` takes.
-        model: of which it was made.
-        data: with the split.
-    """
-    x, y = data.split(split)
-    outputs = streamed(lambda part: net(part)[None], x)
-    one = torch.ones(1, device=x.device)
-    return evaluate_outputs(outputs, one, model.likelihood, y, data.y_std)

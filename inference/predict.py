@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "component_weights",
     "depth_weights",
+    "evaluate_net",
     "evaluate_outputs",
     "evaluate_pruned",
     "mixture_log_probs",
@@ -145,3 +146,20 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[flo
     """Mean negative log-likelihood of each depth alone, in nats (standardised targets)."""
     with torch.no_grad():
         return [-float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]
+
+
+@torch.no_grad()
+def evaluate_net(
+    net: nn.Module, model: BayesianNetwork, data: Dataset, split: str = "test"
+) -> dict[str, float]:
+    """Metrics of a plain network on a split of the data set.
+
+    Arguments:
+        net: gives what the likelihood of ``model`` takes.
+        model: of which it was made.
+        data: with the split.
+    """
+    x, y = data.split(split)
+    outputs = streamed(lambda part: net(part)[None], x)
+    one = torch.ones(1, device=x.device)
+    return evaluate_outputs(outputs, one, model.likelihood, y, data.y_std)

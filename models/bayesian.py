@@ -33,6 +33,7 @@ class BayesianLayer(nn.Module):
 
     Attributes:
         start: its weight and bias, with which a guide begins.
+        weight_prior: of which the layer's prior was made.
     """
 
     def __init__(self, name: str, layer: nn.Module, prior: WeightPrior, position: int = 0) -> None:
@@ -40,6 +41,7 @@ class BayesianLayer(nn.Module):
         self.name, self.position = name, position
         self.affine = Affine(name, layer)
         made: Any = layer
+        self.weight_prior = prior
         self.prior = prior.for_layer(self.affine.shape).to(made.weight)
         # Not a submodule: a blank of the layer, without weights, to make plain layers of.
         self.blank = (copy.deepcopy(layer).to("meta"),)
@@ -132,6 +134,9 @@ class BayesianNetwork(LocalModule):
             all linear and convolutional layers, transposed ones included.
         likelihood: by default the one that suits the task.
 
+    Attributes:
+        weights_before: of the Bayesian layers, before anything was cut.
+
     Raises:
         TypeError: for a layer that cannot be Bayesian.
         ValueError: for names that the network does not have, layers that share a weight, that are
@@ -163,14 +168,19 @@ class BayesianNetwork(LocalModule):
         names = _choose(net, prior, layers)
         _refuse_shared(net, names)
         order = _order_of_use(net, names, torch.zeros(2, *data.input_shape))
+        made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
-            own = prior if isinstance(prior, WeightPrior) else prior[name]
+            given = prior if isinstance(prior, WeightPrior) else prior[name]
+            if id(given) not in made:
+                made[id(given)] = given.for_network()
+            own = made[id(given)]
             layer = BayesianLayer(name, net.get_submodule(name), own, position)
             net = _replaced(net, name, layer)
         self.net = net
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
         self.likelihood = for_data(data) if likelihood is None else likelihood
+        self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
 
     @property
     def layers(self) -> dict[str, BayesianLayer]:

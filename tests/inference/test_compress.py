@@ -8,10 +8,12 @@ import torch
 from fitting import blobs, images
 from fitting import run as fit_depth
 from pyroccam import guides, inference, models
-from pyroccam.inference.compress import compress, evaluate_net
+from pyroccam.inference.compress import compress
 from pyroccam.inference.cutting import Mask, masked
 from pyroccam.inference.packing import FixedPoint, Significand, quantised
+from pyroccam.inference.packing.rates import Layer, sparse_rates
 from pyroccam.inference.posterior import mean_network, moments
+from pyroccam.inference.predict import evaluate_net
 from pyroccam.inference.relevance import irrelevance
 from pyroccam.models import priors
 from torch import nn
@@ -77,10 +79,13 @@ def test_single_weights_are_zero_and_stored_sparsely():
     kept = int((values <= limit).sum())
     alive = int((values <= limit).any(1).sum())
     assert small.nonzero == kept + 3 * alive  # what a unit without inputs feeds dies with it
-    assert math.isnan(small.rates.fast)
-    assert small.to_json()["rates"]["fast_prediction"] is None
     weights = [p for _, p in sorted(small.net.named_parameters()) if p.dim() == 2]
     assert int(weights[0].count_nonzero()) == kept
+    # Of what is left, and of that alone: each weight its bits and its place.
+    layers = [Layer(w.shape[1], w.shape[0]) for w in weights]
+    counts = [int(w.count_nonzero()) for w in weights]
+    assert small.rates == sparse_rates(40, layers, counts, [b.total for b in small.bits.values()])
+    assert small.to_json()["rates"]["fast_prediction"] == small.rates.fast > 1
     # Bits are those of the weights that are left, not of the zeros.
     m = moments(result.model, result.guide)["0"]
     ratio = (m.mean.square() / m.variance)[values <= limit].mean()

@@ -1,0 +1,163 @@
+"""Go on with less: the pair of a fit without what its posterior does not need."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..guides.mean_field import Factor, NetworkGuide, key
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from .compress import inside
+from .cutting.cut import cut
+from .posterior import mean_network, power_moments
+from .relevance import irrelevance
+from .thresholds import Threshold, choose_thresholds, with_zeros
+
+if TYPE_CHECKING:
+    from .fit import Fit
+
+__all__ = ["narrow"]
+
+Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for all
+
+
+@torch.no_grad()
+def narrow(
+    fit: Fit, *, threshold: Threshold | None = None, tolerance: float = 0.001
+) -> tuple[BayesianNetwork, NetworkGuide]:
+    """A model and a guide over the network that is left of a fit, to train further.
+
+    What is above the thresholds is cut out of the network, as :func:`~pyroccam.inference.compress.
+    compress` does; what stays keeps its posterior. The steps of a further fit cost what the smaller
+    network costs, and its weights settle without what was cut. Nothing that was cut comes back.
+
+    Units that are constant once others are cut move into the biases that they feed (the posterior
+    means; the deviations stay). A single weight that is cut (a prior without groups) begins at zero
+    if it is in a unit that stays.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`; it is not changed.
+        threshold, tolerance: as for :func:`~pyroccam.inference.compress.compress`.
+
+    Raises:
+        TypeError: for a fit of another model.
+        ValueError: as :func:`~pyroccam.inference.compress.compress`.
+
+    Example:
+        >>> from pyroccam import data, guides, inference, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
+        >>> guide = guides.MeanField(model)
+        >>> fit = inference.fit(model, guide, digits, epochs=2, lr=0.01, weight_decay=0.0)
+        >>> smaller = inference.narrow(fit, threshold=3.0)
+        >>> fit = inference.fit(*smaller, digits, epochs=2, lr=0.01, weight_decay=0.0)
+    """
+    model, guide = fit.model, fit.guide
+    if not isinstance(model, BayesianNetwork) or not isinstance(guide, NetworkGuide):
+        raise TypeError(
+            f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
+            "cut the depth of a learnt-depth network use inference.prune."
+        )
+    found = irrelevance(model, guide)
+    whole = mean_network(model, guide)
+    thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
+    net, report = cut(
+        with_zeros(whole, found, thresholds, model).cpu(), fit.data.x_train[:2].cpu()
+    )
+    names = {name: inside(net, name) for name in model.layers}
+    smaller = BayesianNetwork(
+        net,
+        fit.data,
+        prior={names[name]: layer.weight_prior for name, layer in model.layers.items()},
+        likelihood=copy.deepcopy(model.likelihood),
+    )
+    smaller.weights_before = model.weights_before
+    own = guide.of(smaller, names)
+    for old, new in names.items():
+        layer = smaller.layers[new]
+        layer.prior.load_state_dict(model.layers[old].prior.state_dict())
+        part, kept = report.layers.get(old), None
+        if part is not None:
+            # A channel of a depthwise convolution has one input, whichever it is.
+            plain = part.inputs_before == model.layers[old].affine.shape.weight[1]
+            kept = part.outputs, part.inputs if plain else None
+        _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
+    device = fit.data.x_train.device
+    return smaller.to(device), own.to(device)
+
+
+def _copy_posterior(
+    before: BayesianLayer,
+    guide: NetworkGuide,
+    after: BayesianLayer,
+    own: NetworkGuide,
+    kept: Kept | None,
+    mean: Any,
+) -> None:
+    """Give a narrower layer the posterior of what it keeps.
+
+    Arguments:
+        kept: what stays of a layer that was cut.
+        mean: the layer of the whole mean network.
+    """
+    for name, latent in before.latents().items():
+        event = latent.prior.event_shape
+        index = [] if kept is None else _along(before, name, event, *kept)
+        old, new = _factor(guide, before, name), _factor(own, after, name)
+        new.load_state_dict({k: _taken(t, event, index) for k, t in old.state_dict().items()})
+    # What became constant has moved: into biases, and into the weights of a constant channel.
+    means = {
+        name: power_moments(own.distribution(f"{after.name}.{name}"), latent.power)[0]
+        for name, latent in after.latents().items()
+    }
+    for name in ("weight", "bias"):
+        if name not in means:
+            continue
+        event = before.latents()[name].prior.event_shape
+        index = [] if kept is None else _along(before, name, event, *kept)
+        factor = torch.ones((), device=means[name].device)
+        for other, value in means.items():
+            if other in ("weight", "bias"):
+                continue
+            if name == "weight":
+                factor = factor * after.affine.on_weight(value)
+            elif after.covers_bias(value.shape):
+                factor = factor * value
+        target = after.start[name].to(means[name])
+        moved = target != _taken(getattr(mean, name), event, index).to(target)
+        centre = _factor(own, after, name).centre
+        centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
+
+
+def _factor(guide: NetworkGuide, layer: BayesianLayer, name: str) -> Factor:
+    factor: Factor = guide.part("factors")[key(f"{layer.name}.{name}")]
+    return factor
+
+
+def _along(
+    layer: BayesianLayer, name: str, event: Sequence[int], outputs: Tensor, inputs: Tensor | None
+) -> list[Tensor | None]:
+    """Which entries of a latent stay, along its first dims."""
+    shape = layer.affine.shape
+    if name == "bias":
+        return [outputs]
+    if tuple(event) == tuple(shape.weight):
+        return [outputs, inputs]
+    if len(event) == 1:
+        return [outputs if shape.group_dim == 0 else inputs]
+    return []
+
+
+def _taken(values: Tensor, event: Sequence[int], index: Sequence[Tensor | None]) -> Tensor:
+    """The part of a tensor that stays; dims that only broadcast against the event stay too."""
+    if values.dim() != len(event):
+        return values
+    for dim, chosen in enumerate(index):
+        if chosen is not None and values.shape[dim] == event[dim] > 1:
+            values = values.index_select(dim, chosen.to(values.device))
+    return values

@@ -1,0 +1,115 @@
+"""Where the posterior of a network is cut: by a number, between clusters, or by what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor, nn
+
+from ..models.bayesian import BayesianNetwork
+from .cutting.masks import Mask, apply_masks, masked
+from .predict import evaluate_net
+from .relevance import Irrelevance, search, valley
+
+if TYPE_CHECKING:
+    from ..data import Dataset
+
+__all__ = ["Threshold", "choose_thresholds", "with_zeros"]
+
+Threshold = Literal["validation", "valley"] | float | Mapping[str, float]
+
+
+def choose_thresholds(
+    asked: Threshold | None,
+    found: Mapping[str, Irrelevance],
+    whole: nn.Module,
+    model: BayesianNetwork,
+    data: Dataset,
+    tolerance: float,
+) -> dict[str, float]:
+    """A threshold for each layer; infinity leaves it whole.
+
+    Arguments:
+        asked: see :func:`~pyroccam.inference.compress.compress`.
+        found: what is compared with them, by layer.
+        whole: the mean network.
+        model, data: of the fit.
+        tolerance: of ``validation``.
+
+    Raises:
+        ValueError: for unknown layers or rules, or ``validation`` without validation rows.
+    """
+    if asked is None:
+        asked = "validation" if len(data.x_val) else "valley"
+    if isinstance(asked, Mapping):
+        unknown = sorted({*asked} - {*found})
+        if unknown:
+            raise ValueError(f"No Bayesian layer {unknown[0]!r}; there are {', '.join(found)}.")
+        return {name: float(asked.get(name, math.inf)) for name in found}
+    if not isinstance(asked, str):
+        return dict.fromkeys(found, float(asked))
+    if asked == "valley":
+        clusters = {name: valley(one.values) for name, one in found.items()}
+        return {name: math.inf if t is None else t for name, t in clusters.items()}
+    if asked != "validation":
+        raise ValueError(
+            "threshold must be 'validation', 'valley', a number or numbers by layer; got "
+            f"{asked!r}."
+        )
+    if not len(data.x_val):
+        raise ValueError(
+            "threshold='validation' needs validation rows, and the data has none: load it with a "
+            "validation split, or use threshold='valley'."
+        )
+
+    def error(thresholds: Mapping[str, float]) -> float:
+        net = with_zeros(whole, found, thresholds, model)
+        metrics = evaluate_net(net, model, data, "val")
+        return metrics["nll"] if "rmse" in metrics else 1.0 - metrics["accuracy"]
+
+    def size(thresholds: Mapping[str, float]) -> float:
+        parts = [
+            float((one.values <= thresholds[name]).double().mean())
+            * model.layers[name].affine.shape.weight.numel()
+            for name, one in found.items()
+        ]
+        return sum(parts)
+
+    limit = error(dict.fromkeys(found, math.inf)) + tolerance
+    values = {name: one.values for name, one in found.items()}
+    # A rounding of the error must not decide.
+    return search(values, error, limit=limit + 1e-9, size=size)
+
+
+def with_zeros(
+    whole: nn.Module,
+    found: Mapping[str, Irrelevance],
+    thresholds: Mapping[str, float],
+    model: BayesianNetwork,
+) -> nn.Module:
+    """The mean network with zeros for what is above the thresholds.
+
+    Raises:
+        ValueError: for a threshold that would cut a whole layer.
+    """
+    groups: dict[str, Mask] = {}
+    weights: dict[str, Tensor] = {}
+    for name, one in found.items():
+        keep = one.values <= thresholds[name]
+        if not keep.any():
+            raise ValueError(
+                f"The threshold {thresholds[name]:g} would cut the whole of layer {name!r}: the "
+                f"least {one.statistic} of its {keep.numel()} is {float(one.values.min()):.3g}. "
+                "Use a larger threshold for it, or train longer or with a weaker prior."
+            )
+        if keep.all():
+            continue
+        if not one.grouped:
+            weights[name] = keep
+        elif model.layers[name].affine.shape.output_groups:
+            groups[name] = Mask(outputs=keep)
+        else:
+            groups[name] = Mask(inputs=keep)
+    return apply_masks(masked(whole, groups), weights).net

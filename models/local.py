@@ -13,6 +13,7 @@ from torch.distributions import kl_divergence
 
 from .affine import Affine
 from .bayesian import BayesianLayer, BayesianNetwork, power
+from .priors.gaussian_mixture import WithHyperprior
 from .priors.weights import Latent
 
 __all__ = ["LocalReparameterization", "Scales"]
@@ -206,7 +207,7 @@ def _per_example(
 
 
 def base(fn: Any) -> Any:
-    """The distribution of the single numbers, without what only reshapes it."""
-    while isinstance(fn, torch.distributions.Independent | ExpandedDistribution):
+    """The distribution of the single numbers, without what only reshapes or weighs it."""
+    while isinstance(fn, torch.distributions.Independent | ExpandedDistribution | WithHyperprior):
         fn = fn.base_dist
     return fn

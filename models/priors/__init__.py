@@ -2,6 +2,7 @@
 
 from .ard import ARD, EmpiricalNormal
 from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
+from .gaussian_mixture import GaussianMixture, NormalMixture
 from .group_horseshoe import GroupHorseshoe
 from .group_normal_jeffreys import GroupNormalJeffreys
 from .half_cauchy import GroupHalfCauchy
@@ -17,6 +18,7 @@ __all__ = [
     "Cost",
     "DepthPrior",
     "EmpiricalNormal",
+    "GaussianMixture",
     "Geometric",
     "GroupHalfCauchy",
     "GroupHorseshoe",
@@ -27,6 +29,7 @@ __all__ = [
     "LayerShape",
     "LogUniform",
     "Normal",
+    "NormalMixture",
     "Poisson",
     "SpikeSlab",
     "StudentT",

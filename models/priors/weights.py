@@ -114,6 +114,14 @@ class LayerPrior(nn.Module):
 class WeightPrior:
     """A prior over the weights of any network: makes the prior of each layer."""
 
+    def for_network(self) -> WeightPrior:
+        """What makes the priors of the layers of one network: itself, unless they share something.
+
+        A network calls it once, and then :meth:`for_layer` in the order in which it uses its
+        layers.
+        """
+        return self
+
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         """Of one layer.
 

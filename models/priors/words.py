@@ -7,6 +7,7 @@ from typing import Any
 
 from ..names import nearest
 from .ard import ARD
+from .gaussian_mixture import GaussianMixture
 from .group_horseshoe import GroupHorseshoe
 from .group_normal_jeffreys import GroupNormalJeffreys
 from .half_cauchy import GroupHalfCauchy
@@ -28,6 +29,12 @@ def _normal(argument: str) -> WeightPrior:
     return Normal(float(argument))
 
 
+def _mixture(argument: str) -> WeightPrior:
+    components, colon, zero = argument.partition(":")
+    more = {"zero": float(zero)} if colon else {}
+    return GaussianMixture(int(components), **more)
+
+
 def _of_number(make: Callable[[float], WeightPrior]) -> Callable[[str], WeightPrior]:
     return lambda argument: make(float(argument))
 
@@ -46,6 +53,7 @@ _WORDS: dict[str, tuple[str, Callable[[], WeightPrior], Callable[[str], WeightPr
     "ard": ("ard, ard:group, ard:layer", ARD, _of_word(ARD)),
     "student-t": ("student-t:1", StudentT, _of_number(StudentT)),
     "spike-slab": ("spike-slab:0.1", SpikeSlab, _of_number(SpikeSlab)),
+    "mixture": ("mixture:16, mixture:16:0.99", GaussianMixture, _mixture),
 }
 
 

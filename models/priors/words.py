@@ -31,8 +31,9 @@ def _normal(argument: str) -> WeightPrior:
 
 def _mixture(argument: str) -> WeightPrior:
     components, colon, zero = argument.partition(":")
-    more = {"zero": float(zero)} if colon else {}
-    return GaussianMixture(int(components), **more)
+    if not colon:
+        return GaussianMixture(int(components))
+    return GaussianMixture(int(components), zero=float(zero))
 
 
 def _of_number(make: Callable[[float], WeightPrior]) -> Callable[[str], WeightPrior]:

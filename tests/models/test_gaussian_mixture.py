@@ -1,0 +1,350 @@
+"""The mixture of normals that the weights of a network share, and what its hyperprior adds."""
+
+import copy
+import io
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO
+from pyroccam import guides, models
+from pyroccam.inference.elbo import bound
+from pyroccam.inference.settings import Settings, parameter_groups
+from pyroccam.inference.step import TrainingStep
+from pyroccam.models import priors
+from pyroccam.models.priors.gaussian_mixture import NormalMixture, WithHyperprior
+from random_weights import Rows, small_net, table
+from scipy import stats
+from scipy.integrate import quad
+from torch import nn
+
+MIXTURE = priors.GaussianMixture(components=4, zero=0.7)
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def mixture(batch=()):
+    """Of three unlike components, in double precision."""
+    mixing = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    loc = torch.tensor([0.0, -0.5, 0.8], dtype=torch.float64)
+    scale = torch.tensor([0.05, 0.2, 1.5], dtype=torch.float64)
+    parts = [t.requires_grad_() for t in (mixing.log(), loc, -2.0 * scale.log())]
+    return NormalMixture(*parts, batch), (mixing, loc.detach(), scale), parts
+
+
+def two_layers(prior=MIXTURE, spread=True):
+    """A network of 3-4-2 whose mixture has learnt something, and its guide, in double precision."""
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=prior).double()
+    guide = guides.Delta(model).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            if spread:
+                p.add_(0.3 * torch.randn_like(p))
+    return model, guide
+
+
+def log_joint(model, guide, x, y):
+    trace = poutine.trace(guide).get_trace(x, y)
+    return poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y).log_prob_sum()
+
+
+# -- the density ------------------------------------------------------------------------------
+
+
+def test_the_density_is_that_of_its_components():
+    fn, (mixing, loc, scale), _ = mixture()
+    w = torch.linspace(-6.0, 6.0, 41, dtype=torch.float64)
+    each = zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True)
+    expected = torch.as_tensor(np.log(sum(m * stats.norm(k, s).pdf(w.numpy()) for m, k, s in each)))
+    torch.testing.assert_close(fn.log_prob(w).detach(), expected, rtol=1e-12, atol=1e-12)
+    total = sum(
+        quad(
+            lambda v: float(fn.log_prob(torch.tensor(v, dtype=torch.float64)).detach().exp()), a, b
+        )[0]
+        for a, b in ((-20, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 20))
+    )
+    assert total == pytest.approx(1.0, abs=1e-8)
+
+
+def test_far_from_all_components_the_density_is_finite():
+    fn = NormalMixture(torch.tensor([-1.0, -0.5]), torch.tensor([0.0, 0.1]), torch.full((2,), 12.0))
+    w = torch.tensor([-30.0, 5.0], requires_grad=True)
+    fn.log_prob(w).sum().backward()
+    assert torch.isfinite(w.grad).all()
+    expected = -math.exp(12.0) * (w.detach() - torch.tensor([0.0, 0.1]))
+    torch.testing.assert_close(w.grad, expected)
+
+
+def test_gradients_against_finite_differences():
+    w = torch.tensor([[-0.6, 0.01], [0.2, 1.3]], dtype=torch.float64, requires_grad=True)
+    _, _, parts = mixture()
+
+    def total(w, *parts):
+        return NormalMixture(*parts, (2, 2)).log_prob(w)
+
+    assert torch.autograd.gradcheck(total, (w, *parts))
+    assert torch.autograd.gradgradcheck(total, (w, *parts))
+
+
+def test_shapes():
+    fn, _, _ = mixture((5,))
+    assert fn.log_prob(torch.zeros(2, 5, dtype=torch.float64)).shape == (2, 5)
+    assert fn.expand((3, 5)).sample((7,)).shape == (7, 3, 5)
+    event = WithHyperprior(fn.to_event(1), torch.tensor(2.0, dtype=torch.float64))
+    assert event.expand((3,)).sample((2,)).shape == (2, 3, 5)
+    value = torch.randn(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(event.expand((3,)).log_prob(value), fn.log_prob(value).sum(1) + 2.0)
+
+
+def test_draws_have_the_density():
+    fn, (mixing, loc, scale), _ = mixture()
+    draws = fn.sample((4000,)).numpy()
+
+    each = list(zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True))
+
+    def cdf(w):
+        return sum(m * stats.norm(k, s).cdf(w) for m, k, s in each)
+
+    assert stats.kstest(draws, cdf).pvalue > 1e-6  # the rate of false alarms
+
+
+# -- one mixture for a network ----------------------------------------------------------------
+
+
+def by_hand(model, guide, prior=MIXTURE):
+    """log p(w, λ) of a network, its biases included; each mixture's Gamma densities once."""
+    total, seen = 0.0, {}
+    for layer in model.layers.values():
+        (held,) = layer.prior.held
+        seen[id(held)] = held
+        log_rest = torch.log_softmax(6.0 * held.logits, 0) + math.log(1 - prior.zero)
+        mixing = [prior.zero, *log_rest.exp().tolist()]
+        loc = [0.0, *(0.2 * held.loc).tolist()]
+        precision = (6.0 * held.log_precision).exp().tolist()
+        w = guide.distribution(f"{layer.name}.weight").v.detach().numpy()
+        components = zip(mixing, loc, precision, strict=True)
+        density = sum(m * stats.norm(k, p**-0.5).pdf(w) for m, k, p in components)
+        bias = guide.distribution(f"{layer.name}.bias").v.detach().numpy()
+        total += np.log(density).sum() + stats.norm(0, 1).logpdf(bias).sum()
+    for held in seen.values():
+        first, *others = (6.0 * held.log_precision).exp().tolist()
+        a, b = prior.zero_precision
+        total += stats.gamma(a, scale=1 / b).logpdf(first)
+        a, b = prior.precision
+        total += stats.gamma(a, scale=1 / b).logpdf(others).sum()
+    return total
+
+
+@pytest.mark.parametrize("per", ["network", "layer"])
+def test_the_hyperprior_counts_once_in_every_bound(per):
+    """In the log joint, under Pyro's ELBO, and under ours, where kl_weight multiplies it."""
+    prior = priors.GaussianMixture(components=4, zero=0.7, per=per)
+    model, guide = two_layers(prior)
+    x, y = torch.randn(10, 3).double(), torch.randn(10, 2).double()
+    likelihood = model.likelihood(mean_outputs(model, guide, x)).log_prob(y).sum()
+    expected = by_hand(model, guide, prior)
+    assert log_joint(model, guide, x, y).item() == pytest.approx(expected + likelihood.item())
+    loss = Trace_ELBO().differentiable_loss(model, guide, x, y)
+    assert loss.item() == pytest.approx(-expected - likelihood.item())
+    b = bound(model, guide)
+    assert b.terms(x, y).kl.item() == pytest.approx(-expected)
+    b.kl_weight.fill_(0.003)
+    assert b(x, y).item() == pytest.approx(-0.003 * expected - likelihood.item())
+
+
+def mean_outputs(model, guide, x):
+    weights = {
+        name: tuple(guide.distribution(f"{name}.{part}").v for part in ("weight", "bias"))
+        for name in model.layers
+    }
+    return model.plain(weights)(x).detach()
+
+
+def test_layers_share_or_do_not():
+    model, _ = two_layers()
+    one, other = (layer.prior for layer in model.layers.values())
+    assert one.held[0] is other.held[0]
+    assert {n for n, _ in model.named_parameters() if "prior" in n} == {
+        f"net.0.prior.mixture.{n}" for n in ("loc", "log_precision", "logits")
+    }
+    own, _ = two_layers(priors.GaussianMixture(4, per="layer"))
+    assert len({id(layer.prior.held[0]) for layer in own.layers.values()}) == 2
+    # A prior is no state: two networks made with one have each their own mixture.
+    again, _ = two_layers()
+    assert again.layers["0"].prior.held[0] is not one.held[0]
+    # Layers that are given one prior by their names share, others do not.
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    mixed = {"0": MIXTURE, "1": priors.Normal(), "2": MIXTURE}
+    named = models.BayesianNetwork(net, Rows(3), prior=mixed).layers
+    assert named["0"].prior.held[0] is named["2"].prior.held[0]
+    assert named["2"].prior.mixture is None
+
+
+def test_a_shared_mixture_survives_copies_moves_and_files():
+    model, guide = two_layers()
+    x, y = torch.randn(10, 3).double(), torch.randn(10, 2).double()
+    before = bound(model, guide)(x, y).item()
+    twin = copy.deepcopy(model)
+    one, other = (layer.prior.held[0] for layer in twin.layers.values())
+    assert one is other is not model.layers["0"].prior.held[0]
+    with torch.no_grad():
+        twin.layers["2"].prior.held[0].loc.add_(1.0)  # of the copy, all its layers and no other
+    assert bound(model, guide)(x, y).item() == before
+    assert bound(twin, guide)(x, y).item() != pytest.approx(before)
+
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh, _ = two_layers(spread=False)
+    assert bound(fresh, guide)(x, y).item() != pytest.approx(before)
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    assert bound(fresh, guide)(x, y).item() == before
+
+    single = copy.deepcopy(model).float()
+    for layer in single.layers.values():
+        fn = layer.latents()["weight"].prior
+        assert fn.log_prob(torch.zeros(layer.affine.shape.weight)).dtype == torch.float32
+    meta = copy.deepcopy(model).to("meta")
+    assert meta.layers["2"].latents()["weight"].prior.base_dist.loc.device.type == "meta"
+
+
+def test_a_parameter_is_in_one_group():
+    model, guide = two_layers()
+    groups = {g.name: g.parameters for g in parameter_groups(Settings(), model, guide)}
+    assert len(groups["prior"]) == len({id(p) for p in groups["prior"]}) == 3
+
+
+def test_traced_steps_are_eager_ones():
+    """The parameters of the mixture, in one flat tensor with the others, move as they do alone."""
+    rows = table()
+    settings = Settings(lr=0.01, batch_size=60, optimizer="adam", kl_weight=0.1)
+    found = []
+    for how in (False, "graph"):
+        torch.manual_seed(1)
+        model = models.BayesianNetwork(small_net(), rows, prior=MIXTURE)
+        guide = guides.Delta(model)
+        step = TrainingStep([(model, guide)], settings, compile=how)
+        with pyro.validation_enabled(False):
+            losses = [float(step(*rows.split("train"))) for _ in range(5)]
+        assert step.fallback is None
+        step.release()
+        shared = model.layers["2"].prior.held[0]
+        assert shared is model.layers["0"].prior.held[0]
+        found.append((losses, [p.detach().clone() for p in shared.parameters()]))
+    (eager, ours), (traced, theirs) = found
+    assert traced == pytest.approx(eager, rel=1e-5)
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+
+
+def test_rates_are_the_published_multiples():
+    """Under Adam a first step is the rate itself: 0.2 and 6 times that of the weights."""
+    rows = table()
+    model = models.BayesianNetwork(small_net(), rows, prior=MIXTURE)
+    guide = guides.Delta(model)
+    shared = model.layers["0"].prior.held[0]
+    weight = guide.distribution("0.weight").v
+
+    def numbers():
+        fn, _ = shared()
+        return [t.detach().clone() for t in (weight, fn.loc[1:], fn.log_precision)]
+
+    before = numbers()
+    step = TrainingStep([(model, guide)], Settings(lr=1e-3, optimizer="adam"), compile=False)
+    step(*rows.split("train"))
+    moved = [(a - b).abs() for a, b in zip(numbers(), before, strict=True)]
+    for change, rate in zip(moved, (1.0, 0.2, 6.0), strict=True):
+        torch.testing.assert_close(change, torch.full_like(change, rate * 1e-3), rtol=1e-2, atol=0)
+
+
+def test_weights_gather_around_the_means():
+    """The weights of a regression are near -½, 0 and ½; the prior draws them together, and its
+    means there."""
+    generator = torch.Generator().manual_seed(0)
+    near = torch.tensor([-0.5, 0.0, 0.0, 0.5]).repeat(10)
+    truth = near + 0.05 * torch.randn(40, generator=generator)
+    x = torch.randn(100, 40, generator=generator)
+    y = x @ truth[:, None] + 0.5 * torch.randn(100, 1, generator=generator)
+    likelihood = models.Regression(1, scale=0.5)
+    prior = priors.GaussianMixture(4, zero=0.5, scale=0.1)
+    data = Rows(40, outputs=1, N=100)
+    net = nn.Sequential(nn.Linear(40, 1))
+    with torch.no_grad():  # it is for a network that is trained already
+        net[0].weight.copy_(torch.linalg.lstsq(x, y).solution.T)
+    model = models.BayesianNetwork(net, data, prior=prior, likelihood=likelihood)
+    guide = guides.Delta(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pyro.validation_enabled(False):
+        for _ in range(300):
+            svi.step(x, y)
+    w = guide.distribution("0.weight").v.detach().flatten()
+    loc = model.layers["0"].prior.held[0]()[0].loc.detach()
+    spread = (w - near).square().mean().sqrt()
+    assert spread < 0.3 * (truth - near).square().mean().sqrt()
+    middle = loc[2]  # of -0.6, 0, 0.6, beside the one that stays at zero
+    torch.testing.assert_close(
+        torch.stack([loc[1], loc[3]]), torch.tensor([-0.5, 0.5]), atol=0.03, rtol=0
+    )
+    assert loc[0] == 0.0
+    assert middle.abs() < 0.05
+
+
+# -- arguments and errors ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: priors.GaussianMixture(1), r"\(components\) must be .* at least 2, got 1"),
+        (lambda: priors.GaussianMixture(2.5), r"\(components\) must be a whole .* got 2\.5"),
+        (lambda: priors.GaussianMixture(zero=1.0), r"\(zero\) must be .* \(0, 1\), got 1\.0"),
+        (lambda: priors.GaussianMixture(spread=-1.0), r"\(spread\) must be positive.* got -1\.0"),
+        (lambda: priors.GaussianMixture(scale=0.0), r"\(scale\) must be positive.* got 0\.0"),
+        (lambda: priors.GaussianMixture(precision=(0.0, 1.0)), r"\(precision\).* got 0\.0"),
+        (lambda: priors.GaussianMixture(per="group"), "'network', 'layer'; got 'group'"),
+        (lambda: priors.parse_weights("mixture:x"), "Cannot read .* Write mixture:16"),
+        (lambda: priors.parse_weights("mixture:16:2"), r"Cannot read .*\(0, 1\), got 2\.0"),
+    ],
+)
+def test_errors_name_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_words():
+    assert priors.parse_weights("mixture") == priors.GaussianMixture()
+    assert priors.parse_weights("mixture:8") == priors.GaussianMixture(8)
+    assert priors.parse_weights("mixture:8:0.9") == priors.GaussianMixture(8, zero=0.9)
+
+
+def test_local_reparameterisation_says_what_to_do():
+    """There is no closed KL: a random posterior draws the weights."""
+    rows = table()
+    model = models.BayesianNetwork(small_net(), rows, prior=MIXTURE)
+    x, y = rows.split("train")
+    with pytest.raises(ValueError, match=r"'0\.weight' .* prior NormalMixture.* local=False"):
+        bound(model, guides.MeanField(model))(x, y)
+    b = bound(model, guides.MeanField(model, local=False, scale=0.1))
+    q = b.guide.distribution("0.weight")
+    assert torch.isfinite(b(x, y))
+    assert q.base_dist.loc.grad is None
+    b(x, y).backward()
+    assert torch.isfinite(q.base_dist.loc.grad).all()
+
+
+def test_two_components():
+    """One beside that at zero begins at zero as well, where it is free to leave."""
+    prior = priors.GaussianMixture(2)
+    layer = priors.LayerShape("fc", torch.Size([3, 4]), None, 1, False, 4)
+    fn = prior.for_layer(layer)()["weight"].prior.base_dist.base_dist
+    assert fn.components.loc.tolist() == [0.0, 0.0]
+    assert fn.components.mixing.tolist() == pytest.approx([0.99, 0.01])
+    assert fn.components.scale.tolist() == pytest.approx([0.25, 0.25])

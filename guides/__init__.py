@@ -1,17 +1,23 @@
 """Posterior families: one file for each."""
 
+from .codebook import Codebook
 from .delta import Delta
 from .depth import CategoricalDepth, Deterministic, Marginal
 from .dropout import VariationalDropout
 from .mean_field import MeanField
+from .pruned import Pruned
+from .spliced import Spliced
 from .words import parse
 
 __all__ = [
     "CategoricalDepth",
+    "Codebook",
     "Delta",
     "Deterministic",
     "Marginal",
     "MeanField",
+    "Pruned",
+    "Spliced",
     "VariationalDropout",
     "parse",
 ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyro.distributions as dist
+import torch
 from torch import Tensor, nn
-from torch.distributions import transform_to
+from torch.distributions import constraints, transform_to
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.local import base
+from ..models.names import unknown_name
 from ..models.priors.weights import Latent
-from .mean_field import Factor, NetworkGuide, relaxed, start
+from .mean_field import Factor, NetworkGuide, key, relaxed, start
 
-__all__ = ["Delta"]
+__all__ = ["Delta", "DeltaFactor"]
 
 
 class DeltaFactor(Factor):
@@ -24,10 +27,14 @@ class DeltaFactor(Factor):
         support: of the site.
     """
 
-    def __init__(self, value: Tensor, support: Any) -> None:
+    def __init__(self, value: Tensor, support: Any = constraints.real) -> None:
         super().__init__()
         self.value = nn.Parameter(value.detach().clone())
         self.transform = transform_to(support)
+
+    @property
+    def centre(self) -> nn.Parameter:
+        return self.value
 
     def forward(self) -> Any:
         return dist.Delta(self.transform(self.value), event_dim=self.value.dim())
@@ -41,22 +48,73 @@ class Delta(NetworkGuide):
 
     Arguments:
         model: a Bayesian network; weights begin where those of its network are.
+        begin: a delta guide of a model with the same sites, to begin at its values instead.
 
     Raises:
         TypeError: for a prior whose density is unbounded, where the mode is no estimate.
+        ValueError: for a ``begin`` of other sites.
     """
 
-    def __init__(self, model: BayesianNetwork) -> None:
+    def __init__(self, model: BayesianNetwork, *, begin: Delta | None = None) -> None:
         super().__init__(model, local=False, scales="batch")
         self.build(model)
+        if begin is not None:
+            self._begin(begin)
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if latent.unbounded or relaxed(latent.prior) is not None:  # a gate is densest at its ends
             raise TypeError(
-                f"guides.Delta cannot estimate site {f'{layer.name}.{name}'!r} by its mode: the "
-                f"density of {type(base(latent.prior)).__name__} is infinite there, whatever the "
-                "data. Use guides.MeanField."
+                f"guides.{type(self).__name__} cannot estimate site {f'{layer.name}.{name}'!r} by "
+                f"its mode: the density of {type(base(latent.prior)).__name__} is infinite there, "
+                "whatever the data. Use guides.MeanField."
             )
         value, _ = start(layer, name, latent)
         support = latent.prior.support
         return DeltaFactor(value, getattr(support, "base_constraint", support))
+
+    def _begin(self, other: Delta) -> None:
+        if other.sites != self.sites:
+            odd = sorted({*other.sites} ^ {*self.sites})
+            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        with torch.no_grad():
+            for site in self.sites:
+                factor: Any = self.factors[key(site)]
+                value = factor.transform.inv(other.distribution(site).v)
+                if value.shape != factor.value.shape:
+                    raise ValueError(
+                        f"begin= has a value of shape {tuple(value.shape)} for site {site!r}, "
+                        f"expected {tuple(factor.value.shape)}: it is of another network."
+                    )
+                factor.value.copy_(value)
+
+    def values_of(self, layer: str) -> Tensor:
+        """The weights of a layer, which may be any real numbers, so that they can be zero.
+
+        Raises:
+            ValueError: if there is no such layer.
+            TypeError: for a prior of weights that are not real numbers.
+        """
+        site = f"{layer}.weight"
+        if site not in self.sites:
+            layers = [
+                name.removesuffix(".weight") for name in self.sites if name.endswith("weight")
+            ]
+            raise ValueError(unknown_name("Bayesian layer", layer, layers))
+        factor: Any = self.factors[key(site)]
+        if not isinstance(factor.transform, type(transform_to(constraints.real))):
+            raise TypeError(
+                f"guides.{type(self).__name__} sets weights to zero, which the prior of site "
+                f"{site!r} does not allow. Use guides.Delta."
+            )
+        value: Tensor = factor.value
+        return value.detach()
+
+    def weights_of(self, layer: str) -> Any:
+        """The factor of the weights of a layer."""
+        factors: Any = self._modules["factors"]
+        return factors[key(f"{layer}.weight")]
+
+    def put(self, factors: Mapping[str, Factor]) -> None:
+        """Other factors for the weights of layers, by the names of the layers."""
+        for layer, factor in factors.items():
+            self.factors[key(f"{layer}.weight")] = factor

@@ -202,7 +202,7 @@ class GaussianMixture(WeightPrior):
         one_of("GaussianMixture(per)", self.per, ("network", "layer"))
 
     def for_network(self) -> WeightPrior:
-        return self if self.per == "layer" else _Shared(_Mixture(self))
+        return self if self.per == "layer" else _Shared(self)
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         return _MixtureLayer(layer, _Mixture(self), first=True)
@@ -251,9 +251,12 @@ class _Mixture(nn.Module):
 class _Shared(WeightPrior):
     """Of one network: all its layers have one mixture."""
 
-    def __init__(self, mixture: _Mixture) -> None:
-        self.mixture = mixture
+    def __init__(self, prior: GaussianMixture) -> None:
+        self.prior, self.mixture = prior, _Mixture(prior)
         self.first = True
+
+    def for_network(self) -> WeightPrior:
+        return self.prior.for_network()  # another network's mixture is another
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         made = _MixtureLayer(layer, self.mixture, self.first)

@@ -187,6 +187,11 @@ def test_layers_share_or_do_not():
     named = models.BayesianNetwork(net, Rows(3), prior=mixed).layers
     assert named["0"].prior.held[0] is named["2"].prior.held[0]
     assert named["2"].prior.mixture is None
+    # A network made with the prior of another's layers shares among its own only.
+    taken = {name: layer.weight_prior for name, layer in model.layers.items()}
+    derived = models.BayesianNetwork(small_net(), Rows(3), prior=taken).layers
+    assert derived["0"].prior.mixture is derived["2"].prior.held[0]
+    assert derived["0"].prior.mixture is not one.mixture
 
 
 def test_a_shared_mixture_survives_copies_moves_and_files():

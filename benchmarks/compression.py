@@ -19,7 +19,7 @@ from .contenders import Pair, adamw, autograd, cuda_graphs, ours, ours_three, sv
 from .harness import Contender, Expected, Step, Workload
 from .lenet import LeNetProblem
 
-__all__ = ["BASE", "ImageProblem", "LocalNet", "gnj"]
+__all__ = ["BASE", "ImageProblem", "LocalNet", "Spec", "deterministic", "gnj"]
 
 BASE = "torch deterministic"
 
@@ -30,7 +30,7 @@ SETTINGS = Settings(
 LOG_SCALE = -4.5  # of all weights and scales at the start
 
 
-class _Spec:
+class Spec:
     """What a model asks of a data set."""
 
     task = "classification"
@@ -137,22 +137,23 @@ def _normal_kl(loc: Tensor, scale: Tensor) -> Tensor:
     return (0.5 * (scale.square() + loc.square() - 1.0) - scale.log()).sum()
 
 
+def deterministic(problem: Problem, device: torch.device) -> Step:
+    """The step of the plain network, as a torch user writes it."""
+    x, y = problem.data(device)
+    net = problem.net(device)
+    return autograd(lambda: F.cross_entropy(net(x), y), adamw(SETTINGS, [], list(net.parameters())))
+
+
 def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Workload:
     """The workload with all contenders."""
     x, y = problem.data(device)
 
     def pair(variances: torch.dtype | None = None) -> Pair:
         model = models.BayesianNetwork(
-            problem.net(device), _Spec(problem), prior=models.priors.GroupNormalJeffreys()
+            problem.net(device), Spec(problem), prior=models.priors.GroupNormalJeffreys()
         )
         local = models.LocalReparameterization(model, variance_dtype=variances)
         return model, guides.MeanField(model, scale=math.exp(LOG_SCALE), local=local).to(device)
-
-    def deterministic() -> Step:
-        net = problem.net(device)
-        return autograd(
-            lambda: F.cross_entropy(net(x), y), adamw(SETTINGS, [], list(net.parameters()))
-        )
 
     def by_hand(scales: bool, **compiler: Any) -> Step:
         net = LocalNet(problem.net(device), problem.N, scales=scales)
@@ -180,7 +181,9 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
 
     eager_noise = {"options": {"fallback_random": True}}
     rows = [
-        Contender(BASE, deterministic, "the weights are numbers", same=False),
+        Contender(
+            BASE, lambda: deterministic(problem, device), "the weights are numbers", same=False
+        ),
         Contender(
             "hand-written, no scales",
             lambda: by_hand(False),

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..guides.codebook import Codebook
+from ..guides.delta import Delta
 from ..models.bayesian import BayesianNetwork
 from ..models.local import base
 from ..models.priors.gaussian_mixture import Components, NormalMixture
 from .posterior import moments
 
-__all__ = ["Assigned", "assign", "belongs", "merged", "mixtures"]
+__all__ = ["Assigned", "assign", "assigned_guide", "belongs", "merged", "mixtures"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,26 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
         index = belongs(weight, components)
         out[name] = Assigned(components.loc[index].to(weight.dtype), index, components)
     return out
+
+
+def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
+    """The point at which every weight has the mean of its component, as a guide of shared values.
+
+    Arguments:
+        model, guide: a fitted pair as for :func:`assign`.
+
+    Returns:
+        A guide of the same model. The book of a layer has the means that occur in it; biases are
+        those of ``guide``.
+    """
+    books = {}
+    for name, one in assign(model, guide).items():
+        # Components that no weight is nearest to are not in the book; -1 is a zero.
+        place = torch.full((len(one.components.loc),), -1)
+        place[one.used] = torch.arange(len(one.used))
+        book = one.components.loc[one.used].to(one.weight.dtype)
+        books[name] = (book, place[one.index])
+    return Codebook(model, books, begin=guide)
 
 
 def merged(components: Components, *, within: float = 1e-10) -> Components:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.assignment import assign, belongs, merged, mixtures
+from pyroccam.inference import mean_network
+from pyroccam.inference.assignment import assign, assigned_guide, belongs, merged, mixtures
 from pyroccam.models import priors
 from pyroccam.models.priors.gaussian_mixture import Components
 from random_weights import Rows, small_net
@@ -100,6 +101,20 @@ def test_assign():
         assert len(one.components.loc) == 4
     twice = assign(model, guide)["0"].weight
     assert torch.equal(twice, found["0"].weight)
+
+
+def test_the_assigned_point_is_a_guide_of_shared_values():
+    model, guide = fitted()
+    with torch.no_grad():
+        guide.distribution("2.weight").v[:, :] = 0.47  # one value in this layer, and no zero
+        guide.distribution("0.bias").v.fill_(0.123)
+    shared = assigned_guide(model, guide)
+    assert shared.sizes == {"0": 2, "2": 1}
+    net = mean_network(model, shared)
+    for name, one in assign(model, guide).items():
+        assert torch.equal(net.get_submodule(name).weight, one.weight)
+    assert net[0].bias.tolist() == pytest.approx([0.123] * 4)
+    assert (guide.distribution("2.weight").v == 0.47).all()  # the fit stays as it was
 
 
 def test_mixtures_of_other_priors():

@@ -5,6 +5,7 @@ from . import cutting, figures, metrics, packing
 from .compress import Compressed, compress
 from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
+from .magnitude import prune_weights, share_weights, splice_weights
 from .narrow import narrow
 from .posterior import mean_network
 from .prune import prune, seconds_per_batch
@@ -47,9 +48,12 @@ __all__ = [
     "narrow",
     "packing",
     "prune",
+    "prune_weights",
     "pruned_weights",
     "rounded_mean",
     "save",
     "seconds_per_batch",
+    "share_weights",
+    "splice_weights",
     "total_variation",
 ]

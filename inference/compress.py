@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
+from .. import guides
 from ..models.bayesian import BayesianNetwork
 from .cutting.cut import cut
 from .cutting.report import CutReport
+from .magnitude import PerLayer, by_layer
 from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
-from .packing.quantise import FixedPoint, Significand, quantised
-from .packing.rates import Rates, group_rates, layers_of, sparse_rates
+from .packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
+from .packing.rates import (
+    FLOAT_BITS,
+    Rates,
+    group_rates,
+    layers_of,
+    place_bits,
+    sparse_rates,
+)
 from .posterior import Moments, mean_network, moments
 from .relevance import Irrelevance, irrelevance
 from .thresholds import Threshold, choose_thresholds, with_zeros
 
 if TYPE_CHECKING:
-    from ..data import Dataset
     from .fit import Fit
 
 __all__ = ["Compressed", "compress", "inside"]
@@ -33,11 +40,13 @@ class Compressed:
 
     Attributes:
         net: plain, cut and rounded, in evaluation mode.
-        thresholds: by layer; what is above is cut.
+        thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
-        bits: of a weight, by layer.
+        bits: of a weight, by layer; of an index, where weights share values.
         rates: the three rates of the published tables. Without groups ``pruning`` counts two
-            numbers for each weight that is left, and the pointers of a sparse matrix.
+            numbers for each weight that is left, and the pointers of a sparse matrix. Where weights
+            share values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
+            would have to be looked up.
         report: what the cut left of each layer.
     """
 
@@ -83,11 +92,16 @@ def compress(
     tolerance: float = 0.001,
     significand: SignificandRule = "relative",
     exponent: ExponentRule = "range",
+    codebook: PerLayer | None = None,
 ) -> Compressed:
     """Cut what the posterior does not need, and round the rest to the digits that it knows.
 
     The weights are the posterior means. Groups (or, for a prior without groups, single weights)
     whose irrelevance is above the threshold of their layer are zero; what dies of it is cut out.
+
+    A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
+    need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
+    are, and other weights keep their digits, unless a ``codebook`` is asked for.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
@@ -95,16 +109,19 @@ def compress(
             ``tolerance`` of that of the whole mean network (regression: the negative
             log-likelihood in nats). ``valley``: where a density of the values is lowest between
             two clusters; a layer without two clusters stays whole. Or numbers, one or by layer.
-            By default ``validation``, or ``valley`` where there are no validation rows.
+            By default ``validation``, or ``valley`` where there are no validation rows. Not for a
+            point estimate.
         tolerance: of ``validation``, as a fraction of rows, or in nats.
         significand, exponent: rules for the bits, see :func:`~pyroccam.inference.packing.bits.
             bit_precision`. By the ``relative`` rule weights are rounded to significand bits, by the
             others to multiples of 2^-bits, as those rules mean it.
+        codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
+            k-means. For numbers by layer see :func:`~pyroccam.inference.magnitude.by_layer`.
 
     Raises:
         TypeError: for a fit of another model.
-        ValueError: for a threshold that would cut a whole layer, unknown layers or rules, or
-            ``validation`` without validation rows.
+        ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
+            ``validation`` without validation rows, or any threshold for a point estimate.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -116,28 +133,90 @@ def compress(
             "To cut the depth of a learnt-depth network use inference.prune."
         )
     guide: Any = fit.guide
-    found = irrelevance(model, guide)
     known = moments(model, guide)
-    whole = mean_network(model, guide)
-    thresholds = choose_thresholds(threshold, found, whole, model, data, tolerance)
-    net = with_zeros(whole, found, thresholds, model).cpu()
+    net = mean_network(model, guide)
+    found: dict[str, Irrelevance] = {}
+    thresholds: dict[str, float] = {}
+    if isinstance(guide, guides.Delta):
+        _check_point(net, model, threshold)
+    else:
+        found = irrelevance(model, guide)
+        thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
+        net = with_zeros(net, found, thresholds, model)
+    net = net.cpu()
     small = cut(net, data.x_train[:2].cpu())
     kept = _kept(small.report, known, net)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small.net, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
     rounding = Significand if significand == "relative" else FixedPoint
-    rounded = {where[name]: rounding(b.significand) for name, b in bits.items()}
+    rounded: dict[str, Rounding] = {
+        where[name]: rounding(b.significand) for name, b in bits.items() if b.total
+    }
+    shared = _shared(model, guide, codebook)
+    bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items() if bits[name].total}
+    rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
     sizes = layers_of(small.net)
     layers = [sizes[where[name]] for name in bits]
     total = model.weights_before
-    grouped = all(one.grouped for one in found.values())
     counts = [b.total for b in bits.values()]
-    if grouped:
+    nonzero = [len(kept[name][0]) for name in bits]
+    dense = nonzero == [layer.weights for layer in layers]
+    if dense or (found and all(one.grouped for one in found.values())):
         rates = group_rates(total, layers, counts)
+        nonzero = [layer.weights for layer in layers]
+        dense = True
     else:
-        rates = sparse_rates(total, layers, [len(kept[name][0]) for name in bits], counts)
+        rates = sparse_rates(total, layers, nonzero, counts)
+    if shared:
+        places = [] if dense else list(map(place_bits, layers, nonzero))
+        rates = _with_books(rates, nonzero, counts, shared, sum(places))
     return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, small.report)
+
+
+def _check_point(net: nn.Module, model: BayesianNetwork, threshold: Threshold | None) -> None:
+    """A point estimate has no spread; some of each layer must be left of it."""
+    if threshold is not None:
+        raise ValueError(
+            f"threshold={threshold!r}: a point estimate has no spread to compare its weights with, "
+            "so it takes no threshold; what is exactly zero is cut. To make small weights zero, "
+            "train further after inference.prune_weights, as the method deep-compression does."
+        )
+    for name in model.layers:
+        layer: Any = net.get_submodule(name)
+        if not layer.weight.count_nonzero():
+            raise ValueError(f"All weights of layer {name!r} are zero: prune it less.")
+
+
+def _shared(model: BayesianNetwork, guide: Any, asked: PerLayer | None) -> dict[str, int]:
+    """Bits of an index, for layers whose weights share values: as asked, or as the guide has it."""
+    found: dict[str, int] = {}
+    if isinstance(guide, guides.Codebook):
+        for name, size in guide.sizes.items():
+            if not {*model.layers[name].latents()} - {"weight", "bias"}:  # no scales
+                found[name] = max(1, (size - 1).bit_length())
+    if asked is not None:
+        for name, index in by_layer("codebook", asked, model).items():
+            if index != int(index) or not 1 <= index <= 16:
+                raise ValueError(f"codebook= of layer {name!r} must be in 1 ... 16, got {index}.")
+            found[name] = int(index)
+    return found
+
+
+def _with_books(
+    rates: Rates, nonzero: list[int], bits: list[int], shared: Mapping[str, int], places: int
+) -> Rates:
+    """The rates of a network with codebooks of its own.
+
+    Arguments:
+        nonzero, bits: of each layer.
+        shared: bits of an index, by layer.
+        places: bits that say which weights are kept.
+    """
+    coded = sum(n * b for n, b in zip(nonzero, bits, strict=True))
+    books = sum(FLOAT_BITS * 2**index for index in shared.values())
+    maximum = FLOAT_BITS * rates.total / (coded + books + places)
+    return replace(rates, fast=math.nan, maximum=maximum)
 
 
 def _kept(

@@ -81,7 +81,8 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
     if not isinstance(q, torch.distributions.Normal):
         raise ValueError(
             f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
-            "a spread to compare its weights with: prune by magnitude, or use guides.MeanField."
+            "a spread to compare its weights with: prune by magnitude (inference.prune_weights), "
+            "or use guides.MeanField."
         )
     return _made(layer, _log_alpha(q), "log alpha")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fitting import blobs
 from pyro.infer import SVI, Trace_ELBO
-from pyroccam import guides, inference, models
+from pyroccam import guides, models
 from pyroccam.guides.spliced import SplicedFactor
 from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
@@ -264,11 +264,14 @@ def test_they_train_under_plain_svi(kind):
     losses = [svi.step(*rows.split("train")) for _ in range(40)]
     assert losses[-1] < 0.7 * losses[0]
     zeros = int((weight_of(guide) == 0).sum())
-    assert zeros == {
-        "pruned": int((weight_of(base).abs() <= 0.3).sum()),
-        "spliced": 16 - guide.nonzero["0"] if kind == "spliced" else None,
-        "codebook": 4,
-    }[kind]
+    assert (
+        zeros
+        == {
+            "pruned": int((weight_of(base).abs() <= 0.3).sum()),
+            "spliced": 16 - guide.nonzero["0"] if kind == "spliced" else None,
+            "codebook": 4,
+        }[kind]
+    )
     assert zeros > 0
     if kind == "codebook":
         assert len(weight_of(guide).unique()) == 4  # three values and zero

@@ -1,0 +1,249 @@
+"""Going on from a point estimate with fewer weights and fewer values, and what is left of it."""
+
+import math
+
+import pytest
+import torch
+from fitting import blobs, images
+from pyroccam import guides, inference, models
+from pyroccam.inference.compress import compress
+from pyroccam.inference.magnitude import (
+    by_layer,
+    prune_weights,
+    share_weights,
+    splice_weights,
+)
+from pyroccam.inference.packing import read, write
+from pyroccam.inference.packing.rates import Layer, place_bits
+from pyroccam.inference.posterior import mean_network
+from pyroccam.models import priors
+from torch import nn
+
+QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.02, "progress": False, "device": "cpu"}
+WEIGHTS = 2 * 8 + 8 * 3
+
+
+def fitted(net=None, rows=None, prior=None, guide=guides.Delta, **settings):
+    rows = blobs() if rows is None else rows
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)) if net is None else net
+    prior = priors.Normal() if prior is None else prior
+    model = models.BayesianNetwork(net, rows, prior=prior)
+    return inference.fit(model, guide(model), rows, **{**QUICK, **settings})
+
+
+def again(pair, fit, **settings):
+    return inference.fit(*pair, fit.data, **{**QUICK, **settings})
+
+
+def weights(fit):
+    return {name: fit.guide.distribution(f"{name}.weight").v.detach() for name in fit.model.layers}
+
+
+# -- which weights go ----------------------------------------------------------------------------
+
+
+def test_a_threshold_is_so_many_standard_deviations():
+    fit = fitted()
+    before = weights(fit)
+    model, guide = prune_weights(fit, sensitivity={"0": 0.8})
+    w = before["0"].double()
+    limit = 0.8 * ((w - w.mean()) ** 2).mean().sqrt()
+    after = guide.distribution("0.weight").v
+    assert torch.equal(after != 0, w.abs() >= limit)
+    assert torch.equal(after[after != 0], before["0"][after != 0])  # not drawn anew
+    assert torch.equal(guide.distribution("2.weight").v, before["2"])
+    assert model is not fit.model
+    assert list(guide.nonzero) == ["0"]
+
+
+def test_pruning_again_looks_at_what_is_left():
+    fit = fitted()
+    once = again(prune_weights(fit, sensitivity=0.7), fit)
+    first = weights(once)["2"]
+    left = first[first != 0].double()
+    limit = 0.7 * ((left - left.mean()) ** 2).mean().sqrt()
+    _, guide = prune_weights(once, sensitivity=0.7)
+    second = guide.distribution("2.weight").v
+    assert torch.equal(second != 0, first.abs() >= limit)
+    assert 0 < int(second.count_nonzero()) < int(first.count_nonzero()) < first.numel()
+
+
+def test_a_fraction_keeps_the_largest():
+    fit = fitted()
+    _, guide = prune_weights(fit, keep=[0.5, 0.25])
+    for name, count in (("0", 8), ("2", 6)):
+        size = weights(fit)[name].abs()
+        after = guide.distribution(f"{name}.weight").v
+        assert torch.equal(after != 0, size >= size.flatten().sort().values[-count])
+    once = again(prune_weights(fit, keep=0.3), fit)
+    _, more = prune_weights(once, keep=0.9)  # what is gone does not come back
+    assert more.nonzero == once.guide.nonzero
+
+
+def test_the_fit_stays_as_it_was():
+    fit = fitted()
+    before = {n: t.clone() for n, t in fit.guide.state_dict().items()}
+    for pair in (
+        prune_weights(fit, keep=0.5),
+        splice_weights(fit, c=0.5),
+        share_weights(fit, bits=2),
+    ):
+        again(pair, fit)
+    assert all(torch.equal(t, before[n]) for n, t in fit.guide.state_dict().items())
+
+
+def test_splicing_takes_its_thresholds_from_the_fit():
+    fit = fitted()
+    after = again(splice_weights(fit, c={"0": 0.5}, gamma=0.0, stop=1), fit)
+    size = weights(fit)["0"].abs()
+    limit = size.mean() + 0.5 * size.std(correction=0)
+    assert torch.equal(weights(after)["0"] != 0, size >= 0.9 * limit)
+    assert int(weights(after)["2"].count_nonzero()) == 24
+
+
+# -- shared values -------------------------------------------------------------------------------
+
+
+def k_means(values, size):
+    """From equally spaced centres, by a loop; empty clusters go."""
+    centres = [min(values) + k * (max(values) - min(values)) / (size - 1) for k in range(size)]
+    while True:
+        members = [[] for _ in centres]
+        for v in values:
+            members[min(range(len(centres)), key=lambda k: abs(v - centres[k]))].append(v)
+        means = [sum(m) / len(m) for m in members if m]
+        if means == centres:
+            return centres
+        centres = means
+
+
+def test_values_are_found_from_equally_spaced_ones():
+    fit = again(prune_weights(fit := fitted(), keep={"2": 0.8}), fit)
+    model, guide = share_weights(fit, bits={"2": 2})
+    before, after = weights(fit)["2"], guide.distribution("2.weight").v.detach()
+    expected = torch.tensor(k_means(before[before != 0].double().tolist(), 4))
+    torch.testing.assert_close(guide.weights_of("2").book.detach(), expected)
+    assert torch.equal(after == 0, before == 0)
+    nearest = (before[..., None] - expected).abs().argmin(-1)
+    assert torch.equal(after[after != 0], guide.weights_of("2").book[nearest][after != 0])
+    trained = again((model, guide), fit)
+    assert len(weights(trained)["2"].unique()) == len(expected) + 1
+    assert not torch.equal(weights(trained)["2"], after)
+
+
+def test_bits_by_the_kind_of_a_layer():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+    _, guide = share_weights(fitted(net, images()))
+    assert guide.sizes["0"] == 36  # 2^8 would be more than there are
+    assert 20 < guide.sizes["3"] <= 32  # of 72; empty clusters go
+
+
+# -- compressing points --------------------------------------------------------------------------
+
+
+def test_zeros_are_cut_with_what_they_feed_and_stored_sparsely():
+    fit = fitted()
+    kept = {"0": torch.ones(8, 2).bool(), "2": torch.ones(3, 8).bool()}
+    kept["0"][1] = False  # a unit without inputs
+    kept["2"][:, 4] = False  # one that nobody reads
+    kept["2"][0, 0] = False
+    fit = again((fit.model, guides.Pruned(fit.model, kept, begin=fit.guide)), fit)
+    small = compress(fit)
+    assert small.report.architecture == "2-6"
+    assert small.nonzero == 6 * 2 + 6 * 3 - 1
+    assert (small.thresholds, small.irrelevance) == ({}, {})
+    assert small.rates.pruning == pytest.approx(WEIGHTS / (2 * 29 + 6 + 3))
+    whole = mean_network(fit.model, fit.guide)
+    x = fit.data.x_test
+    torch.testing.assert_close(small.net(x), whole(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_point_without_zeros_is_the_network():
+    fit = fitted()
+    small = compress(fit)
+    assert small.nonzero == WEIGHTS
+    assert small.rates.pruning == 1.0  # no places are stored
+    assert all(b.significand == 23 for b in small.bits.values())
+    x = fit.data.x_test
+    expected = mean_network(fit.model, fit.guide)(x)
+    torch.testing.assert_close(small.net(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_shared_values_stay_and_count_as_indices(tmp_path):
+    fit = fitted()
+    fit = again(prune_weights(fit, keep={"0": 0.5, "2": 0.5}), fit)
+    fit = again(share_weights(fit, bits={"2": 2}), fit)
+    small = compress(fit)
+    assert small.bits["2"].total == 2
+    assert small.bits["0"].total > 20
+    book = fit.guide.weights_of("2").book.detach()
+    left = small.net.get_submodule("2").weight.detach().unique()
+    assert set(left[left != 0].tolist()) <= set(book.tolist())
+    assert math.isnan(small.rates.fast)
+    first, second = (small.net.get_submodule(n).weight for n in ("0", "2"))
+    n, m = int(first.count_nonzero()), int(second.count_nonzero())
+    places = place_bits(Layer(*first.shape[::-1]), n) + place_bits(Layer(*second.shape[::-1]), m)
+    bits = n * small.bits["0"].total + 2 * m + 32 * 4 + places
+    assert small.rates.maximum == pytest.approx(32 * WEIGHTS / bits)
+    sizes = write(small.net, tmp_path / "small.pocc").tensors
+    assert torch.equal(read(tmp_path / "small.pocc").get_submodule("2").weight, second)
+    assert sum(row.nonzero for row in sizes if row.name.endswith("weight")) == n + m
+
+
+@pytest.mark.parametrize("guide", [guides.Delta, guides.MeanField])
+def test_a_codebook_can_be_asked_for(guide):
+    threshold = None if guide is guides.Delta else 100.0
+    small = compress(fit := fitted(guide=guide), codebook=[1, 3], threshold=threshold)
+    for name, size in (("0", 2), ("2", 8)):
+        assert 1 < len(small.net.get_submodule(name).weight.unique()) <= size + 1
+        assert small.bits[name].total == size.bit_length() - 1
+    with pytest.raises(ValueError, match="codebook= of layer '0' must be in 1 ... 16, got 0"):
+        compress(fit, codebook=0, threshold=threshold)
+
+
+def test_shared_values_under_a_scale_are_not_shared():
+    fit = fitted(prior=priors.GroupHalfCauchy(0.5))
+    small = compress(again(share_weights(fit, bits=1), fit))
+    assert small.bits["2"].total > 20
+    assert len(small.net.get_submodule("2").weight.unique()) > 3
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_said():
+    fit = fitted()
+    for threshold in ("validation", "valley", 3.0, {"0": 1.0}):
+        with pytest.raises(ValueError, match=r"a point estimate has no spread.*prune_weights"):
+            compress(fit, threshold=threshold)
+    with pytest.raises(ValueError, match=r"one rule, sensitivity= or keep="):
+        prune_weights(fit)
+    with pytest.raises(ValueError, match=r"leaves nothing of layer '0'.*smaller"):
+        prune_weights(fit, sensitivity=50.0)
+    with pytest.raises(ValueError, match=r"keep= of layer '2' must be in \(0, 1\], got 1\.5"):
+        prune_weights(fit, keep=[0.5, 1.5])
+    with pytest.raises(ValueError, match=r"keep=\[0\.5\] must be one number, or 2, .* '0', '2'"):
+        prune_weights(fit, keep=[0.5])
+    with pytest.raises(ValueError, match=r"Unknown layer in c= 'liner'.*'linear'"):
+        splice_weights(fit, c={"liner": 1.0})
+    with pytest.raises(ValueError, match=r"bits= of layer '0' must be in 1 \.\.\. 16, got 2\.5"):
+        share_weights(fit, bits=2.5)
+    with pytest.raises(TypeError, match=r"prune_weights needs .* got one of MeanField"):
+        prune_weights(fitted(guide=guides.MeanField), keep=0.5)
+    empty = {"0": torch.zeros(8, 2).bool()}
+    dead = again((fit.model, guides.Pruned(fit.model, empty, begin=fit.guide)), fit)
+    with pytest.raises(ValueError, match="All weights of layer '0' are zero"):
+        compress(dead)
+    with pytest.raises(ValueError, match="Layer '0' has no weight that is not zero"):
+        share_weights(dead)
+
+
+def test_numbers_by_layer():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+    model = fitted(net, images()).model
+    assert by_layer("c", 2, model) == {"0": 2.0, "2": 2.0}
+    assert by_layer("c", {"convolution": 1.0, "2": 3}, model) == {"0": 1.0, "2": 3.0}
+    assert by_layer("c", {"linear": 1.0, "0": 3}, model) == {"0": 3.0, "2": 1.0}
+    assert by_layer("c", {"linear": 1.0, "2": 3}, model) == {"2": 3.0}
+    assert by_layer("c", [1, 2], model) == {"0": 1.0, "2": 2.0}

@@ -61,7 +61,8 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
     zero becomes zero.
 
     Arguments:
-        model: with :class:`~pyroccam.models.priors.GaussianMixture` as the prior of all its layers.
+        model: with :class:`~pyroccam.models.priors.GaussianMixture` as the prior of its layers, or
+            of some; the others have no components and are left out.
         guide: of the model; its means are the weights.
         within: see :func:`merged`.
 
@@ -69,22 +70,21 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
         :class:`Assigned` by layer, on the CPU; the weights have the dtype that they had.
 
     Raises:
-        ValueError: for a layer with another prior.
+        ValueError: where no layer has that prior.
 
     References:
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008, section 4.
     """
     found = mixtures(model)
-    for name, layer in model.layers.items():
-        if name not in found:
-            raise ValueError(
-                f"Layer {name!r} has the prior {type(layer.prior).__name__}: only weights under "
-                "priors.GaussianMixture belong to components."
-            )
+    if not found:
+        raise ValueError(
+            "No layer has the prior priors.GaussianMixture, to whose components weights belong."
+        )
+    means = moments(model, guide)
     out = {}
-    for name, m in moments(model, guide).items():
-        components = merged(found[name], within=within)
-        weight = m.mean.cpu()
+    for name, own in found.items():
+        components = merged(own, within=within)
+        weight = means[name].mean.cpu()
         index = belongs(weight, components)
         out[name] = Assigned(components.loc[index].to(weight.dtype), index, components)
     return out
@@ -97,8 +97,8 @@ def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
         model, guide: a fitted pair as for :func:`assign`.
 
     Returns:
-        A guide of the same model. The book of a layer has the means that occur in it; biases are
-        those of ``guide``.
+        A guide of the same model. The book of a layer has the means that occur in it; biases, and
+        layers with another prior, are those of ``guide``.
     """
     books = {}
     for name, one in assign(model, guide).items():

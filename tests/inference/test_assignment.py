@@ -121,5 +121,9 @@ def test_mixtures_of_other_priors():
     model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
     assert mixtures(model) == {}
     assert mixtures(small_net()) == {}
-    with pytest.raises(ValueError, match=r"Layer '0' .*only weights under priors\.GaussianMixture"):
+    with pytest.raises(ValueError, match=r"No layer has the prior priors\.GaussianMixture"):
         assign(model, guides.Delta(model))
+    mixed = {"0": priors.Normal(), "2": priors.GaussianMixture(4)}
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=mixed)
+    assert list(mixtures(model)) == list(assign(model, guides.Delta(model))) == ["2"]
+    assert list(assigned_guide(model, guides.Delta(model)).sizes) == ["2"]

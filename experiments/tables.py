@@ -18,13 +18,15 @@ def main(
         "experiments/results"
     ),
 ) -> None:
-    """Print the tables of spirals, scans, head, images and UCI, as far as there are results."""
+    """Print the tables of spirals, scans, head, images, UCI and the variance of the gradient, as
+    far as there are results."""
     for title, section in (
         ("Spirals", _spirals(results / "spirals")),
         ("Scans", _scans(results / "scans")),
         ("Head", _head(results / "head")),
         ("Images", _images(results / "images")),
         ("UCI", _uci(results / "uci")),
+        ("Gradient variance", _gradient_variance(results / "gradient_variance")),
     ):
         lines = list(section)
         if lines:
@@ -179,6 +181,48 @@ def _uci(folder: Path) -> Iterable[str]:
             f"{dun['rmse']:.3f}",
             ", ".join(map(str, row["depth_chosen"])),
         )
+
+
+_VARIED = {"all": "all", "weight loc": "weight means", "weight log-scale": "weight log-sds",
+           "scale loc": "scale means", "scale log-scale": "scale log-sds"}  # fmt: skip
+_DRAWN = {"batch": "scales for the batch", "weights": "weights"}
+
+
+def _gradient_variance(folder: Path) -> Iterable[str]:
+    files = [_read(path) for path in sorted(folder.glob("*.json"))]
+    if not files:
+        return
+    yield from _header(
+        "network, method (states)", "batch", "drawn",
+        *(f"{label}, one batch" for label in _VARIED.values()), "all, any batch",
+    )  # fmt: skip
+    least: list[float] = []
+    tests = 0
+    for found in files:
+        runs, config = found["runs"], found["config"]
+        cells = {(c["batch"], c["over"]): i for i, c in enumerate(runs[0]["cells"])}
+        for batch in found["batches"]:
+            for draws, label in _DRAWN.items():
+                one, any_batch = (
+                    [run["cells"][cells[batch, over]]["ratio"][draws] for run in runs]
+                    for over in ("noise", "batches")
+                )
+                name = f"{config['network']}, {config['method']} ({len(runs)})"
+                yield _row(
+                    name, batch, label, *(_mean_se(one, kind) for kind in _VARIED),
+                    _mean_se(any_batch, "all"),
+                )  # fmt: skip
+        least += [s["least_p"] for s in found["spread"]]
+        tests += sum(s["tests"] for s in found["spread"])
+    yield ""
+    yield f"Equal expectations: least p {min(least):.4f} of {tests} tests."
+
+
+def _mean_se(ratios: list[dict[str, Any]], kind: str) -> str:
+    """Mean over states, and its standard error from the draws."""
+    count = len(ratios)
+    error = sum(r[kind]["se"] ** 2 for r in ratios) ** 0.5 / count
+    return f"{sum(r[kind]['value'] for r in ratios) / count:.2f} ± {error:.2f}"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
-from pyroccam.experiments import gradient_variance
+from pyroccam.experiments import gradient_variance, tables
 from pyroccam.experiments.gradient_variance import Drawn, agreement, gradients, jackknife, kinds
 from torch import nn
 from typer import Typer
@@ -69,21 +69,23 @@ def test_parameters_by_kind_and_gradients_in_their_order():
                                    atol=1e-3, rtol=1e-3)  # fmt: skip
 
 
-def test_the_script(tmp_path):
+def test_the_script(tmp_path, capsys):
     app = Typer()
     app.command()(gradient_variance.main)
     small = ("--data", "digits", "--networks", "perceptron", "--set", "hidden=[6]", "--epochs", "1",
-             "--batches", "8", "--repeats", "4", "--out", str(tmp_path))  # fmt: skip
+             "--batches", "8", "--repeats", "4")  # fmt: skip
+    out = tmp_path / "gradient_variance"
+    path = out / "digits-perceptron-gnj.json"
 
     def call(*arguments, code=0):
-        result = CliRunner().invoke(app, [*small, *arguments])
+        result = CliRunner().invoke(app, [*small, "--out", str(out), *arguments])
         assert result.exit_code == code, (result.output, result.exception)
         return result.output
 
     call("--methods", "gnj", "--seeds", "1")
-    first = json.loads((tmp_path / "digits-perceptron-gnj.json").read_text())
+    first = json.loads(path.read_text())
     call("--methods", "gnj", "--seeds", "2")
-    found = json.loads((tmp_path / "digits-perceptron-gnj.json").read_text())
+    found = json.loads(path.read_text())
     assert found["runs"][0] == first["runs"][0]  # a finished seed is kept
     cells = [run["cells"][0] for run in found["runs"]]
     assert (cells[0]["batch"], cells[0]["over"]) == (8, "noise")
@@ -99,4 +101,10 @@ def test_the_script(tmp_path):
         found["runs"][0]["cells"][1]["variance"]["example"]["all"]["value"]
         > cell["variance"]["example"]["all"]["value"]
     )
+    tables.main(tmp_path)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "| weights |" in line)
+    ratios = [c["ratio"]["weights"]["all"] for c in cells]
+    error = sum(r["se"] ** 2 for r in ratios) ** 0.5 / 2
+    assert f"| {sum(r['value'] for r in ratios) / 2:.2f} ± {error:.2f} |" in row
+    assert row.startswith("| perceptron, gnj (2) | 8 |")
     assert "other settings" in call("--methods", "gnj", "--repeats", "5", code=2)

@@ -48,7 +48,7 @@ def report(
         except ValueError as error:  # the training is not lost over a threshold, say
             return {**found, "not_compressed": str(error)}
         read_back = evaluate_file(result, path)
-    if out is not None and figures_too:
+    if out is not None and figures_too and small.irrelevance:
         picture = figures.irrelevance_histograms(small.irrelevance, small.thresholds)
         figures.save(picture, out / "figures" / "irrelevance")
     small.net.to(data.x_test.device)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["PerLayer", "by_layer", "prune_weights", "share_weights", "splice_weights"]
 
 PerLayer = float | Sequence[float] | Mapping[str, float]
-KINDS = ("linear", "convolution")
+WORDS = ("first", "last", "linear", "convolution")
 
 
 def prune_weights(
@@ -173,8 +173,8 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     Arguments:
         what: the name of the numbers, for error messages.
         value: one for all; or a list, in the order in which the network uses its layers; or by the
-            name of the layer, or by its kind, ``linear`` or ``convolution``. A layer that is
-            neither named nor of a kind that is has none.
+            name of the layer, or else by ``first`` or ``last``, or else by its kind, ``linear`` or
+            ``convolution``. A layer to which nothing applies has none.
 
     Raises:
         ValueError: for a list of another length, or a name that the network does not have.
@@ -184,19 +184,24 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
         >>> digits = data.load("digits")
         >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
         >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
-        >>> by_layer("keep", {"linear": 0.1, "3": 0.5}, model)
+        >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
         {'1': 0.1, '3': 0.5}
     """
     layers = model.layers
     if isinstance(value, Mapping):
         for name in value:
-            if name not in layers and name not in KINDS:
-                raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *KINDS)))
+            if name not in layers and name not in WORDS:
+                raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
         found = {}
         for name, layer in layers.items():
-            kind = KINDS[len(layer.affine.shape.weight) > 2]
-            if name in value or kind in value:
-                found[name] = float(value[name] if name in value else value[kind])
+            words = [name]
+            words += ["first"] * (layer.position == 0)
+            words += ["last"] * (layer.position == len(layers) - 1)
+            words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]
+            for word in words:
+                if word in value:
+                    found[name] = float(value[word])
+                    break
         return found
     if isinstance(value, Sequence):
         if isinstance(value, str) or len(value) != len(layers):

@@ -246,4 +246,6 @@ def test_numbers_by_layer():
     assert by_layer("c", {"convolution": 1.0, "2": 3}, model) == {"0": 1.0, "2": 3.0}
     assert by_layer("c", {"linear": 1.0, "0": 3}, model) == {"0": 3.0, "2": 1.0}
     assert by_layer("c", {"linear": 1.0, "2": 3}, model) == {"2": 3.0}
+    assert by_layer("c", {"first": 4, "last": 5, "2": 6}, model) == {"0": 4.0, "2": 6.0}
+    assert by_layer("c", {"linear": 1, "last": 2}, model) == {"2": 2.0}
     assert by_layer("c", [1, 2], model) == {"0": 1.0, "2": 2.0}

@@ -1,0 +1,137 @@
+"""Methods over point estimates: train, then go on with fewer weights, and fewer values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from .. import guides, models
+from ..data import Dataset
+from ..inference.fit import Fit
+from ..inference.magnitude import PerLayer, prune_weights, share_weights, splice_weights
+
+__all__ = ["PRUNING", "SURGERY", "Further", "point", "pruning", "surgery"]
+
+Further = tuple[str, Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]], dict[str, Any]]
+"""A further fit: the name of its folder, what makes its pair, and its settings."""
+
+# A point estimate takes no threshold (compress says why), and so no tolerance.
+_REPORT: dict[str, Any] = {"threshold": None, "tolerance": 0.001}
+
+# Chosen on LeNet-300-100 and the validation rows of MNIST.
+PRUNING: dict[str, Any] = {
+    "prior": "normal:1",
+    "sensitivity": {"linear": 1.0, "convolution": 0.7},
+    "keep": None,
+    "rounds": 2,
+    "retrain": 12,
+    "retrain_lr": 1e-3,
+    "bits": {"linear": 5, "convolution": 8},
+    "share": 3,
+    "share_lr": 1e-4,
+    **_REPORT,
+}
+SURGERY: dict[str, Any] = {
+    "prior": "normal:1",
+    "c": {"linear": 3.0, "convolution": 1.5, "last": 1.2},
+    "gamma": 1e-3,
+    "power": 1.0,
+    "surgery": 20,
+    "surgery_lr": 1e-3,
+    "freeze": 0.3,
+    **_REPORT,
+}
+
+
+def point(
+    net: nn.Module, data: Dataset, options: dict[str, Any]
+) -> tuple[models.BayesianNetwork, guides.Delta]:
+    """The weights of highest posterior density, by which these methods begin."""
+    prior = models.priors.parse_weights(str(options["prior"]))
+    model = models.BayesianNetwork(net, data, prior=prior)
+    return model, guides.Delta(model)
+
+
+def pruning(options: dict[str, Any]) -> list[Further]:
+    """Prune and retrain in rounds, then share values and train those: deep compression.
+
+    Of the options, ``rounds`` are so many of pruning by ``sensitivity``, or down to the fraction
+    ``keep`` in equal ratios; each trains ``retrain`` epochs from ``retrain_lr``. Then indices of
+    ``bits``, and ``share`` epochs from ``share_lr`` (0: no sharing). The numbers ``sensitivity``,
+    ``keep`` and ``bits`` are for all layers, for kinds of them, or by layer:
+    :func:`~pyroccam.inference.magnitude.by_layer`.
+
+    Raises:
+        ValueError: for numbers of rounds or epochs that cannot be.
+
+    References:
+        Han, Pool, Tran, Dally 2015, arXiv:1506.02626; Han, Mao, Dally 2016, arXiv:1510.00149. Their
+        Huffman code is in the packed file, as the code of
+        :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
+    """
+    rounds = _whole(options, "rounds", 1)
+
+    def prune(number: int) -> Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]]:
+        def build(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+            if options["keep"] is None:
+                return prune_weights(before, sensitivity=options["sensitivity"])
+            return prune_weights(before, keep=_root(options["keep"], number / rounds))
+
+        return build
+
+    def share(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+        return share_weights(before, bits=options["bits"])
+
+    retrain = {"epochs": _whole(options, "retrain", 1), "lr": options["retrain_lr"]}
+    found: list[Further] = [(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
+    if epochs := _whole(options, "share", 0):
+        found.append(("share", share, {"epochs": epochs, "lr": options["share_lr"]}))
+    return found
+
+
+def surgery(options: dict[str, Any]) -> list[Further]:
+    """Train on with switches on the weights: dynamic network surgery.
+
+    Of the options, ``c``, ``gamma`` and ``power`` are those of :class:`~pyroccam.guides.Spliced`,
+    for ``surgery`` epochs from ``surgery_lr``. In the last part ``freeze`` of them the switches
+    stay.
+
+    Raises:
+        ValueError: for a number of epochs or a part that cannot be.
+
+    References:
+        Guo, Yao, Chen 2016, arXiv:1608.04493.
+    """
+    epochs, freeze = _whole(options, "surgery", 1), options["freeze"]
+    if isinstance(freeze, bool) or not isinstance(freeze, int | float) or not 0 <= freeze <= 1:
+        raise ValueError(f"freeze={freeze!r}: give the part of the epochs, in 0 ... 1.")
+
+    def build(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+        steps = epochs * before.settings.steps_per_epoch(before.data.N)
+        return splice_weights(
+            before,
+            c=options["c"],
+            gamma=options["gamma"],
+            power=options["power"],
+            stop=round((1 - freeze) * steps),
+        )
+
+    return [("surgery", build, {"epochs": epochs, "lr": options["surgery_lr"]})]
+
+
+def _root(value: PerLayer, exponent: float) -> PerLayer:
+    """Every number of ``value`` to a power."""
+    if isinstance(value, Mapping):
+        return {name: float(one) ** exponent for name, one in value.items()}
+    if isinstance(value, Sequence):
+        return [float(one) ** exponent for one in value]
+    return float(value) ** exponent
+
+
+def _whole(options: dict[str, Any], name: str, least: int) -> int:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least {least}.")
+    return value

@@ -99,9 +99,17 @@ def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
     Returns:
         A guide of the same model. The book of a layer has the means that occur in it; biases, and
         layers with another prior, are those of ``guide``.
+
+    Raises:
+        ValueError: where nothing but zeros would be left of a layer.
     """
     books = {}
     for name, one in assign(model, guide).items():
+        if not len(one.used):
+            raise ValueError(
+                f"All weights of layer {name!r} belong to the component at zero. Train longer, or "
+                "with a smaller kl_weight or a mixture with less at zero (zero=)."
+            )
         # Components that no weight is nearest to are not in the book; -1 is a zero.
         place = torch.full((len(one.components.loc),), -1)
         place[one.used] = torch.arange(len(one.used))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import guides
 from ..models.bayesian import BayesianNetwork
+from .assignment import assigned_guide, mixtures
 from .cutting.cut import cut
 from .cutting.report import CutReport
 from .magnitude import PerLayer, by_layer
@@ -101,7 +102,9 @@ def compress(
 
     A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
     need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
-    are, and other weights keep their digits, unless a ``codebook`` is asked for.
+    are, and other weights keep their digits, unless a ``codebook`` is asked for. Under
+    :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
+    component, or to zero (:func:`~pyroccam.inference.assignment.assign`).
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
@@ -133,6 +136,8 @@ def compress(
             "To cut the depth of a learnt-depth network use inference.prune."
         )
     guide: Any = fit.guide
+    if type(guide) is guides.Delta and mixtures(model):
+        guide = assigned_guide(model, guide)
     known = moments(model, guide)
     net = mean_network(model, guide)
     found: dict[str, Irrelevance] = {}

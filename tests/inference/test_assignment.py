@@ -115,6 +115,10 @@ def test_the_assigned_point_is_a_guide_of_shared_values():
         assert torch.equal(net.get_submodule(name).weight, one.weight)
     assert net[0].bias.tolist() == pytest.approx([0.123] * 4)
     assert (guide.distribution("2.weight").v == 0.47).all()  # the fit stays as it was
+    with torch.no_grad():
+        guide.distribution("0.weight").v.fill_(0.001)
+    with pytest.raises(ValueError, match=r"All weights of layer '0' belong .* Train longer"):
+        assigned_guide(model, guide)
 
 
 def test_mixtures_of_other_priors():
@@ -126,4 +130,7 @@ def test_mixtures_of_other_priors():
     mixed = {"0": priors.Normal(), "2": priors.GaussianMixture(4)}
     model = models.BayesianNetwork(small_net(), Rows(3), prior=mixed)
     assert list(mixtures(model)) == list(assign(model, guides.Delta(model))) == ["2"]
-    assert list(assigned_guide(model, guides.Delta(model)).sizes) == ["2"]
+    guide = guides.Delta(model)
+    with torch.no_grad():
+        guide.distribution("2.weight").v.fill_(5.0)
+    assert assigned_guide(model, guide).sizes == {"2": 1}

@@ -14,10 +14,12 @@ from torch import nn
 from .. import guides, models
 from ..data import Dataset
 from ..inference.fit import Fit
+from ..inference.narrow import narrow
 from ..models import networks
 from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
+from . import points, sharing
 
 __all__ = ["METHODS", "Method", "Pair", "Stage", "find"]
 
@@ -54,6 +56,7 @@ class Method:
         settings: fit settings that differ from the network's.
         full_batch: it cannot take minibatches.
         stages: from the options to the fits that follow the first; by default there are none.
+        before: settings of a fit that another one follows.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Method:
     settings: dict[str, Any] = field(default_factory=dict)
     full_batch: bool = False
     stages: Callable[[dict[str, Any]], Sequence[Stage]] = lambda options: ()
+    before: dict[str, Any] = field(default_factory=dict)
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
@@ -100,7 +104,37 @@ def _fixed(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
 def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     prior = models.priors.parse_weights(str(options["prior"]))
     model = models.BayesianNetwork(net, data, prior=prior)
-    return model, guides.parse(str(options["guide"]), model, scales=options["scales"])
+    more = {"scales": options["scales"]}
+    if options["max_scale"] is not None:
+        more["max_scale"] = _limit(options["max_scale"], model)
+    return model, guides.parse(str(options["guide"]), model, **more)
+
+
+def _limit(asked: Any, model: models.BayesianNetwork) -> Any:
+    """``first:0.2`` is for the layer that is used first, a number for all."""
+    word, colon, value = str(asked).partition(":")
+    if not colon or isinstance(asked, dict):
+        return asked
+    if word != "first":
+        raise ValueError(f"max_scale={asked!r}: give a number, numbers by layer or first:NUMBER.")
+    return {next(iter(model.layers)): float(value)}
+
+
+def _narrowing(options: dict[str, Any]) -> list[Stage]:
+    """Fits over what the one before leaves, so many epochs each."""
+    epochs, at = options["narrow"] or [], options["narrow_at"]
+    if not isinstance(epochs, list) or any(not isinstance(n, int) or n < 1 for n in epochs):
+        raise ValueError(
+            f"narrow={epochs!r}: give the epochs of the further fits, such as [60,100]."
+        )
+
+    def build(before: Fit, options: dict[str, Any]) -> Pair:
+        return narrow(before, threshold=at, tolerance=options["tolerance"])
+
+    return [
+        Stage(f"narrow-{k}", build, {"epochs": n, "kl_warmup": 0.0})
+        for k, n in enumerate(epochs, start=1)
+    ]
 
 
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"
@@ -111,13 +145,21 @@ _WEIGHTS = {
     "batch_size": 256, "epochs": 60,
 }  # fmt: skip
 
+_POINT = {**_WEIGHTS, "lr": 1e-3, "kl_warmup": 0.0, "epochs": 30}
 
-def _row(name: str, title: str, reference: str, prior: str, guide: str = "mean-field") -> Method:
+
+def _row(
+    name: str, title: str, reference: str, prior: str, guide: str = "mean-field", **more: Any
+) -> Method:
     """A prior and a guide over the weights of any network."""
     options = {
-        "prior": prior, "guide": guide, "scales": "example", "threshold": None, "tolerance": 0.001,
+        "prior": prior, "guide": guide, "scales": "example", "max_scale": None, "threshold": None,
+        "tolerance": 0.001, "narrow": [], "narrow_at": None, **more,
     }  # fmt: skip
-    return Method(name, title, reference, _bayes, "net", options, dict(_WEIGHTS))
+    return Method(
+        name, title, reference, _bayes, "net", options, dict(_WEIGHTS), stages=_narrowing,
+        before={"schedule": "constant"},
+    )  # fmt: skip
 
 
 METHODS: dict[str, Method] = {
@@ -159,6 +201,36 @@ METHODS: dict[str, Method] = {
             "sparse variational dropout: a dropout rate for each weight",
             "Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369",
             "log-uniform",
+        ),
+        Method(
+            "sws",
+            "soft weight-sharing: weights gather around the means of a mixture",
+            "Nowlan, Hinton 1992; Ullrich, Meeds, Welling 2017, arXiv:1702.04008",
+            points.point,
+            "net",
+            options=dict(sharing.SHARING),
+            settings=dict(_POINT),
+            stages=lambda options: [Stage(*one) for one in sharing.sharing(options)],
+        ),
+        Method(
+            "deep-compression",
+            "prune small weights and retrain, then let the others share few values",
+            "Han, Mao, Dally 2016, arXiv:1510.00149",
+            points.point,
+            "net",
+            options=dict(points.PRUNING),
+            settings=dict(_POINT),
+            stages=lambda options: [Stage(*one) for one in points.pruning(options)],
+        ),
+        Method(
+            "dns",
+            "dynamic network surgery: small weights go while training, and may come back",
+            "Guo, Yao, Chen 2016, arXiv:1608.04493",
+            points.point,
+            "net",
+            options=dict(points.SURGERY),
+            settings=dict(_POINT),
+            stages=lambda options: [Stage(*one) for one in points.surgery(options)],
         ),
         _row(
             "bayes",

@@ -142,15 +142,15 @@ def _run(
     figures: bool,
 ) -> list[Outcome]:
     config, where = jobs[0].config, str(pick_device(device))
-    row = find(config.method)
     for job in jobs:
         job.claim(resume)
     more = {"resume": resume, "device": where, "progress": progress}
-    fits = _fit(jobs, _first, config.settings, out, label=config.method, **_rule_of(config), **more)
+    settings = _settings_of(config, 0)
+    fits = _fit(jobs, _first, settings, out, label=config.method, **_rule_of(config), **more)
     passed = [[one] for one in fits]
-    for stage in row.stages(config.options):
+    for number, stage in enumerate(_stages(config), start=1):
         for job, before in zip(jobs, passed, strict=True):
-            before.append(_next(job, stage, before[-1], label=stage.name, **more))
+            before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
     if compare:
         by_depth: dict[int, list[int]] = {}
@@ -211,16 +211,25 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
     return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **_rule_of(config), **arguments)
 
 
-def _next(job: _Job, stage: Stage, before: Fit, **arguments: Any) -> Fit:
+def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
-    settings = _settings_of(job.config, stage)
+    stage = _stages(job.config)[number - 1]
     model, guide = _pair_of(stage, before, job.config)
     folder = None if job.out is None else job.out / stage.name
+    settings = _settings_of(job.config, number)
     return fit(model, guide, before.data, out=folder, **arguments, **settings)
 
 
-def _settings_of(config: RunConfig, stage: Stage) -> dict[str, Any]:
-    own = stage.settings
+def _stages(config: RunConfig) -> Sequence[Stage]:
+    return find(config.method).stages(config.options)
+
+
+def _settings_of(config: RunConfig, number: int) -> dict[str, Any]:
+    """Of a fit of the run; the first has the number 0."""
+    stages = _stages(config)
+    own = dict(stages[number - 1].settings) if number else {}
+    if number < len(stages):
+        own = {**find(config.method).before, **own}
     other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
     dropped = {other[name] for name in own if name in other}
     return {k: v for k, v in config.settings.items() if k not in dropped} | own
@@ -253,7 +262,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> O
         "versions": versions(),
     }
     if len(fits) > 1:
-        names = [config.method, *(s.name for s in find(config.method).stages(config.options))]
+        names = [config.method, *(stage.name for stage in _stages(config))]
         metrics["stages"] = [
             {"name": name, "seconds": one.seconds, "engine": one.engine}
             for name, one in zip(names, fits, strict=True)
@@ -342,10 +351,10 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
     where = pick_device(device)
     data = config.load_data().to(where)
     result = _as_fit(_loaded(_first(_Job(config, data, None)), folder, where), data, config, folder)
-    for stage in find(config.method).stages(config.options):
+    for number, stage in enumerate(_stages(config), start=1):
         pair = _loaded(_pair_of(stage, result, config), folder / stage.name, where)
         result = _as_fit(pair, data, config, folder / stage.name)
-        result.settings = Settings.of(_settings_of(config, stage))
+        result.settings = Settings.of(_settings_of(config, number))
     return result
 
 

@@ -66,9 +66,7 @@ def narrow(
     found = irrelevance(model, guide)
     whole = mean_network(model, guide)
     thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
-    net, report = cut(
-        with_zeros(whole, found, thresholds, model).cpu(), fit.data.x_train[:2].cpu()
-    )
+    net, report = cut(with_zeros(whole, found, thresholds, model).cpu(), fit.data.x_train[:2].cpu())
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
         net,

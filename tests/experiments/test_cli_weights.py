@@ -132,6 +132,39 @@ def test_any_prior_and_guide(prior, guide, tmp_path):
     assert structure["weights"] > 0
 
 
+def test_a_run_goes_on_over_what_is_left(tmp_path):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    more = ["--set", "narrow=[2,3]", "--set", "narrow_at=valley", "--set", "max_scale=first:0.3"]
+    said = call("fit", "gnj", *SMALL, *more, "--out", whole)
+    assert "Traceback" not in said
+    found = metrics_of(whole)
+    assert [one["name"] for one in found["stages"]] == ["gnj", "narrow-1", "narrow-2"]
+    assert found["epochs"] == 11
+    assert found["structure"]["rates"]["pruning"] == pytest.approx(
+        (64 * 12 + 12 * 10) / found["structure"]["weights"]
+    )
+    schedules = [
+        json.loads((whole / part / "fit.json").read_text())["settings"]["schedule"]
+        for part in ("", "narrow-1", "narrow-2")
+    ]
+    assert schedules == ["constant", "constant", "linear"]
+    # What is rebuilt from the folder is what was trained.
+    x = torch.randn(7, 1, 8, 8)
+    again = load_fit(whole, "cpu")
+    assert found["test"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
+    file = tmp_path / "again.pocc"
+    call("compress", whole, "--threshold", "validation", "--out", file)
+    torch.testing.assert_close(read(file)(x), read(whole / "compressed.pocc")(x))
+    # Cut short after its first fit, the run ends with the same numbers.
+    call("fit", "gnj", *SMALL, *more, "--out", folder)
+    for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
+        (folder / part).unlink(missing_ok=True)
+    call("fit", "gnj", *SMALL, *more, "--out", folder, "--resume")
+    assert metrics_of(folder)["structure"] == found["structure"]
+    said = call("fit", "gnj", *SMALL, "--set", "narrow=3", code=2)
+    assert "give the epochs of further fits" in " ".join(said.split())
+
+
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):
     said = call("fit", "bayes", *SMALL, "--set", "prior=gjn", "--out", tmp_path / "a", code=2)
     assert "gnj" in said

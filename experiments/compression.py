@@ -32,6 +32,8 @@ class Published:
         error: in %, of the network at its fast-prediction rate, else at its pruning rate.
         nonzero: weights that are left, in %.
         pruning, fast, maximum: compression rates.
+        architecture: inputs or filters left of each layer.
+        bits: of a weight, by layer.
     """
 
     error: float
@@ -39,6 +41,8 @@ class Published:
     pruning: float
     fast: float | None = None
     maximum: float | None = None
+    architecture: str | None = None
+    bits: str | None = None
 
 
 # Louizos, Ullrich, Welling 2017, arXiv:1705.08665, table 1. The pruning rates of DNS, SWS and, on
@@ -48,17 +52,17 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         "deep-compression": Published(1.6, 8.0, 6, None, 40),
         "dns": Published(2.0, 1.8, 28),
         "sws": Published(1.9, 4.3, 12, None, 64),
-        "sparse-vd": Published(1.8, 2.2, 21, 84, 113),
-        "gnj": Published(1.8, 10.8, 9, 36, 58),
-        "ghs": Published(1.9, 10.6, 9, 23, 59),
+        "sparse-vd": Published(1.8, 2.2, 21, 84, 113, "512-114-72", "8-11-14"),
+        "gnj": Published(1.8, 10.8, 9, 36, 58, "278-98-13", "8-9-14"),
+        "ghs": Published(1.9, 10.6, 9, 23, 59, "311-86-14", "13-11-10"),
     },
     "lenet-5-caffe": {
         "deep-compression": Published(0.7, 8.0, 6, None, 39),
         "dns": Published(0.9, 0.9, 55, None, 108),
         "sws": Published(1.0, 0.5, 100, None, 162),
-        "sparse-vd": Published(1.0, 0.7, 63, 228, 365),
-        "gnj": Published(1.0, 0.9, 108, 361, 573),
-        "ghs": Published(1.0, 0.6, 156, 419, 771),
+        "sparse-vd": Published(1.0, 0.7, 63, 228, 365, "14-19-242-131", "13-10-8-12"),
+        "gnj": Published(1.0, 0.9, 108, 361, 573, "8-13-88-13", "18-10-7-9"),
+        "ghs": Published(1.0, 0.6, 156, 419, 771, "5-10-76-16", "10-10-14-13"),
     },
 }
 
@@ -108,7 +112,9 @@ def main(
                 found["config"] = described
                 found["runs"].append(_row(outcome.metrics))
                 found["versions"] = versions()
-                found["spread"] = mean_spread([{k: r[k] for k in SPREAD} for r in found["runs"]])
+                found["spread"] = mean_spread(
+                    [{k: r[k] for k in SPREAD if r[k] is not None} for r in found["runs"]]
+                )
                 published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
                 found["published"] = None if published is None else vars(published)
                 write_json(path, found)

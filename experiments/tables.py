@@ -12,20 +12,23 @@ from typing import Annotated, Any
 
 import typer
 
+from .methods import METHODS
+
 
 def main(
     results: Annotated[Path, typer.Argument(help="Folder of the result files.")] = Path(
         "experiments/results"
     ),
 ) -> None:
-    """Print the tables of spirals, scans, head, images, UCI and the variance of the gradient, as
-    far as there are results."""
+    """Print the tables of spirals, scans, head, images, UCI, compression and the variance of the
+    gradient, as far as there are results."""
     for title, section in (
         ("Spirals", _spirals(results / "spirals")),
         ("Scans", _scans(results / "scans")),
         ("Head", _head(results / "head")),
         ("Images", _images(results / "images")),
         ("UCI", _uci(results / "uci")),
+        ("Compression", _compression(results / "compression")),
         ("Gradient variance", _gradient_variance(results / "gradient_variance")),
     ):
         lines = list(section)
@@ -181,6 +184,42 @@ def _uci(folder: Path) -> Iterable[str]:
             f"{dun['rmse']:.3f}",
             ", ".join(map(str, row["depth_chosen"])),
         )
+
+
+def _compression(folder: Path) -> Iterable[str]:
+    files = [_read(path) for path in sorted(folder.glob("*.json"))]
+    sets = sorted({(f["config"]["data"]["name"], f["config"]["network"]) for f in files})
+    for data, network in sets:
+        own = [f for f in files if _trained_on(f) == (data, network)]
+        order = list(METHODS)
+        yield from _header(
+            f"{data}, {network} (seeds)", "error, %", "weights left, %", "left of each layer",
+            "bits", "pruning", "fast", "maximum", "file, kB",
+        )  # fmt: skip
+        for found in sorted(own, key=lambda f: order.index(f["config"]["method"])):
+            runs, spread = found["runs"], found["spread"]
+            rates = ("pruning", "fast_prediction", "maximum")
+            yield _row(
+                f"`{found['config']['method']}` ({len(runs)})",
+                _pm(spread["error"], 2),
+                _pm(spread["nonzero_percent"], 2),
+                ", ".join(r["architecture"] for r in runs),
+                ", ".join("-".join(map(str, r["bits"])) for r in runs),
+                *(_pm(spread[name], 1) if name in spread else "" for name in rates),
+                _pm(spread["file_bytes"], 1, 1e-3),
+            )
+            if (published := found["published"]) is not None:
+                cells = (published[k] for k in ("pruning", "fast", "maximum"))
+                yield _row(
+                    "published", published["error"], published["nonzero"],
+                    published.get("architecture") or "", published.get("bits") or "",
+                    *("" if cell is None else f"{cell:g}" for cell in cells), "",
+                )  # fmt: skip
+        yield ""
+
+
+def _trained_on(found: dict[str, Any]) -> tuple[str, str]:
+    return found["config"]["data"]["name"], found["config"]["network"]
 
 
 _VARIED = {"all": "all", "weight loc": "weight means", "weight log-scale": "weight log-sds",

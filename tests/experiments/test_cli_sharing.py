@@ -1,0 +1,49 @@
+"""Soft weight-sharing on the command line: a fit of two stages, and its file."""
+
+import json
+
+import pytest
+from command_line import call
+from pyroccam.experiments.run import load_fit
+from pyroccam.inference.compress import compress
+from pyroccam.models import priors
+
+SMALL = [
+    "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",
+    "--set", "mixture=mixture:8:0.7", "--set", "share=30", "--set", "share_lr=0.005",
+    "--set", "tau=0.02", "--set", "batch_size=64",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "shared"
+    return folder, call("fit", "sws", "--out", folder, *SMALL)
+
+
+def test_a_run_shares_its_weights(run):
+    folder, said = run
+    found = json.loads((folder / "metrics.json").read_text())
+    assert [stage["name"] for stage in found["stages"]] == ["sws", "share"]
+    structure = found["structure"]
+    assert 1 < structure["nonzero_percent"] < 80
+    assert all(1 <= bits <= 3 for bits in structure["bits"].values())  # of seven values
+    assert found["compressed"]["test"]["accuracy"] > 0.6  # of ten classes
+    after = found["compressed"]["test_after_reading"]["accuracy"]
+    assert after == pytest.approx(found["compressed"]["test"]["accuracy"], abs=0.02)
+    assert structure["file_bytes"] == (folder / "compressed.pocc").stat().st_size
+    assert f"{structure['file_bytes']:,} bytes" in said
+
+
+def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
+    folder, _ = run
+    result = load_fit(folder)
+    assert type(result.model.layers["1"].weight_prior.for_network().prior) is priors.GaussianMixture
+    structure = json.loads((folder / "metrics.json").read_text())["structure"]
+    assert compress(result).nonzero == structure["weights"]
+    assert result.settings.kl_weight == 0.02
+
+
+def test_a_word_that_is_no_prior_is_said_before_the_training():
+    said = call("fit", "sws", *SMALL[:6], "--set", "mixture=mixtur", code=2)
+    assert "Did you mean 'mixture'?" in said

@@ -44,7 +44,8 @@ class Delta(NetworkGuide):
     r"""The weights of highest posterior density: every site has one value.
 
     Maximises :math:`\log p(y \mid w) + \log p(w)`, in the coordinates of the sites (a mode depends
-    on them: that of a scale is not that of its logarithm).
+    on them: that of a scale is not that of its logarithm). What the ``kl_weight`` of a fit
+    multiplies is :math:`\log p(w)`.
 
     Arguments:
         model: a Bayesian network; weights begin where those of its network are.

@@ -12,6 +12,7 @@ from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyroccam import guides, models
 from pyroccam.inference.elbo import bound
+from pyroccam.inference.replicate import Replicate
 from pyroccam.inference.settings import Settings, parameter_groups
 from pyroccam.inference.step import TrainingStep
 from pyroccam.models import priors
@@ -220,6 +221,20 @@ def test_a_shared_mixture_survives_copies_moves_and_files():
         assert fn.log_prob(torch.zeros(layer.affine.shape.weight)).dtype == torch.float32
     meta = copy.deepcopy(model).to("meta")
     assert meta.layers["2"].latents()["weight"].prior.base_dist.loc.device.type == "meta"
+
+
+def test_a_run_does_not_go_on_with_another_mixture():
+    rows = table()
+    known = []
+    for prior in (
+        MIXTURE,
+        priors.GaussianMixture(4, zero=0.8),
+        priors.GaussianMixture(4, zero=0.7),
+    ):
+        model = models.BayesianNetwork(small_net(), rows, prior=prior)
+        known.append(Replicate(model, guides.Delta(model), rows, 0).identity())
+    assert known[0] == known[2]
+    assert known[0]["prior"] != known[1]["prior"]
 
 
 def test_a_parameter_is_in_one_group():

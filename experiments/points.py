@@ -17,10 +17,8 @@ __all__ = ["PRUNING", "SURGERY", "Further", "point", "pruning", "surgery"]
 Further = tuple[str, Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]], dict[str, Any]]
 """A further fit: the name of its folder, what makes its pair, and its settings."""
 
-# A point estimate takes no threshold (compress says why), and so no tolerance.
-_REPORT: dict[str, Any] = {"threshold": None, "tolerance": 0.001}
-
-# Chosen on LeNet-300-100 and the validation rows of MNIST.
+# Chosen on LeNet-300-100 and the validation rows of MNIST. A point estimate takes no threshold
+# (inference.compress says why), so there is no such option.
 PRUNING: dict[str, Any] = {
     "prior": "normal:1",
     "sensitivity": {"linear": 1.0, "convolution": 0.7},
@@ -31,7 +29,6 @@ PRUNING: dict[str, Any] = {
     "bits": {"linear": 5, "convolution": 8},
     "share": 3,
     "share_lr": 1e-4,
-    **_REPORT,
 }
 SURGERY: dict[str, Any] = {
     "prior": "normal:1",
@@ -41,7 +38,6 @@ SURGERY: dict[str, Any] = {
     "surgery": 20,
     "surgery_lr": 1e-3,
     "freeze": 0.3,
-    **_REPORT,
 }
 
 

@@ -296,8 +296,8 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> O
                 "test": metrics_on_test(ddn),
             }
     if isinstance(model, BayesianNetwork):
-        options = config.options
-        metrics |= weights.report(result, options["threshold"], options["tolerance"], out, figures)
+        threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
+        metrics |= weights.report(result, threshold, tolerance or 0.0, out, figures)
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:

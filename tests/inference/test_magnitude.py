@@ -139,6 +139,22 @@ def test_bits_by_the_kind_of_a_layer():
     assert 20 < guide.sizes["3"] <= 32  # of 72; empty clusters go
 
 
+def test_convolutions_with_few_values_are_cut_and_compute_the_same():
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 2)
+    )
+    fit = fitted(net, images())
+    fit = again(prune_weights(fit, sensitivity={"convolution": 1.3, "linear": 1.0}), fit)
+    fit = again(share_weights(fit, bits={"convolution": 3, "linear": 2}), fit)
+    small = compress(fit)
+    assert {n: b.total for n, b in small.bits.items()} == {"0": 3, "2": 3, "4": 2}
+    left = {n: int((weights(fit)[n] != 0).sum()) for n in small.bits}
+    assert small.nonzero <= sum(left.values()) < 0.5 * (54 + 216 + 128)
+    x = fit.data.x_test
+    expected = mean_network(fit.model, fit.guide)(x)
+    torch.testing.assert_close(small.net(x), expected, rtol=1e-4, atol=1e-5)
+
+
 # -- compressing points --------------------------------------------------------------------------
 
 

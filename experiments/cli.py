@@ -239,6 +239,10 @@ def compress(
         Literal["range", "published_three", "published_code"],
         typer.Option(help="Rule for the exponent's bits."),
     ] = "range",
+    codebook: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="Bits of an index: round each layer to 2^bits values."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File; RUN/compressed.pocc if left out.")] = None,
     device: Device = "auto",
 ) -> None:
@@ -248,9 +252,8 @@ def compress(
     if threshold not in (None, "validation", "valley"):
         cut_at = float(str(threshold))
     target = out or folder / weights.FILE
-    small, size = weights.compress_run(
-        result, cut_at, tolerance, target, significand=significand, exponent=exponent
-    )
+    rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
+    small, size = weights.compress_run(result, cut_at, tolerance, target, **rules)
     console.print(str(small.report), highlight=False)
     found = weights.evaluate_file(result, target)
     console.print(

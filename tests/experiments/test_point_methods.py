@@ -83,6 +83,8 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     assert found["structure"]["weights"] == 64 * 12 + 12 * 10
     assert found["structure"]["rates"]["pruning"] == 1.0
     assert found["test"]["accuracy"] == found["compressed"]["test"]["accuracy"]
+    call("compress", tmp_path / "run", "--codebook", 2, "--out", tmp_path / "four.pocc")
+    assert all(len(w.unique()) <= 4 for w in weights_of(read(tmp_path / "four.pocc")))
     said = call("compress", tmp_path / "run", "--threshold", "valley", code=2)
     assert re.search(r"a point estimate has no\s+spread", said)
 

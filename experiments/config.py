@@ -102,7 +102,7 @@ class RunConfig:
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
-        row.stages(options)
+        row.stages(options, settings)
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
 

@@ -29,8 +29,9 @@ from ..inference.settings import Settings
 from ..models import BayesianNetwork, LearntDepth, PrunedNetwork
 from . import weights
 from .config import RunConfig
-from .methods import Pair, Stage, find
+from .methods import find
 from .pictures import draw
+from .stages import Pair, Stage
 
 __all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
 
@@ -221,15 +222,16 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
 
 
 def _stages(config: RunConfig) -> Sequence[Stage]:
-    return find(config.method).stages(config.options)
+    return find(config.method).stages(config.options, config.settings)
 
 
 def _settings_of(config: RunConfig, number: int) -> dict[str, Any]:
     """Of a fit of the run; the first has the number 0."""
-    stages = _stages(config)
-    own = dict(stages[number - 1].settings) if number else {}
-    if number < len(stages):
-        own = {**find(config.method).before, **own}
+    own = (
+        _stages(config)[number - 1].settings
+        if number
+        else find(config.method).first(config.options, config.settings)
+    )
     other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
     dropped = {other[name] for name in own if name in other}
     return {k: v for k, v in config.settings.items() if k not in dropped} | own

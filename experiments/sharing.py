@@ -17,21 +17,26 @@ __all__ = ["SHARING", "sharing"]
 
 SHARING: dict[str, Any] = {
     "prior": "normal:1",
-    "mixture": "mixture:16:0.99",
+    "components": 16,
+    "zero": 0.99,
+    "spread": 0.6,
+    "scale": 0.25,
+    "zero_precision": [5e3, 2.0],
+    "precision": [250.0, 0.1],
     "tau": 0.003,
     "share": 30,
     "share_lr": 5e-4,
-    "threshold": None,
-    "tolerance": 0.001,
 }
 
 
 def sharing(options: dict[str, Any]) -> list[Further]:
     """One further fit, under a mixture.
 
-    Of the options, ``mixture`` is the prior, and ``tau`` the weight of its log density, and of that
-    of its parameters, beside the data's: the ``kl_weight``. The fit takes ``share`` epochs at the
-    constant rate ``share_lr``. Zeros and values come of it in :func:`~pyroccam.inference.compress`.
+    Of the options, ``components`` to ``precision`` are those of
+    :class:`~pyroccam.models.priors.GaussianMixture`, and ``tau`` is the weight of its log density,
+    and of that of its parameters, beside the data's: the ``kl_weight``. The fit takes ``share``
+    epochs from the rate ``share_lr``. Zeros and values come of it in
+    :func:`~pyroccam.inference.compress`.
 
     Raises:
         ValueError: for a prior or numbers that cannot be.
@@ -39,11 +44,17 @@ def sharing(options: dict[str, Any]) -> list[Further]:
     References:
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008.
     """
-    prior = models.priors.parse_weights(str(options["mixture"]))
+    prior = models.priors.GaussianMixture(
+        components=options["components"],
+        zero=options["zero"],
+        spread=options["spread"],
+        scale=options["scale"],
+        zero_precision=_pair("zero_precision", options),
+        precision=_pair("precision", options),
+    )
     settings = {
         "epochs": options["share"],
         "lr": options["share_lr"],
-        "schedule": "constant",
         "kl_weight": options["tau"],
     }
     Settings.of(settings)  # an error now, not after the first fit
@@ -58,3 +69,10 @@ def sharing(options: dict[str, Any]) -> list[Further]:
         return model, guides.Delta(model)
 
     return [("share", build, settings)]
+
+
+def _pair(name: str, options: dict[str, Any]) -> tuple[float, float]:
+    value = options[name]
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"{name}={value!r}: give shape and rate, such as [250,0.1].")
+    return value[0], value[1]

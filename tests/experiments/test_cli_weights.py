@@ -12,13 +12,14 @@ from pyroccam.experiments.run import load_fit
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
+WHOLE = ["--set", "narrow=[]"]
 SMALL = ["--data", "digits", "--epochs", "6", "--set", "hidden=[12]", "--set", "lr=0.01"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    return folder, call("fit", "gnj", "--out", folder, *SMALL)
+    return folder, call("fit", "gnj", "--out", folder, *SMALL, *WHOLE)
 
 
 def metrics_of(folder):
@@ -77,7 +78,8 @@ def test_a_threshold_that_leaves_nothing_names_the_layer(run):
 
 
 def test_a_run_that_cannot_be_compressed_keeps_its_numbers(tmp_path):
-    said = call("fit", "gnj", *SMALL, "--set", "threshold=-100", "--out", tmp_path / "run")
+    more = [*WHOLE, "--set", "threshold=-100"]
+    said = call("fit", "gnj", *SMALL, *more, "--out", tmp_path / "run")
     assert re.search(r"Not compressed: .*would cut the whole of layer '1'", said)
     found = metrics_of(tmp_path / "run")
     assert found["test"]["accuracy"] > 0.5
@@ -139,20 +141,29 @@ def test_any_prior_and_guide(prior, guide, tmp_path):
 
 def test_a_run_goes_on_over_what_is_left(tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    more = ["--set", "narrow=[2,3]", "--set", "narrow_at=valley", "--set", "max_scale=first:0.3"]
+    more = [
+        "--set",
+        "narrow=[0.4,0.7]",
+        "--set",
+        "narrow_at=valley",
+        "--set",
+        "max_scale=first:0.3",
+    ]
     said = call("fit", "gnj", *SMALL, *more, "--out", whole)
     assert "Traceback" not in said
     found = metrics_of(whole)
     assert [one["name"] for one in found["stages"]] == ["gnj", "narrow-1", "narrow-2"]
-    assert found["epochs"] == 11
+    assert found["epochs"] == 6
     assert found["structure"]["rates"]["pruning"] == pytest.approx(
         (64 * 12 + 12 * 10) / found["structure"]["weights"]
     )
-    schedules = [
-        json.loads((whole / part / "fit.json").read_text())["settings"]["schedule"]
+    settings = [
+        json.loads((whole / part / "fit.json").read_text())["settings"]
         for part in ("", "narrow-1", "narrow-2")
     ]
-    assert schedules == ["constant", "constant", "linear"]
+    assert [s["schedule"] for s in settings] == ["constant", "constant", "linear"]
+    assert [s["epochs"] for s in settings] == [2, 2, 2]
+    assert [s["kl_warmup"] for s in settings] == [pytest.approx(0.06), 0.0, 0.0]
     # What is rebuilt from the folder is what was trained.
     x = torch.randn(7, 1, 8, 8)
     again = load_fit(whole, "cpu")
@@ -167,7 +178,7 @@ def test_a_run_goes_on_over_what_is_left(tmp_path):
     call("fit", "gnj", *SMALL, *more, "--out", folder, "--resume")
     assert metrics_of(folder)["structure"] == found["structure"]
     said = call("fit", "gnj", *SMALL, "--set", "narrow=3", code=2)
-    assert "give the epochs of further fits" in " ".join(said.split())
+    assert "give the fractions of the run" in " ".join(said.split())
 
 
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):

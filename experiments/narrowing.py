@@ -1,0 +1,54 @@
+"""Runs that are narrowed as they go: a fit, then others over what is left of the network."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from ..inference.fit import Fit
+from ..inference.narrow import narrow
+from .stages import Options, Pair, Stage
+
+__all__ = ["first_settings", "stages"]
+
+
+def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]]:
+    """Epochs, or steps, of the fits of a run that is narrowed at fractions of the whole."""
+    at = options["narrow"] or []
+    if not isinstance(at, list) or not all(isinstance(f, float) and 0 < f < 1 for f in at):
+        raise ValueError(
+            f"narrow={at!r}: give the fractions of the run after which the network is narrowed, "
+            "such as [0.25,0.5], or [] to train the whole network to the end."
+        )
+    unit = "steps" if settings.get("epochs") is None else "epochs"
+    whole = int(settings[unit])
+    # Fractions that fall on one epoch are one.
+    ends = sorted({max(1, round(f * whole)) for f in at} | {whole})
+    return unit, [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
+
+
+def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]:
+    """Of the fit before anything is cut; the learning rate falls in the last fit."""
+    unit, lengths = _lengths(options, settings)
+    if len(lengths) == 1:
+        return {}
+    warmup = settings["kl_warmup"] * sum(lengths) / lengths[0]
+    return {unit: lengths[0], "schedule": "constant", "kl_warmup": min(warmup, 1.0)}
+
+
+def stages(options: Options, settings: dict[str, Any]) -> list[Stage]:
+    """The fits over what the one before leaves."""
+
+    def build(before: Fit, options: Options) -> Pair:
+        return narrow(before, threshold=options["narrow_at"], tolerance=options["tolerance"])
+
+    unit, (_, *lengths) = _lengths(options, settings)
+    last = len(lengths)
+    return [
+        Stage(
+            f"narrow-{k}",
+            build,
+            {unit: n, "kl_warmup": 0.0, **({} if k == last else {"schedule": "constant"})},
+        )
+        for k, n in enumerate(lengths, start=1)
+    ]

@@ -10,7 +10,7 @@ from pyroccam.models import priors
 
 SMALL = [
     "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",
-    "--set", "mixture=mixture:8:0.7", "--set", "share=30", "--set", "share_lr=0.005",
+    "--set", "components=8", "--set", "zero=0.7", "--set", "share=30", "--set", "share_lr=0.005",
     "--set", "tau=0.02", "--set", "batch_size=64",
 ]  # fmt: skip
 
@@ -44,6 +44,13 @@ def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     assert result.settings.kl_weight == 0.02
 
 
-def test_a_word_that_is_no_prior_is_said_before_the_training():
-    said = call("fit", "sws", *SMALL[:6], "--set", "mixture=mixtur", code=2)
-    assert "Did you mean 'mixture'?" in said
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("zero=2", r"(zero) must be a proportion in (0, 1), got 2"),
+        ("precision=3", "precision=3: give shape and rate"),
+        ("tau=-1", "kl_weight must be positive and finite, got -1"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_training(option, message):
+    assert message in call("fit", "sws", "--data", "digits", "--set", option, code=2)

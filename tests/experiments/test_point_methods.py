@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 SMALL = ["--data", "digits", "--epochs", "10", "--set", "hidden=[12]", "--set", "lr=0.02"]
 PRUNE = ["--set", "retrain=3", "--set", "retrain_lr=0.01"]
-SURGERY = ["--set", "surgery=6", "--set", "surgery_lr=0.01", "--set", "c=0.5"]
+SURGERY = ["--set", "surgery=6", "--set", "c=0.5"]
 
 
 def metrics_of(folder):

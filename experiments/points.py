@@ -18,8 +18,8 @@ Further = tuple[str, Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]], dic
 """A further fit: the name of its folder, what makes its pair, and its settings."""
 
 # Those of linear layers are from a few short fits of LeNet-300-100 on MNIST, those of convolutions
-# are untried. A point estimate takes no threshold
-# (inference.compress says why), so there is no such option.
+# are untried. A point estimate takes no threshold (inference.compress says why), so there is no
+# such option.
 PRUNING: dict[str, Any] = {
     "prior": "normal:1",
     "sensitivity": {"linear": 1.0, "convolution": 0.7},

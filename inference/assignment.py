@@ -15,7 +15,7 @@ from ..models.local import base
 from ..models.priors.gaussian_mixture import Components, NormalMixture
 from .posterior import moments
 
-__all__ = ["Assigned", "assign", "assigned_guide", "belongs", "merged", "mixtures"]
+__all__ = ["Assigned", "assign", "assigned_guide", "belongs", "books", "merged", "mixtures"]
 
 
 @dataclass(frozen=True)
@@ -90,32 +90,42 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
     return out
 
 
-def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
-    """The point at which every weight has the mean of its component, as a guide of shared values.
+def books(model: BayesianNetwork, guide: Delta) -> dict[str, tuple[Tensor, Tensor]]:
+    """The assignment as :class:`~pyroccam.guides.Codebook` takes it.
 
     Arguments:
         model, guide: a fitted pair as for :func:`assign`.
 
     Returns:
-        A guide of the same model. The book of a layer has the means that occur in it; biases, and
-        layers with another prior, are those of ``guide``.
+        By layer the means that occur in it, ``(U,)``, and for each weight the position of its mean,
+        -1 for a zero.
 
     Raises:
         ValueError: where nothing but zeros would be left of a layer.
     """
-    books = {}
+    found = {}
     for name, one in assign(model, guide).items():
         if not len(one.used):
             raise ValueError(
                 f"All weights of layer {name!r} belong to the component at zero. Train longer, or "
                 "with a smaller kl_weight or a mixture with less at zero (zero=)."
             )
-        # Components that no weight is nearest to are not in the book; -1 is a zero.
         place = torch.full((len(one.components.loc),), -1)
         place[one.used] = torch.arange(len(one.used))
-        book = one.components.loc[one.used].to(one.weight.dtype)
-        books[name] = (book, place[one.index])
-    return Codebook(model, books, begin=guide)
+        found[name] = (one.components.loc[one.used].to(one.weight.dtype), place[one.index])
+    return found
+
+
+def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
+    """The point at which every weight has the mean of its component, as a guide of shared values.
+
+    Arguments:
+        model, guide: as for :func:`books`.
+
+    Returns:
+        A guide of the same model; biases, and layers with another prior, are those of ``guide``.
+    """
+    return Codebook(model, books(model, guide), begin=guide)
 
 
 def merged(components: Components, *, within: float = 1e-10) -> Components:

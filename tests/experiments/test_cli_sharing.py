@@ -4,13 +4,15 @@ import json
 
 import pytest
 from command_line import call
+from pyroccam import guides
 from pyroccam.experiments.run import load_fit
 from pyroccam.inference.compress import compress
-from pyroccam.models import priors
 
 SMALL = [
     "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",
-    "--set", "components=8", "--set", "zero=0.7", "--set", "share=30", "--set", "share_lr=0.005",
+    "--set", "components=8", "--set", "spread=0.6", "--set", "scale=0.25",
+    "--set", "zero_precision=[5000,2]", "--set", "retrain=2", "--set", "zero=0.7",
+    "--set", "share=30", "--set", "share_lr=0.005",
     "--set", "tau=0.02", "--set", "batch_size=64",
 ]  # fmt: skip
 
@@ -24,7 +26,7 @@ def run(tmp_path_factory):
 def test_a_run_shares_its_weights(run):
     folder, said = run
     found = json.loads((folder / "metrics.json").read_text())
-    assert [stage["name"] for stage in found["stages"]] == ["sws", "share"]
+    assert [stage["name"] for stage in found["stages"]] == ["sws", "share", "retrain"]
     structure = found["structure"]
     assert 1 < structure["nonzero_percent"] < 80
     assert all(1 <= bits <= 3 for bits in structure["bits"].values())  # of seven values
@@ -38,10 +40,9 @@ def test_a_run_shares_its_weights(run):
 def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     folder, _ = run
     result = load_fit(folder)
-    assert type(result.model.layers["1"].weight_prior.for_network().prior) is priors.GaussianMixture
+    assert isinstance(result.guide, guides.Codebook)
     structure = json.loads((folder / "metrics.json").read_text())["structure"]
     assert compress(result).nonzero == structure["weights"]
-    assert result.settings.kl_weight == 0.02
 
 
 @pytest.mark.parametrize(

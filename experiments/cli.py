@@ -76,8 +76,9 @@ def fit(
     ] = "spirals",
     network: Annotated[
         str | None,
-        typer.Option(help="A ready network (`pyroccam methods` says which); by the data's shape "
-                     "if left out."),
+        typer.Option(help="A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of "
+                     "your own, called with input_shape and outputs; by the data's shape if left "
+                     "out."),
     ] = None,
     data_root: Root = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,

@@ -59,7 +59,8 @@ class RunConfig:
         Arguments:
             method: a name in the table of methods.
             data: a name in ``data.available()`` or a file.
-            network: one that the method takes; by the shape of the data if left out.
+            network: one that the method takes, or ``module:function``; by the shape of the data if
+                left out.
             data_root: folder of the data files.
             seed: of data, weights and training.
             sets: network, method and fit settings; ``data.<name>`` goes to the data set.
@@ -77,15 +78,14 @@ class RunConfig:
         if network is None:
             image = len(shape) == 3 and min(shape[1:]) >= 16
             network = _DEFAULT[row.over][image]
-        if network not in row.networks:
-            raise ValueError(unknown_name(f"network of {method}", network, row.networks))
-        builder = inspect.signature(row.networks[network]).parameters
+        builder = inspect.signature(row.network(network)).parameters
         accepts = [n for n, p in builder.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
         stack = row.over == "stack"
-        network_options = dict(_TOY if toy else _NETWORK[network]) if stack else {}
+        network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = dict(row.options)
-        settings = {**(_FIT[network] if stack else {}), **row.settings}
+        usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])
+        settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             settings["batch_size"] = dataset.N
         for name, value in sets.items():

@@ -5,6 +5,8 @@ Adding a method is adding a row here, with its model and its guide in their own 
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -55,6 +57,39 @@ class Method:
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
         """Ready networks that it takes, by name."""
         return dict(networks.NETWORKS) if self.over == "stack" else PLAIN
+
+    def network(self, name: str) -> Callable[..., nn.Module]:
+        """What makes a network, from the shape of an input, the number of outputs and options.
+
+        Arguments:
+            name: of a ready network, or ``module:function`` for one of a person's own.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if name in self.networks:
+            return self.networks[name]
+        module, colon, function = name.partition(":")
+        if not colon:
+            known = [*self.networks, "MODULE:FUNCTION of your own"]
+            raise ValueError(unknown_name(f"network of {self.name}", name, known))
+        sys.path.insert(0, "")  # the folder in which the command runs
+        try:
+            found = getattr(importlib.import_module(module), function, None)
+        except ImportError as error:
+            raise ValueError(
+                f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
+                f"{module.replace('.', '/')}.py, or install it."
+            ) from error
+        finally:
+            sys.path.remove("")
+        if not callable(found):
+            raise ValueError(
+                f"Network {name!r}: {module} has no function {function!r}, which would be called "
+                "with the shape of an input and the number of outputs."
+            )
+        made: Callable[..., nn.Module] = found
+        return made
 
 
 def _learnt_depth(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> models.LearntDepth:

@@ -24,7 +24,7 @@ from ..inference.predict import (
     outputs_by_depth,
 )
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
-from ..inference.run_directory import versions, write_json
+from ..inference.run_directory import CHECKPOINT, versions, write_json
 from ..inference.settings import Settings
 from ..models import BayesianNetwork, LearntDepth, PrunedNetwork
 from . import weights
@@ -46,10 +46,15 @@ class Outcome:
 
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     """The network of a run, with initial weights that depend on the seed alone."""
-    builder = find(config.method).networks[config.network]
+    builder = find(config.method).network(config.network)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.settings["seed"])
-        return builder(data.input_shape, data.outputs, **config.network_options)
+        net = builder(data.input_shape, data.outputs, **config.network_options)
+    if not isinstance(net, nn.Module):
+        raise TypeError(
+            f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."
+        )
+    return net
 
 
 def run(
@@ -120,7 +125,7 @@ class _Job:
         out, config = self.out, self.config
         if out is None:
             return
-        if (out / "config.json").exists():
+        if (out / "config.json").exists() and _begun(out):
             if not resume:
                 raise FileExistsError(
                     f"{out} holds a run already. Go on with it with --resume, or give another "
@@ -131,6 +136,13 @@ class _Job:
             out / "config.json",
             {"run": config.to_json(), "versions": versions(), "threads": torch.get_num_threads()},
         )
+
+
+def _begun(out: Path) -> bool:
+    """Whether something was computed; a run that could not even start does not keep its folder."""
+    # Seeds that train together have one checkpoint, above their folders.
+    checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
+    return any(path.exists() for path in (*checkpoints, out / "model.safetensors"))
 
 
 def _run(
@@ -299,7 +311,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> O
             }
     if isinstance(model, BayesianNetwork):
         threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
-        metrics |= weights.report(result, threshold, tolerance or 0.0, out, figures)
+        metrics |= weights.report(result, threshold, tolerance or 0.0, out, figures, fits[0])
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:

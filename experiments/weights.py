@@ -25,7 +25,12 @@ FILE = "compressed.pocc"
 
 
 def report(
-    result: Fit, threshold: Any, tolerance: float, out: Path | None, figures_too: bool = True
+    result: Fit,
+    threshold: Any,
+    tolerance: float,
+    out: Path | None,
+    figures_too: bool = True,
+    first: Fit | None = None,
 ) -> dict[str, Any]:
     """Parts of ``metrics.json`` of a run over random weights.
 
@@ -34,6 +39,7 @@ def report(
         threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
         out: folder where the compressed file stays, and a figure of the thresholds.
         figures_too: draw it.
+        first: with which the run began; its network is that before the compression.
     """
     model, data = result.model, result.data
     mean = mean_network(model, result.guide)  # type: ignore[arg-type]
@@ -53,12 +59,14 @@ def report(
         figures.save(picture, out / "figures" / "irrelevance")
     small.net.to(data.x_test.device)
     x = data.x_test[:256]
-    times = seconds_per_batch({"mean": mean, "compressed": small.net}, x)
+    before = mean if first is None else mean_network(first.model, first.guide)  # type: ignore[arg-type]
+    times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
+    found["mean"]["seconds_per_batch"] = times["mean"]
     found["compressed"] = {
         "parameters": count_parameters(small.net),
-        "parameters_before": count_parameters(mean),
+        "parameters_before": count_parameters(before),
         "seconds_per_batch": times["compressed"],
-        "seconds_per_batch_before": times["mean"],
+        "seconds_per_batch_before": times["before"],
         "batch": len(x),
         "test": evaluate_net(small.net, model, data),
         "test_after_reading": read_back,

@@ -181,6 +181,40 @@ def test_a_run_goes_on_over_what_is_left(tmp_path):
     assert "give the fractions of the run" in " ".join(said.split())
 
 
+OWN = """
+from torch import nn
+
+def net(input_shape, outputs, *, units=7):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, units), nn.Tanh(), nn.Linear(units, outputs))
+
+def tied(input_shape, outputs):
+    made = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    made[3].weight = made[1].weight
+    return made
+
+def nothing(input_shape, outputs):
+    return 3
+"""
+
+
+def test_a_network_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "my_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    basic = ["--data", "digits", "--epochs", "2", "--out"]
+    call("fit", "gnj", "--network", "my_networks:net", "--set", "units=9", *basic, "run")
+    assert metrics_of(tmp_path / "run")["compressed"]["parameters_before"] == 65 * 9 + 10 * 10
+    assert "accuracy" in call("compress", "run", "--threshold", "valley")
+    for network, words in (
+        ("my_networks:net2", "my_networks has no function 'net2'"),
+        ("no_networks:net", "no_networks cannot be imported"),
+        ("my_networks:tied", "are one tensor"),
+        ("my_networks:nothing", "gave a int, expected a torch.nn.Module"),
+        ("lenet", "MODULE:FUNCTION"),
+    ):
+        said = call("fit", "gnj", "--network", network, *basic, "other", code=2)
+        assert words in " ".join(said.split())
+
+
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):
     said = call("fit", "bayes", *SMALL, "--set", "prior=gjn", "--out", tmp_path / "a", code=2)
     assert "gnj" in said

@@ -117,7 +117,8 @@ def test_training_goes_on_and_may_be_narrowed_again():
     x = result.data.x_test
     torch.testing.assert_close(mean_network(model, own)(x), small(x), rtol=1e-4, atol=1e-5)
     # The rates count from the first network.
-    rates = inference.compress(inference.fit(model, own, result.data, **QUICK), threshold=50.0).rates
+    last = inference.fit(model, own, result.data, **QUICK)
+    rates = inference.compress(last, threshold=50.0).rates
     assert rates.total == 2 * 9 + 9 * 8 + 8 * 3
     assert rates.kept < rates.total / 2
 
@@ -132,7 +133,8 @@ def test_learnt_priors_and_noise_come_along():
     smaller, _ = inference.narrow(result, threshold=50.0)
     old = [p for layer in model.layers.values() for p in layer.prior.parameters()]
     new = [p for layer in smaller.layers.values() for p in layer.prior.parameters()]
-    assert old and all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+    assert old
+    assert all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
     assert not any(a is b for a, b in zip(old, new, strict=True))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,9 @@ def search(
     """Thresholds that keep as little as possible at a bounded cost.
 
     First one threshold for all layers, then each layer's own is lowered in turn, as far as the cost
-    stays within the limit; the layer that saves most goes first.
+    stays within the limit; the layer that saves most goes first. Each is found by bisection, which
+    takes the cost to rise as a threshold falls: small wiggles of it cost a little of what could be
+    cut, and the limit is kept in any case.
 
     Arguments:
         values: irrelevance by layer.
@@ -157,10 +159,13 @@ def search(
     """
     best = dict.fromkeys(values, math.inf)
     pooled = torch.cat([v.flatten() for v in values.values()])
-    for t in _candidates(pooled, 2 * candidates):
-        trial = {name: max(t, float(v.min())) for name, v in values.items()}
-        if cost(trial) <= limit:
-            best = trial
+
+    def common(t: float) -> dict[str, float]:
+        return {name: max(t, float(v.min())) for name, v in values.items()}
+
+    level = _last(_candidates(pooled, 2 * candidates), lambda t: cost(common(t)) <= limit)
+    if level is not None:
+        best = common(level)
     for _ in range(rounds):
         before = dict(best)
         moves = {name: _lowest(name, values[name], best, cost, limit, candidates) for name in best}
@@ -183,11 +188,18 @@ def _lowest(
     candidates: int,
 ) -> float:
     """The lowest threshold of a layer that the cost allows, the others' staying."""
-    lowest = best[name]
-    for t in _candidates(values, candidates):
-        if t < lowest and cost({**best, name: t}) <= limit:
-            lowest = t
-    return lowest
+    lower = [t for t in _candidates(values, candidates) if t < best[name]]
+    found = _last(lower, lambda t: cost({**best, name: t}) <= limit)
+    return best[name] if found is None else found
+
+
+def _last(ordered: Sequence[float], allowed: Callable[[float], bool]) -> float | None:
+    """The last of those that are allowed, if they come before those that are not."""
+    found, after = -1, len(ordered)
+    while after - found > 1:
+        middle = (found + after) // 2
+        found, after = (middle, after) if allowed(ordered[middle]) else (found, middle)
+    return None if found < 0 else ordered[found]
 
 
 def _candidates(values: Tensor, count: int) -> list[float]:

@@ -20,7 +20,7 @@ from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
 from . import narrowing, points, sharing
-from .stages import Options, Pair, Stage, Stages, no_stages
+from .stages import Options, Pair, Stages, no_stages
 
 __all__ = ["METHODS", "Method", "find"]
 
@@ -172,6 +172,13 @@ def _row(
     )  # fmt: skip
 
 
+def _point(name: str, title: str, reference: str, options: Options, stages: Stages) -> Method:
+    """Fits of point estimates over any network."""
+    return Method(
+        name, title, reference, points.point, "net", dict(options), dict(_POINT), stages=stages
+    )
+
+
 METHODS: dict[str, Method] = {
     row.name: row
     for row in (
@@ -226,35 +233,26 @@ METHODS: dict[str, Method] = {
             "Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369",
             "log-uniform",
         ),
-        Method(
+        _point(
             "sws",
             "soft weight-sharing: weights gather around the means of a mixture",
             "Nowlan, Hinton 1992; Ullrich, Meeds, Welling 2017, arXiv:1702.04008",
-            points.point,
-            "net",
-            options=dict(sharing.SHARING),
-            settings=dict(_POINT),
-            stages=lambda options, settings: [Stage(*one) for one in sharing.sharing(options)],
+            sharing.SHARING,
+            sharing.sharing,
         ),
-        Method(
+        _point(
             "deep-compression",
             "prune small weights and retrain, then let the others share few values",
             "Han, Mao, Dally 2016, arXiv:1510.00149",
-            points.point,
-            "net",
-            options=dict(points.PRUNING),
-            settings=dict(_POINT),
-            stages=lambda options, settings: [Stage(*one) for one in points.pruning(options)],
+            points.PRUNING,
+            points.pruning,
         ),
-        Method(
+        _point(
             "dns",
             "dynamic network surgery: small weights go while training, and may come back",
             "Guo, Yao, Chen 2016, arXiv:1608.04493",
-            points.point,
-            "net",
-            options=dict(points.SURGERY),
-            settings=dict(_POINT),
-            stages=lambda options, settings: [Stage(*one) for one in points.surgery(options)],
+            points.SURGERY,
+            points.surgery,
         ),
         _row(
             "bayes",

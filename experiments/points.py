@@ -11,11 +11,9 @@ from .. import guides, models
 from ..data import Dataset
 from ..inference.fit import Fit
 from ..inference.magnitude import PerLayer, prune_weights, share_weights, splice_weights
+from .stages import Options, Pair, Stage
 
-__all__ = ["PRUNING", "SURGERY", "Further", "point", "pruning", "surgery"]
-
-Further = tuple[str, Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]], dict[str, Any]]
-"""A further fit: the name of its folder, what makes its pair, and its settings."""
+__all__ = ["PRUNING", "SURGERY", "point", "pruning", "surgery"]
 
 # Those of linear layers are from a few short fits of LeNet-300-100 on MNIST, those of convolutions
 # are untried. A point estimate takes no threshold (inference.compress says why), so there is no
@@ -51,7 +49,7 @@ def point(
     return model, guides.Delta(model)
 
 
-def pruning(options: dict[str, Any]) -> list[Further]:
+def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """Prune and retrain in rounds, then share values and train those: deep compression.
 
     Of the options, ``rounds`` are so many of pruning by ``sensitivity``, or down to the fraction
@@ -70,25 +68,25 @@ def pruning(options: dict[str, Any]) -> list[Further]:
     """
     rounds = _whole(options, "rounds", 1)
 
-    def prune(number: int) -> Callable[[Fit, dict[str, Any]], tuple[Any, nn.Module]]:
-        def build(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+    def prune(number: int) -> Callable[[Fit, Options], Pair]:
+        def build(before: Fit, options: Options) -> Pair:
             if options["keep"] is None:
                 return prune_weights(before, sensitivity=options["sensitivity"])
             return prune_weights(before, keep=_root(options["keep"], number / rounds))
 
         return build
 
-    def share(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+    def share(before: Fit, options: Options) -> Pair:
         return share_weights(before, bits=options["bits"])
 
     retrain = {"epochs": _whole(options, "retrain", 1), "lr": options["retrain_lr"]}
-    found: list[Further] = [(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
+    found = [Stage(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
     if epochs := _whole(options, "share", 0):
-        found.append(("share", share, {"epochs": epochs, "lr": options["share_lr"]}))
+        found.append(Stage("share", share, {"epochs": epochs, "lr": options["share_lr"]}))
     return found
 
 
-def surgery(options: dict[str, Any]) -> list[Further]:
+def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """Train on with switches on the weights: dynamic network surgery.
 
     Of the options, ``c``, ``gamma`` and ``power`` are those of :class:`~pyroccam.guides.Spliced`,
@@ -106,7 +104,7 @@ def surgery(options: dict[str, Any]) -> list[Further]:
     if isinstance(freeze, bool) or not isinstance(freeze, int | float) or not 0 <= freeze <= 1:
         raise ValueError(f"freeze={freeze!r}: give the part of the epochs, in 0 ... 1.")
 
-    def build(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+    def build(before: Fit, options: Options) -> Pair:
         steps = epochs * before.settings.steps_per_epoch(before.data.N)
         return splice_weights(
             before,
@@ -117,7 +115,7 @@ def surgery(options: dict[str, Any]) -> list[Further]:
         )
 
     settings = {"epochs": epochs, "lr": options["surgery_lr"], "optimizer": "sgd"}
-    return [("surgery", build, settings)]
+    return [Stage("surgery", build, settings)]
 
 
 def _root(value: PerLayer, exponent: float) -> PerLayer:

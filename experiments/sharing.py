@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from torch import nn
-
 from .. import guides, models
 from ..inference.assignment import books
 from ..inference.fit import Fit
 from ..inference.posterior import mean_network
 from ..inference.settings import Settings
-from .points import Further
+from .stages import Options, Pair, Stage
 
 __all__ = ["SHARING", "sharing"]
 
@@ -35,7 +33,7 @@ SHARING: dict[str, Any] = {
 }
 
 
-def sharing(options: dict[str, Any]) -> list[Further]:
+def sharing(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """A further fit under a mixture, and one of the values that come of it.
 
     Of the options, ``components`` to ``precision`` are those of
@@ -59,14 +57,14 @@ def sharing(options: dict[str, Any]) -> list[Further]:
         zero_precision=_pair("zero_precision", options),
         precision=_pair("precision", options),
     )
-    settings = {
+    own = {
         "epochs": options["share"],
         "lr": options["share_lr"],
         "kl_weight": options["tau"],
     }
-    Settings.of(settings)  # an error now, not after the first fit
+    Settings.of(own)  # an error now, not after the first fit
 
-    def build(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+    def build(before: Fit, options: Options) -> Pair:
         model = models.BayesianNetwork(
             mean_network(before.model, before.guide),  # type: ignore[arg-type]
             before.data,
@@ -75,7 +73,7 @@ def sharing(options: dict[str, Any]) -> list[Further]:
         )
         return model, guides.Delta(model)
 
-    def retrain(before: Fit, options: dict[str, Any]) -> tuple[Any, nn.Module]:
+    def retrain(before: Fit, options: Options) -> Pair:
         model = models.BayesianNetwork(
             mean_network(before.model, before.guide),  # type: ignore[arg-type]
             before.data,
@@ -84,11 +82,11 @@ def sharing(options: dict[str, Any]) -> list[Further]:
         )
         return model, guides.Codebook(model, books(before.model, before.guide))  # type: ignore[arg-type]
 
-    found: list[Further] = [("share", build, settings)]
+    found = [Stage("share", build, own)]
     if options["retrain"]:
         values = {"epochs": options["retrain"], "lr": options["retrain_lr"]}
         Settings.of(values)
-        found.append(("retrain", retrain, values))
+        found.append(Stage("retrain", retrain, values))
     return found
 
 

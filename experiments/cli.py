@@ -226,12 +226,12 @@ def compress(
     threshold: Annotated[
         str | None,
         typer.Option(
-            help="validation (as much as the validation error allows), valley (between "
-            "two clusters), or a number."
+            help="validation (as much as the likelihood of the validation rows allows), valley "
+            "(between two clusters), or a number."
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="How much the validation error may rise, as a fraction.")
+        float, typer.Option(min=0, help="Nats by which their mean log-likelihood may fall.")
     ] = 0.001,
     significand: Annotated[
         Literal["relative", "deviation", "published_code"], typer.Option(help="Rule for the bits.")

@@ -108,13 +108,12 @@ def compress(
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
-        threshold: ``validation``: as much is cut as keeps the error on the validation rows within
-            ``tolerance`` of that of the whole mean network (regression: the negative
-            log-likelihood in nats). ``valley``: where a density of the values is lowest between
-            two clusters; a layer without two clusters stays whole. Or numbers, one or by layer.
-            By default ``validation``, or ``valley`` where there are no validation rows. Not for a
-            point estimate.
-        tolerance: of ``validation``, as a fraction of rows, or in nats.
+        threshold: ``validation``: as much is cut as keeps the negative log-likelihood of the
+            validation rows within ``tolerance`` of that of the whole mean network. ``valley``:
+            where a density of the values is lowest between two clusters; a layer without two
+            clusters stays whole. Or numbers, one or by layer. By default ``validation``, or
+            ``valley`` where there are no validation rows. Not for a point estimate.
+        tolerance: of ``validation``, in nats.
         significand, exponent: rules for the bits, see :func:`~pyroccam.inference.packing.bits.
             bit_precision`. By the ``relative`` rule weights are rounded to significand bits, by the
             others to multiples of 2^-bits, as those rules mean it.

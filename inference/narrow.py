@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..guides.mean_field import Factor, NetworkGuide, key
 from ..models.bayesian import BayesianLayer, BayesianNetwork

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
 from .cutting.masks import Mask, apply_masks, masked
-from .predict import evaluate_net
+from .predict import streamed
 from .relevance import Irrelevance, search, valley
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def choose_thresholds(
         found: what is compared with them, by layer.
         whole: the mean network.
         model, data: of the fit.
-        tolerance: of ``validation``.
+        tolerance: of ``validation``, in nats.
 
     Raises:
         ValueError: for unknown layers or rules, or ``validation`` without validation rows.
@@ -64,10 +65,13 @@ def choose_thresholds(
             "validation split, or use threshold='valley'."
         )
 
-    def error(thresholds: Mapping[str, float]) -> float:
+    x, y = data.split("val")
+
+    @torch.no_grad()
+    def cost(thresholds: Mapping[str, float]) -> float:
         net = with_zeros(whole, found, thresholds, model)
-        metrics = evaluate_net(net, model, data, "val")
-        return metrics["nll"] if "rmse" in metrics else 1.0 - metrics["accuracy"]
+        (outputs,) = streamed(lambda part: net(part)[None], x)
+        return -float(model.likelihood(outputs).log_prob(y).mean())
 
     def size(thresholds: Mapping[str, float]) -> float:
         parts = [
@@ -77,10 +81,11 @@ def choose_thresholds(
         ]
         return sum(parts)
 
-    limit = error(dict.fromkeys(found, math.inf)) + tolerance
+    # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
+    limit = cost(dict.fromkeys(found, math.inf)) + tolerance
     values = {name: one.values for name, one in found.items()}
     # A rounding of the error must not decide.
-    return search(values, error, limit=limit + 1e-9, size=size)
+    return search(values, cost, limit=limit + 1e-9, size=size)
 
 
 def with_zeros(

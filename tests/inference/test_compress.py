@@ -15,6 +15,7 @@ from pyroccam.inference.packing.rates import Layer, sparse_rates
 from pyroccam.inference.posterior import mean_network, moments
 from pyroccam.inference.predict import evaluate_net
 from pyroccam.inference.relevance import irrelevance
+from pyroccam.inference.thresholds import with_zeros
 from pyroccam.models import priors
 from torch import nn
 
@@ -117,14 +118,19 @@ def test_weights_of_units_that_die_are_not_counted():
     assert small.nonzero == kept + 2 * alive
 
 
-def test_the_error_on_the_validation_rows_stays_within_the_tolerance():
+def test_the_likelihood_of_the_validation_rows_stays_within_the_tolerance():
     result = fitted(priors.GroupNormalJeffreys(), epochs=30, kill=[("2", 1), ("2", 6)])
     whole = mean_network(result.model, result.guide)
-    before = evaluate_net(whole, result.model, result.data, "val")["accuracy"]
-    tight = compress(result, threshold="validation", tolerance=0.0)
-    loose = compress(result, threshold="validation", tolerance=1.0)
-    assert evaluate_net(tight.net, result.model, result.data, "val")["accuracy"] >= before - 0.2
+    before = evaluate_net(whole, result.model, result.data, "val")["nll"]
+    tight = compress(result, threshold="validation", tolerance=1e-4)
+    middle = compress(result, threshold="validation", tolerance=0.2)
+    loose = compress(result, threshold="validation", tolerance=100.0)
+    for small, most in ((tight, 1e-4), (middle, 0.2)):
+        net = with_zeros(whole, irrelevance(result.model, result.guide), small.thresholds,
+                         result.model)  # fmt: skip
+        assert evaluate_net(net, result.model, result.data, "val")["nll"] <= before + most + 1e-6
     assert tight.nonzero <= 2 * 6 + 6 * 3  # what means nothing costs nothing
+    assert loose.nonzero <= middle.nonzero <= tight.nonzero
     assert loose.nonzero == 1 + 3  # one input, one unit: no layer is emptied
     default = compress(result)
     assert default.thresholds == compress(result, threshold="validation").thresholds

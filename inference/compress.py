@@ -44,9 +44,9 @@ class Compressed:
         thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
-        rates: the three rates of the published tables. Without groups ``pruning`` counts two
-            numbers for each weight that is left, and the pointers of a sparse matrix. Where weights
-            share values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
+        rates: the three rates of the published tables. Without groups they count where weights are,
+            too (:func:`~pyroccam.inference.packing.rates.sparse_rates`). Where weights share
+            values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
             would have to be looked up.
         report: what the cut left of each layer.
     """

@@ -90,7 +90,7 @@ def test_single_weights_are_zero_and_stored_sparsely():
     # Bits are those of the weights that are left, not of the zeros.
     m = moments(result.model, result.guide)["0"]
     ratio = (m.mean.square() / m.variance)[values <= limit].mean()
-    expected = math.ceil(0.5 * math.log2(float(ratio)))
+    expected = 1 + math.ceil(0.5 * math.log2(float(ratio)))
     assert small.bits["0"].significand == max(expected, 1)
 
 

@@ -227,7 +227,7 @@ def compress(
         str | None,
         typer.Option(
             help="validation (as much as the likelihood of the validation rows allows), valley "
-            "(between two clusters), or a number."
+            "(between two clusters), noise (scales with more of it than mean), or a number."
         ),
     ] = None,
     tolerance: Annotated[
@@ -250,7 +250,7 @@ def compress(
     """Cut and round the network of a run over random weights; write it into one small file."""
     result = load_fit(folder, device)
     cut_at: Any = threshold
-    if threshold not in (None, "validation", "valley"):
+    if threshold not in (None, "validation", "valley", "noise"):
         cut_at = float(str(threshold))
     target = out or folder / weights.FILE
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}

@@ -26,8 +26,8 @@ from .packing.rates import (
     sparse_rates,
 )
 from .posterior import Moments, mean_network, moments
-from .relevance import Irrelevance, irrelevance
-from .thresholds import Threshold, choose_thresholds, with_zeros
+from .relevance import Irrelevance
+from .thresholds import Threshold, choose_thresholds, relevant_to, with_zeros
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -111,7 +111,8 @@ def compress(
         threshold: ``validation``: as much is cut as keeps the negative log-likelihood of the
             validation rows within ``tolerance`` of that of the whole mean network. ``valley``:
             where a density of the values is lowest between two clusters; a layer without two
-            clusters stays whole. Or numbers, one or by layer. By default ``validation``, or
+            clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
+            is cut (log alpha of 0). Or numbers, one or by layer. By default ``validation``, or
             ``valley`` where there are no validation rows. Not for a point estimate.
         tolerance: of ``validation``, in nats.
         significand, exponent: rules for the bits, see :func:`~pyroccam.inference.packing.bits.
@@ -144,7 +145,7 @@ def compress(
     if isinstance(guide, guides.Delta):
         _check_point(net, model, threshold)
     else:
-        found = irrelevance(model, guide)
+        found = relevant_to(threshold, model, guide)
         thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
         net = with_zeros(net, found, thresholds, model)
     net = net.cpu()

@@ -14,8 +14,7 @@ from ..models.bayesian import BayesianLayer, BayesianNetwork
 from .compress import inside
 from .cutting.cut import cut
 from .posterior import mean_network, power_moments
-from .relevance import irrelevance
-from .thresholds import Threshold, choose_thresholds, with_zeros
+from .thresholds import Threshold, choose_thresholds, relevant_to, with_zeros
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -63,7 +62,7 @@ def narrow(
             f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
             "cut the depth of a learnt-depth network use inference.prune."
         )
-    found = irrelevance(model, guide)
+    found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
     thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
     net, report = cut(with_zeros(whole, found, thresholds, model).cpu(), fit.data.x_train[:2].cpu())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,13 +39,16 @@ class Irrelevance:
 
 
 @torch.no_grad()
-def irrelevance(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Irrelevance]:
+def irrelevance(
+    model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise"] = "mode"
+) -> dict[str, Irrelevance]:
     r"""By layer, from whatever its prior puts on groups or else on weights.
 
     * Scales with a normal posterior: :math:`\log α = \log σ_z² - \log μ_z²` of the group.
     * Log-normal scales: minus the logarithm of the mode, :math:`σ_z² - μ_z` with
       :math:`μ_z = Σ p_k μ_k`, :math:`σ_z² = Σ p_k² σ_k²` over all factors, those of the layer
-      included.
+      included. By ``noise``: :math:`\log α = \log(e^{σ_z²} - 1)`, of their variance over their
+      squared mean, as for normal ones.
     * Gates: minus the logit.
     * Without groups: :math:`\log α` of each weight.
 
@@ -58,10 +61,10 @@ def irrelevance(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Irrele
     References:
         Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.
     """
-    return {name: _of_layer(layer, guide) for name, layer in model.layers.items()}
+    return {name: _of_layer(layer, guide, by) for name, layer in model.layers.items()}
 
 
-def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
+def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:
     logs: list[tuple[Any, float]] = []
     for name, latent in layer.latents().items():
         if name in ("weight", "bias"):
@@ -76,6 +79,8 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide) -> Irrelevance:
     if logs:
         loc = sum((p * q.loc for q, p in logs), torch.zeros(()))
         variance = sum(((p * q.scale).square() for q, p in logs), torch.zeros(()))
+        if by == "noise":
+            return _made(layer, variance.expm1().log(), "log alpha of the group")
         return _made(layer, variance - loc, "- log mode of the scale")
     q = base(guide.distribution(f"{layer.name}.weight"))
     if not isinstance(q, torch.distributions.Normal):

@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
 from .cutting.masks import Mask, apply_masks, masked
 from .predict import streamed
-from .relevance import Irrelevance, search, valley
+from .relevance import Irrelevance, irrelevance, search, valley
 
 if TYPE_CHECKING:
     from ..data import Dataset
 
-__all__ = ["Threshold", "choose_thresholds", "with_zeros"]
+__all__ = ["Threshold", "choose_thresholds", "relevant_to", "with_zeros"]
 
-Threshold = Literal["validation", "valley"] | float | Mapping[str, float]
+Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
+
+
+def relevant_to(
+    asked: Threshold | None, model: BayesianNetwork, guide: NetworkGuide
+) -> dict[str, Irrelevance]:
+    """What is compared with thresholds of this kind, by layer."""
+    return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
 
 
 def choose_thresholds(
@@ -51,12 +59,14 @@ def choose_thresholds(
         return {name: float(asked.get(name, math.inf)) for name in found}
     if not isinstance(asked, str):
         return dict.fromkeys(found, float(asked))
+    if asked == "noise":
+        return dict.fromkeys(found, 0.0)
     if asked == "valley":
         clusters = {name: valley(one.values) for name, one in found.items()}
         return {name: math.inf if t is None else t for name, t in clusters.items()}
     if asked != "validation":
         raise ValueError(
-            "threshold must be 'validation', 'valley', a number or numbers by layer; got "
+            "threshold must be 'validation', 'valley', 'noise', a number or numbers by layer; got "
             f"{asked!r}."
         )
     if not len(data.x_val):

@@ -136,6 +136,26 @@ def test_the_likelihood_of_the_validation_rows_stays_within_the_tolerance():
     assert default.thresholds == compress(result, threshold="validation").thresholds
 
 
+@pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.GroupHorseshoe(0.1)])
+def test_scales_with_more_noise_than_mean_are_cut(prior):
+    result = fitted(prior)
+    factors = [f for f in result.guide.factors.values() if f.loc.shape == (8,)]
+    factors = [f for f in factors if f is not result.guide.factors.get("0/bias")]
+    normal = not factors[0].positive  # one scale; log-normal ones are two, with the powers 1/2
+    with torch.no_grad():
+        for one in factors:
+            one.log_scale.fill_(-4.0)
+            if normal:
+                one.loc.fill_(1.0)
+            one.log_scale[4:] = math.log(2.0) if normal else 0.5 * math.log(2 * math.log(5.0))
+    small = compress(result, threshold="noise")
+    assert small.thresholds["2"] == 0.0
+    assert small.report.architecture.endswith("-4")
+    # The scale of the layer, which is nearly certain, adds a little.
+    alpha = small.irrelevance["2"].values[4:].exp()
+    assert alpha == pytest.approx(torch.full((4,), 4.0).double(), rel=0.1)
+
+
 def test_a_valley_is_found_layer_by_layer():
     net = nn.Sequential(nn.Linear(2, 40), nn.ReLU(), nn.Linear(40, 3))
     result = fitted(priors.GroupNormalJeffreys(), net, kill=[("2", g) for g in range(15)])
@@ -158,7 +178,9 @@ def test_what_cannot_be_done_is_said():
         compress(result, threshold=-50.0)
     with pytest.raises(ValueError, match=r"No Bayesian layer '1'; there are 0, 2"):
         compress(result, threshold={"1": 0.0})
-    with pytest.raises(ValueError, match="threshold must be 'validation', 'valley', a number"):
+    with pytest.raises(
+        ValueError, match="threshold must be 'validation', 'valley', 'noise', a number"
+    ):
         compress(result, threshold="knee")
     with pytest.raises(
         TypeError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"

@@ -226,7 +226,7 @@ def test_unknown_words_are_refused_with_the_nearest(tmp_path):
 
 def test_repeats_report_the_spread_of_the_structure(tmp_path):
     folder = tmp_path / "many"
-    said = call("fit", "gnj", *SMALL, "--repeats", 2, "--out", folder)
+    said = call("fit", "gnj", *SMALL, *WHOLE, "--repeats", 2, "--out", folder)
     spread = json.loads((folder / "metrics.json").read_text())["spread"]
     assert spread["structure"]["file_bytes"]["n"] == 2
     assert "compressed" in said

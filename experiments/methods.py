@@ -144,8 +144,8 @@ _WEIGHTS = {
     "batch_size": 256, "epochs": 60,
 }  # fmt: skip
 
-# Found on LeNet-300-100 and the validation rows of MNIST: without the limit the noise of the many
-# weights that mean nothing in a group that does costs accuracy, and clusters part slowly.
+# Tried on LeNet-300-100 and MNIST. The limit is that of the authors' code: without it, weights that
+# mean nothing in a group that does are noise of the prior's size.
 _LONG = {"epochs": 180, "kl_warmup": 0.02}
 # What is left was chosen on the validation rows already; to choose again would follow their luck.
 _GROUPS = {"threshold": "noise", "max_scale": "first:0.2", "narrow": [0.22, 0.44, 0.67]}

@@ -43,4 +43,8 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     """
     if text not in _GUIDES:
         raise ValueError(unknown_name("guide", text, _GUIDES))
+    if text != "mean-field" and options.pop("max_scale", None) is not None:
+        raise ValueError(
+            f"max_scale= is of the guide 'mean-field', the guide {text!r} has none: set it to null."
+        )
     return _GUIDES[text](model, **options)

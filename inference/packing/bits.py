@@ -113,8 +113,8 @@ def significand_bits(
             * ``relative``: the fewest bits for which the rounding error, at its bound
               ``u(t) |w|``, has a mean square of at most a quarter of one posterior variance:
               ``t = ceil(1/2 log2 mean(w^2 / V)) + 1``. Rounding then costs at most an eighth of a
-              nat of posterior density per weight on average (at a whole variance it was seen in
-              the error of LeNet-300-100). It does not change with the weights' unit.
+              nat of posterior density per weight on average. It does not change with the weights'
+              unit.
             * ``deviation``: the published count with the standard deviation in place of the
               variance: per weight the number of ``t`` with ``2 sd < 2^-t``, then the mean over
               weights, rounded up. Its ``2^-t`` is an absolute step, so it belongs to

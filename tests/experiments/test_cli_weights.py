@@ -220,6 +220,10 @@ def test_unknown_words_are_refused_with_the_nearest(tmp_path):
     assert "gnj" in said
     said = call("fit", "bayes", *SMALL, "--set", "guide=meanfield", "--out", tmp_path / "b", code=2)
     assert "mean-field" in said
+    more = ["--set", "guide=dropout-neuron"]
+    said = call("fit", "gnj", *SMALL, *more, "--out", tmp_path / "c", code=2)
+    assert "set it to null" in said
+    call("fit", "gnj", *SMALL, *WHOLE, *more, "--set", "max_scale=null", "--out", tmp_path / "c")
     said = call("fit", "gnj", "--data", "digits", "--network", "mlp", code=2)
     assert "perceptron" in said
 

@@ -46,8 +46,8 @@ class Published:
 
 
 # Louizos, Ullrich, Welling 2017, arXiv:1705.08665, table 1. The pruning rates of DNS, SWS and, on
-# LeNet-5, of Deep Compression are the authors' best-case guesses. Sizes and bits are given where the
-# rates follow from them (tests/inference/test_rates.py).
+# LeNet-5, of Deep Compression are the authors' best-case guesses. Sizes and bits are given where
+# the rates follow from them (tests/inference/test_rates.py).
 PUBLISHED: dict[str, dict[str, Published]] = {
     "lenet-300-100": {
         "deep-compression": Published(1.6, 8.0, 6, None, 40),

@@ -21,6 +21,7 @@ from ..inference.predict import evaluate_pruned
 from ..inference.prune import count_parameters
 from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
+from ..models import BayesianNetwork
 from . import weights
 from .config import RunConfig, parse_settings
 from .methods import METHODS
@@ -141,11 +142,15 @@ def fit(
 
 
 def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("test", "mean", "compressed", "pruned", "single_exit", "ddn")
-    parts = [p for p in names if p in found[0]]
-    out: dict[str, Any] = {
-        p: mean_spread([f[p] if p == "test" else f[p]["test"] for f in found]) for p in parts
-    }
+    out: dict[str, Any] = {}
+    ways = [way for way in weights.WAYS if way in found[0]["test"]]
+    for way in ways:
+        out[way] = mean_spread([one["test"][way] for one in found])
+    if not ways:
+        out["test"] = mean_spread([one["test"] for one in found])
+    for part in ("compressed", "pruned", "single_exit", "ddn"):
+        if part in found[0]:
+            out[part] = mean_spread([one[part]["test"] for one in found])
     if "compressed" in found[0]:
         out["structure"] = mean_spread(
             [
@@ -309,6 +314,9 @@ def evaluate(
         # The network expects its inputs on the scale of the data it was trained on.
         result.data = other.standardised_as(own).to(own.x_train.device)
     found = {"full": result.evaluate(split)}
+    if isinstance(result.model, BayesianNetwork):
+        noise = RunConfig.read(folder).options.get("noise", "weights")
+        found = weights.three_ways(result, split, noise)
     if (folder / weights.FILE).exists():
         found["compressed"] = weights.evaluate_file(result, folder / weights.FILE, split)
     if result.structure is not None:

@@ -137,8 +137,8 @@ def _row(metrics: dict[str, Any]) -> dict[str, Any]:
     return {
         "seed": metrics["seed"],
         "error": 100 * (1 - test["accuracy"]),
-        "mean_error": 100 * (1 - metrics["mean"]["test"]["accuracy"]),
-        "ensemble_error": 100 * (1 - metrics["test"]["accuracy"]),
+        "mean_error": 100 * (1 - metrics["test"]["deterministic"]["accuracy"]),
+        "ensemble_error": 100 * (1 - metrics["test"]["ensemble"]["accuracy"]),
         "nll": test["nll"],
         "architecture": structure["architecture"],
         "bits": list(structure["bits"].values()),

@@ -272,7 +272,11 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> O
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(model),
-        "test": metrics_on_test(result),
+        "test": (
+            weights.three_ways(result, noise=config.options.get("noise", "weights"))
+            if isinstance(model, BayesianNetwork)
+            else metrics_on_test(result)
+        ),
         "versions": versions(),
     }
     if len(fits) > 1:

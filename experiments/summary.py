@@ -15,6 +15,13 @@ _COLUMNS = {
 }
 
 
+_WAYS = {
+    "stochastic": "one draw",
+    "deterministic": "posterior means",
+    "ensemble": "20 draws together",
+}
+
+
 def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
     structure = metrics.get("structure")
@@ -45,7 +52,12 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         column.justify = "right"
     before = metrics.get("pruned", {}).get("seconds_per_batch_before")
     first = metrics["method"] + (", all depths" if structure is not None else "")
-    rows = [(first, metrics["test"], metrics["parameters"], before)]
+    test = metrics["test"]
+    if "ensemble" in test:
+        rows = [(f"{first}, {label}", test[way], None, None) for way, label in _WAYS.items()]
+        rows[-1] = (*rows[-1][:2], metrics["parameters"], None)
+    else:
+        rows = [(first, test, metrics["parameters"], before)]
     for key, name in (("pruned", "pruned, depths 0-{}"), ("single_exit", "pruned, depth {} alone")):
         if key in metrics:
             part = metrics[key]
@@ -55,14 +67,16 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         part = metrics["ddn"]
         label = f"trained at fixed depth {part['depth']}"
         rows.append((label, part["test"], part["parameters"], None))
-    for label, test, parameters, seconds in rows:
+    for label, scores, parameters, seconds in rows:
         table.add_row(
             label,
-            *(f"{test[c]:.4f}" for c in columns),
-            f"{parameters:,}",
+            *(f"{scores[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
             "" if seconds is None else f"{1e3 * seconds:.2f}",
         )
     console.print(table)
+    if "ensemble" in test:
+        console.print(_trained(metrics), highlight=False)
     if "pruned" in metrics:
         part = metrics["pruned"]
         ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
@@ -101,9 +115,16 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
     for column in table.columns[1:]:
         column.justify = "right"
     before, mean = small["seconds_per_batch_before"], metrics["mean"]
+    ways, method = metrics["test"], metrics["method"]
     for label, test, parameters, seconds in (
-        (f"{metrics['method']}, drawn networks", metrics["test"], None, None),
-        ("posterior mean", mean["test"], metrics["parameters"], mean["seconds_per_batch"]),
+        (f"{method}, {_WAYS['stochastic']}", ways["stochastic"], None, None),
+        (f"{method}, {_WAYS['ensemble']}", ways["ensemble"], None, None),
+        (
+            f"{method}, {_WAYS['deterministic']}",
+            ways["deterministic"],
+            metrics["parameters"],
+            mean["seconds_per_batch"],
+        ),
         ("compressed", small["test"], small["parameters"], small["seconds_per_batch"]),
     ):
         table.add_row(

@@ -1,4 +1,4 @@
-"""What a run over random weights reports: the mean network, its cut, its file."""
+"""What a run over random weights reports: three ways to predict, the cut, its file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,29 @@ from torch import nn
 from ..data import Dataset
 from ..inference import figures
 from ..inference.compress import Compressed, compress
+from ..inference.draws import Noise
 from ..inference.fit import Fit
 from ..inference.packing import PackedSize, read, write
 from ..inference.posterior import mean_network
-from ..inference.predict import evaluate_net
+from ..inference.predict import How, evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.bayesian import BayesianNetwork
 
-__all__ = ["FILE", "compress_run", "evaluate_file", "report"]
+__all__ = ["FILE", "WAYS", "compress_run", "evaluate_file", "report", "three_ways"]
 
 FILE = "compressed.pocc"
+
+WAYS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
+
+
+def three_ways(
+    result: Fit, split: str = "test", noise: Noise = "weights"
+) -> dict[str, dict[str, float]]:
+    """Metrics of one draw (on average over draws), of the means, and of all draws together."""
+    return {
+        how: result.evaluate(split, how, **({} if how == "deterministic" else {"noise": noise}))
+        for how in WAYS
+    }
 
 
 def report(
@@ -43,10 +56,7 @@ def report(
     """
     model, data = result.model, result.data
     mean = mean_network(model, result.guide)  # type: ignore[arg-type]
-    found: dict[str, Any] = {
-        "parameters": count_parameters(mean),
-        "mean": {"test": evaluate_net(mean, model, data)},
-    }
+    found: dict[str, Any] = {"parameters": count_parameters(mean)}
     with TemporaryDirectory() as scratch:
         path = (Path(scratch) if out is None else out) / FILE
         try:
@@ -61,7 +71,7 @@ def report(
     x = data.x_test[:256]
     before = mean if first is None else mean_network(first.model, first.guide)  # type: ignore[arg-type]
     times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
-    found["mean"]["seconds_per_batch"] = times["mean"]
+    found["mean"] = {"seconds_per_batch": times["mean"]}
     found["compressed"] = {
         "parameters": count_parameters(small.net),
         "parameters_before": count_parameters(before),

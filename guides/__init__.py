@@ -8,6 +8,7 @@ from .mean_field import MeanField
 from .pruned import Pruned
 from .spliced import Spliced
 from .words import parse
+from .zero_mean import ZeroMean
 
 __all__ = [
     "CategoricalDepth",
@@ -19,5 +20,6 @@ __all__ = [
     "Pruned",
     "Spliced",
     "VariationalDropout",
+    "ZeroMean",
     "parse",
 ]

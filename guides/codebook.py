@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
 from .delta import Delta
-from .mean_field import Factor
+from .factors import Factor
 
 __all__ = ["Codebook"]
 

@@ -14,7 +14,8 @@ from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.local import base
 from ..models.names import unknown_name
 from ..models.priors.weights import Latent
-from .mean_field import Factor, NetworkGuide, key, relaxed, start
+from .factors import Factor
+from .mean_field import NetworkGuide, key, relaxed, start
 
 __all__ = ["Delta", "DeltaFactor"]
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.local import LocalReparameterization, Scales
 from ..models.priors.weights import Latent
-from .mean_field import Factor, NetworkGuide, suited
+from .factors import Factor
+from .mean_field import NetworkGuide, suited
 
 __all__ = ["Rate", "VariationalDropout"]
 
@@ -31,12 +32,21 @@ class DropoutFactor(Factor):
         log_alpha: at the start.
         shape: of ``log α``, which broadcasts against θ.
         limit: ``log α`` is kept within ± this.
+        learn: α is learnt, or stays.
     """
 
-    def __init__(self, loc: Tensor, log_alpha: float, shape: torch.Size, limit: float) -> None:
+    log_alpha: Tensor
+
+    def __init__(
+        self, loc: Tensor, log_alpha: float, shape: torch.Size, limit: float, learn: bool = True
+    ) -> None:
         super().__init__()
         self.loc = nn.Parameter(loc.detach().clone())
-        self.log_alpha = nn.Parameter(loc.new_full(shape, log_alpha))
+        start = loc.detach().new_full(shape, log_alpha)
+        if learn:
+            self.log_alpha = nn.Parameter(start)
+        else:
+            self.register_buffer("log_alpha", start)
         self.limit = limit
 
     def forward(self) -> Any:
@@ -57,6 +67,8 @@ class VariationalDropout(NetworkGuide):
         rate: α is learnt for each ``weight``, each output ``neuron`` or ``layer``.
         log_alpha: at the start.
         limit: of ``|log α|``.
+        learn: learn α; or leave it as it is, which is Gaussian dropout, whose rate p of units would
+            be ``log_alpha = log(p / (1 - p))``.
         local, scales: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
 
     Raises:
@@ -74,6 +86,7 @@ class VariationalDropout(NetworkGuide):
         rate: Rate = "weight",
         log_alpha: float = -5.0,
         limit: float = 20.0,
+        learn: bool = True,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
     ) -> None:
@@ -82,17 +95,18 @@ class VariationalDropout(NetworkGuide):
         if not (math.isfinite(log_alpha) and abs(log_alpha) <= limit):
             raise ValueError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
         super().__init__(model, local=local, scales=scales)
-        self._rate = (rate, log_alpha, limit)
+        self._rate = (rate, log_alpha, limit, learn)
         self.build(model)
 
     def options(self, names: Mapping[str, str]) -> dict[str, Any]:
-        rate, log_alpha, limit = self._rate
-        return {"rate": rate, "log_alpha": log_alpha, "limit": limit, "local": False}
+        rate, log_alpha, limit, learn = self._rate
+        options = {"rate": rate, "log_alpha": log_alpha, "limit": limit, "learn": learn}
+        return {**options, "local": False}
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if name != "weight":
             return suited(self, layer, name, latent)
-        rate, log_alpha, limit = self._rate
+        rate, log_alpha, limit, learn = self._rate
         loc = layer.start["weight"]
         shape = {
             "weight": loc.shape,
@@ -101,4 +115,4 @@ class VariationalDropout(NetworkGuide):
             ),
             "layer": torch.Size(()),
         }[rate]
-        return DropoutFactor(loc, log_alpha, shape, limit)
+        return DropoutFactor(loc, log_alpha, shape, limit, learn)

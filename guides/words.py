@@ -11,6 +11,7 @@ from ..models.names import unknown_name
 from .delta import Delta
 from .dropout import VariationalDropout
 from .mean_field import MeanField, NetworkGuide
+from .zero_mean import ZeroMean
 
 __all__ = ["parse"]
 
@@ -27,12 +28,15 @@ _GUIDES: dict[str, Callable[..., NetworkGuide]] = {
     "dropout-neuron": lambda model, **more: VariationalDropout(model, rate="neuron", **more),
     "dropout-layer": lambda model, **more: VariationalDropout(model, rate="layer", **more),
     "delta": _delta,
+    "zero-mean": ZeroMean,
+    "zero-mean-uniform": lambda model, **more: ZeroMean(model, noise="uniform", **more),
+    "zero-mean-rademacher": lambda model, **more: ZeroMean(model, noise="rademacher", **more),
 }
 
 
 def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     """A guide from its name: ``mean-field``, ``dropout-weight``, ``dropout-neuron``,
-    ``dropout-layer`` or ``delta``.
+    ``dropout-layer``, ``delta``, ``zero-mean``, ``zero-mean-uniform`` or ``zero-mean-rademacher``.
 
     Arguments:
         model: that it is for.

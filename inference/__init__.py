@@ -3,6 +3,7 @@
 from ..models.pruned import load, save
 from . import cutting, figures, metrics, packing
 from .compress import Compressed, compress
+from .draws import DrawnNetwork
 from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
 from .magnitude import prune_weights, share_weights, splice_weights
@@ -21,11 +22,13 @@ from .structure import (
     total_variation,
 )
 from .trainer import Interrupted, NonFiniteLoss
+from .zero_mean import mean_costs, without_means
 
 __all__ = [
     "CheckpointError",
     "CompileFallback",
     "Compressed",
+    "DrawnNetwork",
     "EnumMeanFieldELBO",
     "Fit",
     "Interrupted",
@@ -43,6 +46,7 @@ __all__ = [
     "fit",
     "fit_repeats",
     "load",
+    "mean_costs",
     "mean_network",
     "metrics",
     "narrow",
@@ -56,4 +60,5 @@ __all__ = [
     "share_weights",
     "splice_weights",
     "total_variation",
+    "without_means",
 ]

@@ -27,7 +27,13 @@ from .packing.rates import (
 )
 from .posterior import Moments, mean_network, moments
 from .relevance import Irrelevance
-from .thresholds import Threshold, choose_thresholds, relevant_to, with_zeros
+from .thresholds import (
+    Threshold,
+    choose_thresholds,
+    refuse_zero_mean,
+    relevant_to,
+    with_zeros,
+)
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -124,7 +130,8 @@ def compress(
     Raises:
         TypeError: for a fit of another model.
         ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
-            ``validation`` without validation rows, or any threshold for a point estimate.
+            ``validation`` without validation rows, any threshold for a point estimate, or weights
+            without a mean.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -136,6 +143,7 @@ def compress(
             "To cut the depth of a learnt-depth network use inference.prune."
         )
     guide: Any = fit.guide
+    refuse_zero_mean(guide)
     if type(guide) is guides.Delta and mixtures(model):
         guide = assigned_guide(model, guide)
     known = moments(model, guide)

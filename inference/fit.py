@@ -13,12 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from ..guides.depth import CategoricalDepth
+from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth
+from ..models.priors.weights import one_of
 from . import run_directory
+from .draws import Noise
 from .metrics import mean_spread
-from .predict import component_weights, evaluate_outputs, mixture_log_probs, predictive_outputs
+from .posterior import mean_network
+from .predict import (
+    HOWS,
+    How,
+    component_weights,
+    evaluate_outputs,
+    evaluate_single,
+    mixture_log_probs,
+    predictive_outputs,
+    streamed,
+)
 from .progress import FitProgress
-from .replicate import Replicate
+from .replicate import Replicate, Track
 from .settings import Settings
 from .structure import Structure, exact_depth_posterior
 from .trainer import NonFiniteLoss, Trainer
@@ -61,30 +74,90 @@ class Fit:
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
 
-    def evaluate(self, split: str = "test") -> dict[str, float]:
-        """Metrics on a split, of the mixture over depths or over draws of the weights: accuracy,
-        NLL, Brier, ECE, or RMSE, NLL."""
+    def evaluate(
+        self,
+        split: str = "test",
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+    ) -> dict[str, float]:
+        """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
+
+        Arguments:
+            split: ``train``, ``val`` or ``test``.
+            how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
+                random weights also ``deterministic``, of the network of the posterior means, and
+                ``stochastic``, of one draw (the mean of each metric over the draws).
+            draws: of random weights, 20 by default.
+            noise: of the draws, see :class:`~pyroccam.inference.draws.DrawnNetwork`.
+        """
         x, y = self.data.split(split)
-        outputs = self.outputs(x)
-        return evaluate_outputs(outputs, self.weights, self.model.likelihood, y, self.data.y_std)
+        outputs = self.outputs(x, how, draws=draws, noise=noise)
+        evaluate = evaluate_single if how == "stochastic" else evaluate_outputs
+        shares = self._shares(outputs)
+        return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """What a prediction mixes with ``weights``, ``(S, N, outputs)``: outputs at every depth, or
-        of S networks drawn from the posterior (by the seed of the fit)."""
-        return predictive_outputs(
-            self.model, self.guide, x, draws=len(self.weights), seed=self.settings.seed
-        )
+    def outputs(
+        self,
+        x: Tensor,
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+    ) -> Tensor:
+        """What a prediction mixes, ``(S, N, outputs)``: outputs at every depth, or of S draws of
+        random weights (by the seed of the fit), or of the one network of their means.
 
-    def predict(self, x: Tensor) -> Tensor:
+        Arguments:
+            x: inputs ``(N, *)``, standardised as the data set is.
+            how, draws, noise: as for :meth:`evaluate`.
+
+        Raises:
+            ValueError: for a way to predict that there is not for this model.
+        """
+        one_of("how", how, HOWS)
+        if how == "deterministic":
+            if not isinstance(self.model, BayesianNetwork):
+                raise ValueError(
+                    "how='deterministic' is for random weights: those of this model are numbers, "
+                    "and what it mixes are depths. Use inference.prune for a single network."
+                )
+            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
+            with torch.no_grad():
+                return streamed(lambda part: net(part)[None], x)
+        count = len(self.weights) if draws is None else draws
+        seed = self.settings.seed
+        return predictive_outputs(self.model, self.guide, x, draws=count, noise=noise, seed=seed)
+
+    def predict(
+        self,
+        x: Tensor,
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+    ) -> Tensor:
         """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
+
+        Probabilities are averaged over the draws, not logits.
 
         Arguments:
             x: inputs ``(B, *)``, standardised as the data set is.
+            how, draws, noise: as for :meth:`evaluate`; ``stochastic`` predicts with one draw.
         """
-        outputs = self.outputs(x.to(self.weights.device))
+        draws = 1 if how == "stochastic" else draws
+        outputs = self.outputs(x.to(self.weights.device), how, draws=draws, noise=noise)
+        shares = self._shares(outputs)
         if self.model.likelihood.task == "classification":
-            return mixture_log_probs(outputs, self.weights)
-        return torch.einsum("s,sbt->bt", self.weights, outputs)
+            return mixture_log_probs(outputs, shares)
+        return torch.einsum("s,sbt->bt", shares, outputs)
+
+    def _shares(self, outputs: Tensor) -> Tensor:
+        """Of what is mixed: draws are equally likely."""
+        if len(outputs) == len(self.weights):
+            return self.weights
+        return torch.full((len(outputs),), 1.0 / len(outputs), device=outputs.device)
 
 
 def fit(
@@ -98,6 +171,7 @@ def fit(
     progress: bool | None = None,
     threshold: float = 0.95,
     label: str | None = None,
+    track: Track | None = None,
     **settings: Any,
 ) -> Fit:
     """Train a pair by stochastic variational inference.
@@ -117,6 +191,9 @@ def fit(
         progress: show a bar; ``None`` shows it on a terminal only.
         threshold: of the 95 % rule.
         label: in front of the bar.
+        track: a function of model, guide and data that is called at each evaluation, in evaluation
+            mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
+            training goes on as if it had not been called.
         settings: see :class:`~pyroccam.inference.settings.Settings`.
 
     Raises:
@@ -128,7 +205,7 @@ def fit(
     """
     chosen = Settings.of(settings)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
-    (result,) = train([job], chosen, job.out, device, resume, progress, threshold, label)
+    (result,) = train([job], chosen, job.out, device, resume, progress, threshold, label, track)
     return result
 
 
@@ -152,6 +229,7 @@ def train(
     progress: bool | None,
     threshold: float,
     label: str | None,
+    track: Track | None = None,
 ) -> list[Fit]:
     """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
 
@@ -171,7 +249,7 @@ def train(
         if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
             job.model.to(memory_format=torch.channels_last)
         job.guide.to(where)
-        replicates.append(Replicate(job.model, job.guide, data, job.seed))
+        replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
         if where.type == "cuda":
@@ -249,6 +327,29 @@ class Repeats:
     fits: list[Fit]
     seconds: float
 
+    def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:
+        """Metrics of all repeats together: a deep ensemble, if each is a point estimate.
+
+        Raises:
+            ValueError: if the repeats have different rows in the split.
+
+        References:
+            Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474.
+        """
+        first = self.fits[0]
+        x, y = first.data.split(split)
+        for one in self.fits[1:]:
+            x_other, y_other = one.data.split(split)
+            if not (torch.equal(x, x_other.to(x)) and torch.equal(y, y_other.to(y))):
+                raise ValueError(
+                    f"The {split} rows of seeds {first.settings.seed} and {one.settings.seed} "
+                    "differ, so their predictions cannot be averaged: give every seed the same "
+                    "data."
+                )
+        outputs = torch.cat([one.outputs(x, noise=noise) for one in self.fits])
+        shares = torch.cat([one.weights for one in self.fits]) / len(self.fits)
+        return evaluate_outputs(outputs, shares, first.model.likelihood, y, first.data.y_std)
+
     def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
         """Mean, standard deviation and number of each metric over the repeats."""
         return mean_spread([metrics(one) for one in self.fits])
@@ -265,6 +366,7 @@ def fit_repeats(
     progress: bool | None = None,
     threshold: float = 0.95,
     label: str | None = None,
+    track: Track | None = None,
     **settings: Any,
 ) -> Repeats:
     """Fit afresh for each seed, all in common steps where that pays.
@@ -281,7 +383,7 @@ def fit_repeats(
         together: in common steps. ``None`` does so for small networks without convolutions, if the
             replicates differ in their values only.
         out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
-        resume, device, progress, threshold, label, settings: as for :func:`fit`.
+        resume, device, progress, threshold, label, track, settings: as for :func:`fit`.
 
     Raises:
         ValueError: with ``together=True``, if the replicates differ in more than values.
@@ -301,7 +403,7 @@ def fit_repeats(
             model, guide, data = build(seed)
         where = None if folder is None else folder / f"seed-{seed}"
         jobs.append(Job(model, guide, data, seed, where))
-    rest = (device, resume, progress, threshold, label)
+    rest = (device, resume, progress, threshold, label, track)
     common = Settings.of({**settings, "seed": seeds[0]})
     if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
         return Repeats(train(jobs, common, folder, *rest), time.perf_counter() - start)

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..guides.mean_field import Factor, NetworkGuide, key
+from ..guides.factors import Factor
+from ..guides.mean_field import NetworkGuide, key
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from .compress import inside
 from .cutting.cut import cut
 from .posterior import mean_network, power_moments
-from .thresholds import Threshold, choose_thresholds, relevant_to, with_zeros
+from .thresholds import (
+    Threshold,
+    choose_thresholds,
+    refuse_zero_mean,
+    relevant_to,
+    with_zeros,
+)
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -62,6 +69,7 @@ def narrow(
             f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
             "cut the depth of a learnt-depth network use inference.prune."
         )
+    refuse_zero_mean(guide)
     found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
     thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
@@ -72,6 +80,7 @@ def narrow(
         fit.data,
         prior={names[name]: layer.weight_prior for name, layer in model.layers.items()},
         likelihood=copy.deepcopy(model.likelihood),
+        random_biases=model.random_biases,
     )
     smaller.weights_before = model.weights_before
     own = guide.of(smaller, names)
@@ -113,11 +122,12 @@ def _copy_posterior(
         for name, latent in after.latents().items()
     }
     for name in ("weight", "bias"):
-        if name not in means:
+        learnt = after.bias if name == "bias" else None  # a number, no latent
+        if name not in means and learnt is None:
             continue
-        event = before.latents()[name].prior.event_shape
+        event = before.start[name].shape
         index = [] if kept is None else _along(before, name, event, *kept)
-        factor = torch.ones((), device=means[name].device)
+        factor = torch.ones((), device=after.start[name].device)
         for other, value in means.items():
             if other in ("weight", "bias"):
                 continue
@@ -125,9 +135,11 @@ def _copy_posterior(
                 factor = factor * after.affine.on_weight(value)
             elif after.covers_bias(value.shape):
                 factor = factor * value
-        target = after.start[name].to(means[name])
+        target = after.start[name].to(means["weight"])
         moved = target != _taken(getattr(mean, name), event, index).to(target)
-        centre = _factor(own, after, name).centre
+        if learnt is not None:
+            learnt.copy_(_taken(before.bias, event, index))
+        centre = _factor(own, after, name).centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
 
 

@@ -1,20 +1,17 @@
-"""Networks from the posterior of a Bayesian network: the mean one, and draws."""
+"""The moments of the weights of a Bayesian network, and the network of their means."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork, power
 from ..models.local import base
-from .modes import evaluating
 
-__all__ = ["Moments", "draw_outputs", "mean_network", "moments", "power_moments"]
+__all__ = ["Moments", "mean_network", "moments", "power_moments"]
 
 
 class Moments(NamedTuple):
@@ -106,54 +103,3 @@ def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
 def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
     """The plain network with the posterior means as weights, in evaluation mode."""
     return model.plain({name: (m.mean, m.bias) for name, m in moments(model, guide).items()})
-
-
-def draw_weights(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
-    """Weights and biases of a draw from the posterior, by their names in the plain network."""
-    drawn: dict[str, Tensor] = {}
-    for name, layer in model.layers.items():
-        latents = layer.latents()
-        values = {n: guide.distribution(f"{name}.{n}").sample() for n in latents}
-        weight, bias = layer.effective(values, latents)
-        prefix = f"{name}." if name else ""
-        drawn[f"{prefix}weight"] = weight
-        if bias is not None:
-            drawn[f"{prefix}bias"] = bias
-    return drawn
-
-
-@torch.no_grad()
-def draw_outputs(
-    model: BayesianNetwork,
-    guide: NetworkGuide,
-    x: Tensor,
-    draws: int,
-    *,
-    seed: int = 0,
-    batch_size: int = 1024,
-) -> Tensor:
-    """Outputs of networks drawn from the posterior: each draw is one network for all inputs.
-
-    Arguments:
-        x: ``(N, *)``.
-        draws: S.
-        seed: of the draws; the state of the generator is left as it was.
-
-    Returns:
-        ``(S, N, outputs)``.
-    """
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}.")
-    cuda = [x.device] if x.device.type == "cuda" else []
-    net = mean_network(model, guide)
-    found: list[Tensor] = []
-    with evaluating(model), torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
-        if cuda:
-            with torch.cuda.device(x.device):
-                torch.cuda.manual_seed(seed)
-        for _ in range(draws):
-            weights: Mapping[str, Tensor] = draw_weights(model, guide)
-            parts = [functional_call(net, dict(weights), (part,)) for part in x.split(batch_size)]
-            found.append(torch.cat(parts))
-    return torch.stack(found)

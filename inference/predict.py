@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,23 @@ from ..models.bayesian import BayesianNetwork
 from ..models.depth import FixedDepth, LearntDepth, stacked_outputs
 from ..models.likelihoods import Likelihood, Regression
 from ..models.pruned import PrunedNetwork
+from .draws import Noise, draw_outputs
 from .metrics import classification_metrics, regression_metrics
 from .modes import evaluating
-from .posterior import draw_outputs
 from .structure import exact_depth_posterior
 
 if TYPE_CHECKING:
     from ..data import Dataset
 
 __all__ = [
+    "HOWS",
+    "How",
     "component_weights",
     "depth_weights",
     "evaluate_net",
     "evaluate_outputs",
     "evaluate_pruned",
+    "evaluate_single",
     "mixture_log_probs",
     "nll_by_depth",
     "outputs_by_depth",
@@ -36,6 +39,9 @@ __all__ = [
 
 # Networks drawn from the posterior for a prediction.
 DRAWS = 20
+
+How = Literal["ensemble", "stochastic", "deterministic"]
+HOWS = ("ensemble", "stochastic", "deterministic")
 
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:
@@ -93,12 +99,22 @@ def component_weights(
 
 
 def predictive_outputs(
-    model: Any, guide: nn.Module, x: Tensor, *, draws: int = DRAWS, seed: int = 0
+    model: Any,
+    guide: nn.Module,
+    x: Tensor,
+    *,
+    draws: int = DRAWS,
+    noise: Noise = "weights",
+    seed: int = 0,
 ) -> Tensor:
-    """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`."""
+    """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`.
+
+    Arguments:
+        draws, noise, seed: of random weights, see :func:`~pyroccam.inference.draws.draw_outputs`.
+    """
     if isinstance(model, BayesianNetwork):
         assert isinstance(guide, NetworkGuide)
-        return draw_outputs(model, guide, x, draws, seed=seed)
+        return draw_outputs(model, guide, x, draws, noise=noise, seed=seed)
     return outputs_by_depth(model, x)
 
 
@@ -131,6 +147,20 @@ def evaluate_outputs(
     if isinstance(likelihood, Regression):
         return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
     return classification_metrics(mixture_log_probs(outputs, weights), y)
+
+
+def evaluate_single(
+    outputs: Tensor, weights: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor
+) -> dict[str, float]:
+    """Metrics of one component, on average over them: what one draw is worth.
+
+    Arguments:
+        outputs, weights, likelihood, y, y_std: as for :func:`evaluate_outputs`.
+    """
+    one = torch.ones(1, device=weights.device)
+    each = [evaluate_outputs(part[None], one, likelihood, y, y_std) for part in outputs]
+    shares = weights.tolist()
+    return {name: sum(w * m[name] for w, m in zip(shares, each, strict=True)) for name in each[0]}
 
 
 def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyro
@@ -15,6 +16,7 @@ from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth, stacked_outputs
+from .draws import Noise, draw_outputs, seeded
 from .flat import difference
 from .modes import evaluating
 from .posterior import mean_network
@@ -26,7 +28,12 @@ from .structure import exact_depth_posterior
 if TYPE_CHECKING:
     from ..data import Dataset
 
-__all__ = ["Replicate"]
+__all__ = ["Replicate", "Track"]
+
+# More to note at each evaluation, from model, guide and data.
+Track = Callable[[Any, nn.Module, "Dataset"], dict[str, float]]
+
+VALIDATION_DRAWS = 5
 
 
 class Replicate:
@@ -36,6 +43,7 @@ class Replicate:
         model, guide: the pair, on the device of ``data``.
         data: on the device.
         seed: of the order of its rows.
+        track: see :func:`~pyroccam.inference.fit.fit`.
 
     Attributes:
         history: one row for each evaluation.
@@ -46,8 +54,11 @@ class Replicate:
         broken: why it was given up, if its loss turned NaN or infinite.
     """
 
-    def __init__(self, model: Any, guide: nn.Module, data: Dataset, seed: int) -> None:
+    def __init__(
+        self, model: Any, guide: nn.Module, data: Dataset, seed: int, track: Track | None = None
+    ) -> None:
         self.model, self.guide, self.data, self.seed = model, guide, data, seed
+        self.track = track
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Any] | None = None
         self.good = self.weights()
@@ -221,6 +232,9 @@ class Replicate:
         if isinstance(self.guide, CategoricalDepth):
             q = self.guide.probs
             row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
+        if self.track is not None:
+            with evaluating(self.model), seeded(self.seed, x.device):
+                row |= self.track(self.model, self.guide, self.data)
         self.history.append(row)
         self.good = self.weights()
         if running is not None:  # the training goes on as if nobody had looked
@@ -241,8 +255,13 @@ class Replicate:
 
     def _validation_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``(S, N, outputs)`` and their weights: of the depths, or of the one network with
-        the posterior means as weights."""
+        the posterior means as weights; where there are no means, of a few draws as in training."""
         if isinstance(self.model, BayesianNetwork):
+            assert isinstance(self.guide, NetworkGuide)
+            if self.guide.zero_mean:
+                noise: Noise = "activations" if self.guide.handler is not None else "weights"
+                out = draw_outputs(self.model, self.guide, x, VALIDATION_DRAWS, noise=noise)
+                return out, torch.full((len(out),), 1.0 / len(out), device=x.device)
             net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
             return streamed(lambda part: net(part)[None], x), torch.ones(1, device=x.device)
         weights = depth_weights(self.model, self.guide, self.data)

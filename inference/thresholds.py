@@ -18,7 +18,7 @@ from .relevance import Irrelevance, irrelevance, search, valley
 if TYPE_CHECKING:
     from ..data import Dataset
 
-__all__ = ["Threshold", "choose_thresholds", "relevant_to", "with_zeros"]
+__all__ = ["Threshold", "choose_thresholds", "refuse_zero_mean", "relevant_to", "with_zeros"]
 
 Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
 
@@ -28,6 +28,20 @@ def relevant_to(
 ) -> dict[str, Irrelevance]:
     """What is compared with thresholds of this kind, by layer."""
     return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
+
+
+def refuse_zero_mean(guide: NetworkGuide) -> None:
+    """A network is cut by its posterior means.
+
+    Raises:
+        ValueError: for layers that have none.
+    """
+    if guide.zero_mean:
+        raise ValueError(
+            f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}): "
+            "the network of the posterior means, which would be cut, computes nothing. Compress a "
+            "fit of guides.MeanField(model)."
+        )
 
 
 def choose_thresholds(

@@ -30,15 +30,23 @@ class BayesianLayer(nn.Module):
             prior has no latent ``bias``, a bias stays a parameter.
         prior: of its weights.
         position: in the order in which the network uses its layers.
+        random_bias: or leave the bias a parameter, whatever the prior says of it.
 
     Attributes:
         start: its weight and bias, with which a guide begins.
         weight_prior: of which the layer's prior was made.
     """
 
-    def __init__(self, name: str, layer: nn.Module, prior: WeightPrior, position: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        layer: nn.Module,
+        prior: WeightPrior,
+        position: int = 0,
+        random_bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.name, self.position = name, position
+        self.name, self.position, self.random_bias = name, position, random_bias
         self.affine = Affine(name, layer)
         made: Any = layer
         self.weight_prior = prior
@@ -63,7 +71,9 @@ class BayesianLayer(nn.Module):
     def latents(self) -> Mapping[str, Latent]:
         """Its random tensors, by their names below the layer's."""
         latents: Mapping[str, Latent] = self.prior()
-        return latents
+        if self.random_bias:
+            return latents
+        return {name: latent for name, latent in latents.items() if name != "bias"}
 
     def forward(self, x: Tensor) -> Tensor:
         latents = self.latents()
@@ -133,6 +143,7 @@ class BayesianNetwork(LocalModule):
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
             all linear and convolutional layers, transposed ones included.
         likelihood: by default the one that suits the task.
+        random_biases: biases are random where the prior has them; or they are learnt as numbers.
 
     Attributes:
         weights_before: of the Bayesian layers, before anything was cut.
@@ -162,6 +173,7 @@ class BayesianNetwork(LocalModule):
         prior: WeightPrior | Mapping[str, WeightPrior],
         layers: Chosen = None,
         likelihood: Likelihood | None = None,
+        random_biases: bool = True,
     ) -> None:
         super().__init__()
         net = copy.deepcopy(net)
@@ -174,9 +186,10 @@ class BayesianNetwork(LocalModule):
             if id(given) not in made:
                 made[id(given)] = given.for_network()
             own = made[id(given)]
-            layer = BayesianLayer(name, net.get_submodule(name), own, position)
+            layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
             net = _replaced(net, name, layer)
         self.net = net
+        self.random_biases = random_biases
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
         self.likelihood = for_data(data) if likelihood is None else likelihood

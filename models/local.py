@@ -15,6 +15,7 @@ from .affine import Affine
 from .bayesian import BayesianLayer, BayesianNetwork, power
 from .priors.gaussian_mixture import WithHyperprior
 from .priors.weights import Latent
+from .symmetric import ZeroMeanDistribution
 
 __all__ = ["LocalReparameterization", "Scales"]
 
@@ -144,14 +145,23 @@ class LocalReparameterization(Messenger):
         ones = {n: v for n, v in values.items() if n not in kept or n in ("weight", "bias")}
         own = {n: latent for n, latent in latents.items() if n in ones}
         mean, mean_bias = layer.effective({**ones, **_parameters(kept, "loc")}, own)
-        out = run(x, mean, mean_bias)
+        # A mean that is known to be zero needs no product.
+        zero_mean = isinstance(kept.get("weight"), ZeroMeanDistribution)
+        out = None if zero_mean else run(x, mean, mean_bias)
         scales = _parameters(kept, "scale")
         if scales:
             zero = {n: torch.zeros_like(v) for n, v in ones.items() if n in ("weight", "bias")}
             scale, scale_bias = layer.effective({**ones, **zero, **scales}, own)
             own_bias = scale_bias if "bias" in scales else None
             variance = self._variance(run, x, scale, own_bias)
-            out = out + (variance + TINY).sqrt() * torch.randn_like(out)
+            noise = (variance + TINY).sqrt() * torch.randn_like(variance)
+            if out is not None:
+                out = out + noise
+            elif mean_bias is None:
+                out = noise
+            else:
+                out = noise + run.on_features(mean_bias[None], noise)
+        assert out is not None
         if multiplier is not None and by_output:
             out = out * run.on_features(multiplier, out)
         return out

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
-from pyroccam.guides.mean_field import NormalFactor
+from pyroccam.guides.factors import NormalFactor
 from pyroccam.inference.elbo import bound
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork

@@ -11,8 +11,8 @@ import torch
 from fitting import assert_same, spy
 from pyroccam import guides, inference, models
 from pyroccam.inference.elbo import bound
+from pyroccam.inference.draws import draw_outputs
 from pyroccam.inference.posterior import (
-    draw_outputs,
     mean_network,
     moments,
     power_moments,

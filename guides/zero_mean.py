@@ -1,0 +1,138 @@
+"""Variance networks: weights whose mean is zero, so that all they know is in their variances."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.local import LocalReparameterization, Scales
+from ..models.names import unknown_name
+from ..models.priors.weights import Latent, one_of
+from ..models.symmetric import CentredNormal, CentredUniform, Rademacher
+from .factors import Factor
+from .mean_field import NetworkGuide, key, suited
+
+__all__ = ["Noise", "ZeroMean", "ZeroMeanFactor"]
+
+Noise = Literal["normal", "uniform", "rademacher"]
+_NOISES: dict[str, Any] = {
+    "normal": CentredNormal,
+    "uniform": CentredUniform,
+    "rademacher": Rademacher,
+}
+
+
+class ZeroMeanFactor(Factor):
+    """``w = σ ε``, ε symmetric about zero.
+
+    Arguments:
+        scale: σ at the start; a parameter of either sign, whose size counts.
+        noise: standard normal, uniform in (-1, 1), or ±1.
+    """
+
+    # The logarithm of a prior's density is not asked for at zero.
+    LEAST = 1e-12
+
+    def __init__(self, scale: Tensor, noise: Noise = "normal") -> None:
+        super().__init__()
+        self.signed_scale = nn.Parameter(scale.detach().clone())
+        self.noise = noise
+
+    @property
+    def centre(self) -> nn.Parameter:
+        raise TypeError("A weight of zero mean has no parameter that moves its posterior.")
+
+    def forward(self) -> Any:
+        scale = self.signed_scale.abs().clamp_min(self.LEAST)
+        return _NOISES[self.noise](scale, validate_args=False).to_event(scale.dim())
+
+
+class ZeroMean(NetworkGuide):
+    r"""A variance network: ``w = σ ε`` with ε symmetric about zero, in chosen layers.
+
+    For a layer with normal noise and local reparameterisation an output is
+    :math:`ε \sqrt{\sum_i σ_i^2 x_i^2}`: what is known of the input is in the size of the output,
+    and a nonlinearity, or a bias, brings it out. Propagating means through such a layer gives zero.
+
+    With a log-uniform prior the KL is constant, and the bound is the expected log-likelihood.
+    Everything else (biases where they are random, scales, other layers) has the posterior of
+    :class:`~pyroccam.guides.MeanField`.
+
+    Arguments:
+        model: a Bayesian network. Deviations begin at the sizes of its network's weights.
+        layers: names of the layers without means; all that are Bayesian by default.
+        noise: ``"normal"``; or ``"uniform"`` in (-1, 1) or ``"rademacher"``, ±1, for both of which
+            weights are drawn once for a batch (a sum over them is not of their kind).
+        scale: of all weights without a mean at the start, instead.
+        begin: a guide of the same model. Its deviations are σ at the start, and its posterior of
+            everything else is taken over as it is: see :func:`pyroccam.inference.without_means`.
+        local, scales: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+
+    Raises:
+        ValueError: for a name that is no layer, a noise that there is not, a scale that is not
+            positive, a layer that would begin with no variance at all, or a ``begin`` of another
+            network.
+
+    References:
+        Neklyudov, Molchanov, Ashukha, Vetrov 2018, Variance Networks: When Expectation Does Not
+        Meet Your Expectations, arXiv:1803.03764.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        *,
+        layers: Iterable[str] | None = None,
+        noise: Noise = "normal",
+        scale: float | None = None,
+        begin: NetworkGuide | None = None,
+        local: bool | LocalReparameterization = True,
+        scales: Scales = "example",
+    ) -> None:
+        one_of("ZeroMean(noise)", noise, tuple(_NOISES))
+        if scale is not None and not scale > 0.0:
+            raise ValueError(f"scale must be positive, got {scale}.")
+        super().__init__(model, local=local, scales=scales)
+        layers = [layers] if isinstance(layers, str) else layers
+        self.layers = tuple(model.layers) if layers is None else tuple(layers)
+        for name in self.layers:
+            if name not in model.layers:
+                raise ValueError(unknown_name("Bayesian layer", name, list(model.layers)))
+        if not self.layers:
+            raise ValueError("layers=[] leaves every mean: use guides.MeanField(model).")
+        self._noise: Noise = noise
+        self._scale, self._begin = scale, (begin,)  # no submodule
+        if begin is not None and begin.sites != list(model.sites):
+            odd = sorted({*begin.sites} ^ {*model.sites})
+            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        self.build(model)
+        self._begin = (None,)
+
+    @property
+    def zero_mean(self) -> tuple[str, ...]:
+        return self.layers
+
+    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
+        site, (begin,) = f"{layer.name}.{name}", self._begin
+        if name != "weight" or layer.name not in self.layers:
+            if begin is None:
+                return suited(self, layer, name, latent)
+            kept: Factor = copy.deepcopy(begin.part("factors")[key(site)])
+            return kept
+        if begin is not None:
+            scale = begin.distribution(site).variance.sqrt().detach()
+        elif self._scale is not None:
+            scale = torch.full_like(layer.start["weight"], self._scale)
+        else:
+            scale = layer.start["weight"].abs()
+        if not bool((scale > 0.0).any()):
+            raise ValueError(
+                f"All weights of layer {layer.name!r} would begin with a deviation of zero, which "
+                "never grows: give scale=, or leave the layer out of layers=."
+            )
+        return ZeroMeanFactor(scale, self._noise)

@@ -1,0 +1,188 @@
+"""Outputs of draws from the posterior of a Bayesian network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Literal
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+
+from ..guides.mean_field import NetworkGuide
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.priors.weights import one_of
+from .elbo import local_parameters
+from .modes import evaluating
+from .posterior import mean_network
+
+__all__ = ["NOISES", "DrawnNetwork", "Noise", "draw_outputs", "draw_weights"]
+
+Noise = Literal["weights", "activations"]
+NOISES = ("weights", "activations")
+
+# Weights of networks that are drawn at once, in numbers.
+AT_ONCE = 2**24
+
+
+def draw_weights(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
+    """Weights and biases of networks drawn from the posterior, by their names in a plain network.
+
+    Arguments:
+        draws: S.
+
+    Returns:
+        tensors ``(S, *)``.
+    """
+    drawn: dict[str, Tensor] = {}
+    for name, layer in model.layers.items():
+        latents = layer.latents()
+        values = {n: guide.distribution(f"{name}.{n}").sample((draws,)) for n in latents}
+
+        def effective(
+            one: dict[str, Tensor], layer: BayesianLayer = layer, latents: Any = latents
+        ) -> dict[str, Tensor]:
+            weight, bias = layer.effective(one, latents)
+            return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+        prefix = f"{name}." if name else ""
+        found = vmap(effective)(values)
+        drawn |= {prefix + key: value for key, value in found.items()}
+    return drawn
+
+
+class DrawnNetwork(nn.Module):
+    """The network with fresh noise in every pass; differentiable in its inputs and parameters.
+
+    Arguments:
+        model, guide: a pair.
+        noise: draw the ``weights`` once for a pass, or ``activations`` for each example, as the
+            guide's local reparameterisation does in training. For linear layers each example has
+            the same distribution either way; a convolution with drawn activations has noise of its
+            own at every place, and is not the network that a posterior over weights speaks of.
+
+    Dropout modules of the network are noise as well, whatever mode they are in (Gal, Ghahramani
+    2016, arXiv:1506.02142).
+
+    Raises:
+        ValueError: for activations of a guide that draws its weights.
+    """
+
+    def __init__(
+        self, model: BayesianNetwork, guide: NetworkGuide, noise: Noise = "weights"
+    ) -> None:
+        super().__init__()
+        one_of("noise", noise, NOISES)
+        if noise == "activations" and guide.handler is None:
+            raise ValueError(
+                f"noise='activations' needs a guide with local reparameterisation, this "
+                f"{type(guide).__name__} draws weights: use noise='weights'."
+            )
+        self.model, self.guide = model, guide
+        self.noise: Noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs ``(B, outputs)`` for ``x``, ``(B, *)``."""
+        handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
+        around = (local_parameters(), pyro.validation_enabled(False), dropping(self.model))
+        with around[0], around[1], around[2], handler:
+            trace = poutine.trace(self.guide).get_trace(x)
+            outputs: Tensor = poutine.replay(self.model.part("net"), trace=trace)(x)
+        return outputs
+
+
+@torch.no_grad()
+def draw_outputs(
+    model: BayesianNetwork,
+    guide: NetworkGuide,
+    x: Tensor,
+    draws: int,
+    *,
+    noise: Noise = "weights",
+    seed: int = 0,
+    batch_size: int = 1024,
+) -> Tensor:
+    """Outputs of the network for draws from the posterior.
+
+    Arguments:
+        x: ``(N, *)``.
+        draws: S.
+        noise: see :class:`DrawnNetwork`. With drawn weights each draw is one network for all
+            inputs.
+        seed: of the draws; the state of the generator is left as it was.
+        batch_size: rows in a pass. Several networks pass at once where their weights fit into
+            64 MiB.
+
+    Returns:
+        ``(S, N, outputs)``.
+    """
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}.")
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(seeded(seed, x.device))
+        if noise != "weights":
+            drawn = DrawnNetwork(model, guide, noise)
+            return torch.stack(
+                [torch.cat([drawn(part) for part in x.split(batch_size)]) for _ in range(draws)]
+            )
+        net = mean_network(model, guide)
+        stack.enter_context(dropping(net))
+        count = sum(p.numel() for p in net.parameters())
+        found: list[Tensor] = []
+        for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
+            weights = draw_weights(model, guide, at_once)
+            parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
+            found.append(torch.cat(parts, 1))
+        return torch.cat(found)
+
+
+def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B, outputs)``."""
+    # Convolutions of several networks become grouped ones, which are slower on a CPU.
+    if x.device.type == "cpu" and any(isinstance(part, _ConvNd) for part in net.modules()):
+        (count,) = {len(value) for value in weights.values()}
+        each = ({name: value[s] for name, value in weights.items()} for s in range(count))
+        return torch.stack([functional_call(net, one, (x,)) for one in each])
+
+    def outputs(one: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(net, one, (x,))
+        return found
+
+    return vmap(outputs, randomness="different")(weights)
+
+
+@contextmanager
+def dropping(module: nn.Module) -> Iterator[None]:
+    """Dropout that drops, for a while."""
+    parts = [part for part in module.modules() if isinstance(part, _DropoutNd)]
+    modes = [part.training for part in parts]
+    for part in parts:
+        part.training = True
+    try:
+        yield
+    finally:
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+
+
+def chunks(total: int, most: int) -> list[int]:
+    """A number in parts of at most ``most``."""
+    return [min(most, total - start) for start in range(0, total, most)]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A seed for a while; the state of the generators is put back."""
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -15,7 +15,9 @@ from torch import nn
 
 from .. import guides, models
 from ..data import Dataset
+from ..inference.draws import DrawnNetwork
 from ..models import networks
+from ..models.affine import AFFINE
 from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
@@ -119,11 +121,29 @@ def _fixed(stack: DepthStack, data: Dataset, options: dict[str, Any]) -> Pair:
 
 def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     prior = models.priors.parse_weights(str(options["prior"]))
-    model = models.BayesianNetwork(net, data, prior=prior)
+    model = models.BayesianNetwork(
+        net,
+        data,
+        prior=prior,
+        layers=_layers(options["layers"], net),
+        random_biases=options["random_biases"],
+    )
     more = {"scales": options["scales"]}
     if options["max_scale"] is not None:
         more["max_scale"] = _limit(options["max_scale"], model)
-    return model, guides.parse(str(options["guide"]), model, **more)
+    guide = guides.parse(str(options["guide"]), model, **more)
+    DrawnNetwork(model, guide, options["noise"])  # says now what it would say at the end
+    return model, guide
+
+
+def _layers(asked: Any, net: nn.Module) -> list[str] | None:
+    """Names of layers, one or a list. Of all linear and convolutional layers ``hidden`` are those
+    but the last, and ``penultimate`` is the one before the last."""
+    if asked is None or isinstance(asked, list):
+        return asked
+    names = [name for name, module in net.named_modules() if type(module) in AFFINE]
+    words = {"hidden": names[:-1] or names, "penultimate": names[-2:-1] or names}
+    return words.get(str(asked), [str(asked)])
 
 
 def _limit(asked: Any, model: models.BayesianNetwork) -> Any:
@@ -150,6 +170,12 @@ _LONG = {"epochs": 180, "kl_warmup": 0.02}
 # What is left was chosen on the validation rows already; to choose again would follow their luck.
 _GROUPS = {"threshold": "noise", "max_scale": "first:0.2", "narrow": [0.22, 0.44, 0.67]}
 
+_VARIANCE = "Neklyudov, Molchanov, Ashukha, Vetrov 2018, arXiv:1803.03764"
+# Deviations settle slowly, and there is no KL to overfit against.
+_STEPS = {"epochs": None, "steps": 8000, "kl_warmup": 0.0}
+# As in the source: the last layer and the biases are numbers, and noise is of activations.
+_HIDDEN = {"layers": "hidden", "random_biases": False, "noise": "activations"}
+
 _POINT = {**_WEIGHTS, "lr": 1e-3, "kl_warmup": 0.0, "epochs": 30}
 
 
@@ -165,6 +191,7 @@ def _row(
     usual: dict[str, Any] = {
         "prior": prior, "guide": "mean-field", "scales": "example", "max_scale": None,
         "threshold": None, "tolerance": 0.001, "narrow": [], "narrow_at": None,
+        "layers": None, "random_biases": True, "noise": "weights",
     }  # fmt: skip
     options, settings = {**usual, **(options or {})}, {**_WEIGHTS, **(settings or {})}
     return Method(
@@ -233,6 +260,22 @@ METHODS: dict[str, Method] = {
             "sparse variational dropout: a dropout rate for each weight",
             "Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369",
             "log-uniform",
+        ),
+        _row(
+            "variance",
+            "a variance network: hidden weights of mean zero, all in their deviations",
+            _VARIANCE,
+            "log-uniform",
+            {**_HIDDEN, "layers": "penultimate", "guide": "zero-mean"},
+            _STEPS,
+        ),
+        _row(
+            "variational-dropout",
+            "dropout with a learnt rate (--set guide=dropout-layer, -neuron or -weight)",
+            f"Kingma, Salimans, Welling 2015, arXiv:1506.02557; {_VARIANCE}",
+            "log-uniform",
+            {**_HIDDEN, "guide": "dropout-layer"},
+            _STEPS,
         ),
         _point(
             "sws",

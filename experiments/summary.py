@@ -92,10 +92,10 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
     """What is left of the network, its rates and its file; posterior, mean and small network."""
     structure, small = metrics["structure"], metrics["compressed"]
     rates = structure["rates"]
-    shown = [f"pruning {rates['pruning']:.0f}"]
+    shown = [f"pruning {rates['pruning']:.3g}"]
     for name, label in (("fast_prediction", "fast prediction"), ("maximum", "maximum")):
         if rates[name] is not None:
-            shown.append(f"{label} {rates[name]:.0f}")
+            shown.append(f"{label} {rates[name]:.3g}")
     bits = "-".join(str(b) for b in structure["bits"].values())
     console.print(
         f"\n[bold]{structure['architecture']} is enough[/bold]: {structure['weights']:,} weights "

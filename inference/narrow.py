@@ -137,7 +137,7 @@ def _copy_posterior(
                 factor = factor * value
         target = after.start[name].to(means["weight"])
         moved = target != _taken(getattr(mean, name), event, index).to(target)
-        if learnt is not None:
+        if learnt is not None and before.bias is not None:
             learnt.copy_(_taken(before.bias, event, index))
         centre = _factor(own, after, name).centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))

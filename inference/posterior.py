@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork, power
 from ..models.local import base
+from ..models.symmetric import CentredUniform, Rademacher
 
 __all__ = ["Moments", "mean_network", "moments", "power_moments"]
 
@@ -49,6 +50,8 @@ def power_moments(q: Any, exponent: float) -> tuple[Tensor, Tensor]:
         return (mean + 0.5 * variance).exp(), (2 * mean + 2 * variance).exp()
     if isinstance(own, torch.distributions.Normal) and exponent == 1.0:
         return own.loc, own.loc.square() + own.scale.square()
+    if isinstance(own, CentredUniform | Rademacher) and exponent == 1.0:
+        return own.mean, own.variance
     if hasattr(own, "v"):  # Delta
         value = power(own.v, exponent)
         return value, value.square()

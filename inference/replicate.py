@@ -262,7 +262,7 @@ class Replicate:
                 noise: Noise = "activations" if self.guide.handler is not None else "weights"
                 out = draw_outputs(self.model, self.guide, x, VALIDATION_DRAWS, noise=noise)
                 return out, torch.full((len(out),), 1.0 / len(out), device=x.device)
-            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
+            net = mean_network(self.model, self.guide)
             return streamed(lambda part: net(part)[None], x), torch.ones(1, device=x.device)
         weights = depth_weights(self.model, self.guide, self.data)
         return streamed(lambda part: stacked_outputs(self.model, part), x), weights

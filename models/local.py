@@ -15,7 +15,7 @@ from .affine import Affine
 from .bayesian import BayesianLayer, BayesianNetwork, power
 from .priors.gaussian_mixture import WithHyperprior
 from .priors.weights import Latent
-from .symmetric import ZeroMeanDistribution
+from .symmetric import CentredNormal
 
 __all__ = ["LocalReparameterization", "Scales"]
 
@@ -38,11 +38,12 @@ class LocalReparameterization(Messenger):
     belongs to.
 
     Put it around guide and model together. In the guide a site of the network that is normal (or,
-    for a scale, log-normal) is not drawn: its value is its median, a stand-in, and its
-    distribution is kept. In the model the layer finds the distribution by the name of the site.
-    Whatever a guide draws otherwise, a delta or a relaxed gate, is used as it is drawn. The KL of a
-    site that is not drawn must be analytic, which is checked, and the bound must use it, as ours
-    and Pyro's ``TraceMeanField_ELBO`` do: ``Trace_ELBO`` would take densities at the stand-ins.
+    for a scale, log-normal) is not drawn: its value is a stand-in (the median; where the mean is
+    zero, the scale), and its distribution is kept. In the model the layer finds the distribution by
+    the name of the site. Whatever a guide draws otherwise, a delta or a relaxed gate, is used as it
+    is drawn. The KL of a site that is not drawn must be analytic, which is checked, and the bound
+    must use it, as ours and Pyro's ``TraceMeanField_ELBO`` do: ``Trace_ELBO`` would take densities
+    at the stand-ins.
 
     Arguments:
         model: a :class:`~pyroccam.models.BayesianNetwork`.
@@ -95,7 +96,10 @@ class LocalReparameterization(Messenger):
         self._kept.pop(name, None)
         own = base(msg["fn"])
         if self._takes(name, own):
-            value = own.loc if isinstance(own, torch.distributions.Normal) else own.loc.exp()
+            if isinstance(own, CentredNormal):  # Pyro looks at its density, infinite at zero
+                value = own.scale
+            else:
+                value = own.loc if isinstance(own, torch.distributions.Normal) else own.loc.exp()
             stand_in = value.detach()
             msg["value"], msg["done"] = stand_in, True
             msg["infer"] = {**msg["infer"], "moments": True}
@@ -146,7 +150,7 @@ class LocalReparameterization(Messenger):
         own = {n: latent for n, latent in latents.items() if n in ones}
         mean, mean_bias = layer.effective({**ones, **_parameters(kept, "loc")}, own)
         # A mean that is known to be zero needs no product.
-        zero_mean = isinstance(kept.get("weight"), ZeroMeanDistribution)
+        zero_mean = isinstance(kept.get("weight"), CentredNormal)
         out = None if zero_mean else run(x, mean, mean_bias)
         scales = _parameters(kept, "scale")
         if scales:

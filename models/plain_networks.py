@@ -55,6 +55,7 @@ def lenet_5_caffe(
     *,
     channels: Sequence[int] = (20, 50),
     hidden: int = 500,
+    batch_norm: bool = False,
 ) -> nn.Sequential:
     """LeNet-5 as Caffe has it: two 5 x 5 convolutions, each with max-pooling, then 500 units with
     ReLU; 430,500 weights for images of 28 x 28 and ten classes. No nonlinearity between a
@@ -65,6 +66,8 @@ def lenet_5_caffe(
         outputs: classes, or regression targets.
         channels: of the two convolutions.
         hidden: units of the linear layer.
+        batch_norm: batch normalisation and ReLU after each convolution and the first linear layer,
+            as in experiments with variance networks.
 
     References:
         Caffe's ``lenet_train_test.prototxt``; used by Louizos et al. 2017, arXiv:1705.08665.
@@ -72,14 +75,21 @@ def lenet_5_caffe(
     height, width = _image(input_shape, least=16)
     first, second = channels
     flat = second * math.prod(((side - 4) // 2 - 4) // 2 for side in (height, width))
+    conv: list[list[nn.Module]] = [[], []]
+    linear: list[nn.Module] = [nn.ReLU()]
+    if batch_norm:
+        conv = [[nn.BatchNorm2d(units), nn.ReLU()] for units in (first, second)]
+        linear = [nn.BatchNorm1d(hidden), nn.ReLU()]
     return nn.Sequential(
         nn.Conv2d(input_shape[0], first, 5),
+        *conv[0],
         nn.MaxPool2d(2),
         nn.Conv2d(first, second, 5),
+        *conv[1],
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(flat, hidden),
-        nn.ReLU(),
+        *linear,
         nn.Linear(hidden, outputs),
     )
 

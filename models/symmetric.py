@@ -15,16 +15,10 @@ from torch.distributions import constraints, register_kl
 
 from .priors.log_uniform import LOG_DENSITY_AT_ONE, ImproperLogUniform
 
-__all__ = ["CentredNormal", "CentredUniform", "Rademacher", "ZeroMeanDistribution"]
+__all__ = ["CentredNormal", "CentredUniform", "Rademacher"]
 
 
-class ZeroMeanDistribution:
-    """What all of them are: ``scale`` times a symmetric noise, so that the mean is zero."""
-
-    scale: Tensor
-
-
-class CentredNormal(dist.Normal, ZeroMeanDistribution):
+class CentredNormal(dist.Normal):
     """``N(0, scale²)``; that the mean is zero is known before it is looked at.
 
     Arguments:
@@ -38,7 +32,7 @@ class CentredNormal(dist.Normal, ZeroMeanDistribution):
         return type(self)(self.scale.expand(torch.Size(batch_shape)), validate_args=False)
 
 
-class CentredUniform(dist.Uniform, ZeroMeanDistribution):
+class CentredUniform(dist.Uniform):
     """Uniform in ``(-scale, scale)``, of variance ``scale² / 3``.
 
     Arguments:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from fitting import assert_same, spy
 from pyroccam import guides, inference, models
-from pyroccam.inference.elbo import bound
 from pyroccam.inference.draws import draw_outputs
+from pyroccam.inference.elbo import bound
 from pyroccam.inference.posterior import (
     mean_network,
     moments,

@@ -1,0 +1,205 @@
+"""Variance networks: guides without means."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.inference.draws import draw_outputs
+from pyroccam.inference.elbo import bound
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from random_weights import Rows, assert_same_means, limit, outputs, pair, small_net, table
+from torch import nn
+
+QUICK = {"device": "cpu", "progress": False, "compile": False, "weight_decay": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+
+
+def zero_mean(net, shape, **options):
+    model = BayesianNetwork(net, Rows(*shape), prior=priors.LogUniform(), random_biases=False)
+    return model, guides.ZeroMean(model, **options)
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.Linear(3, 2), (3,)),
+        (nn.Linear(3, 2, bias=False), (3,)),
+        (nn.Conv2d(2, 3, 3, padding=1), (2, 4, 4)),
+        (nn.ConvTranspose1d(2, 3, 3, stride=2), (2, 4)),
+    ],
+    ids=["linear", "no bias", "conv", "transposed"],
+)
+def test_local_reparameterisation_has_the_distribution_of_drawn_weights(net, shape):
+    """Of each output: mean and variance. The mean is not computed, only the bias is added."""
+    model, guide = zero_mean(net, shape)
+    x = torch.randn(1, *shape).expand(4000, *shape)
+    with guide.handler, torch.no_grad():
+        local = outputs(model, guide, x)
+    drawn = draw_outputs(model, guide, x[:1], 4000)[:, 0]
+    # Places of a convolution are drawn apart, so covariances are not compared.
+    centre = local.mean(0)
+    assert_same_means(
+        *(torch.cat([s.flatten(1), (s - centre).flatten(1) ** 2], 1) for s in (local, drawn))
+    )
+    bias = model.layers[""].bias
+    expected = 0.0 if bias is None else bias.detach().reshape(-1, *[1] * (local.dim() - 2))
+    error = math.sqrt(float(local.var(0).max()) / len(local))
+    assert float((centre - expected).abs().max()) < limit(centre.numel()) * error
+    assert float(local.var(0).min()) > 0
+
+
+def test_mean_propagation_gives_nothing_and_the_bound_is_the_likelihood():
+    rows = table()
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    model = BayesianNetwork(net, rows, prior=priors.LogUniform(), layers=["0"], random_biases=False)
+    guide = guides.ZeroMean(model)
+    assert model.sites.keys() == {"0.weight"}
+    terms = bound(model, guide).terms(*rows.split("train"))
+    assert float(terms.kl) == 0.0
+    fit = inference.fit(model, guide, rows, epochs=150, lr=0.02, **QUICK)
+    means = fit.outputs(rows.x_test, "deterministic")[0]
+    assert float((means - means[0]).abs().max()) == 0.0  # the same for every input
+    ensemble, one = fit.evaluate("test", draws=200), fit.evaluate("test", "stochastic", draws=200)
+    assert ensemble["nll"] < one["nll"]
+
+
+def test_a_layer_beside_others():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupNormalJeffreys())
+    guide = guides.ZeroMean(model, layers="0")
+    assert guide.zero_mean == ("0",)
+    q = guide.distribution("0.weight").base_dist
+    torch.testing.assert_close(q.scale, model.layers["0"].start["weight"].abs())
+    assert float(guide.distribution("2.weight").base_dist.loc.detach().abs().min()) > 0
+    assert guides.MeanField(model).zero_mean == ()
+
+
+def test_a_deviation_may_change_its_sign():
+    """It counts by its size; the gradient leads through zero."""
+    _, guide = zero_mean(nn.Linear(3, 2), (3,), scale=0.1)
+    factor = guide.part("factors")["/weight"]
+    with torch.no_grad():
+        factor.signed_scale[0] = -0.1
+    q = guide.distribution(".weight").base_dist
+    torch.testing.assert_close(q.scale, torch.full((2, 3), 0.1))
+    (g,) = torch.autograd.grad(q.scale.sum(), factor.signed_scale)
+    torch.testing.assert_close(g, torch.tensor([[-1.0] * 3, [1.0] * 3]))
+
+
+@pytest.mark.parametrize("noise", ["uniform", "rademacher"])
+def test_noise_that_is_not_normal_is_drawn(noise):
+    model, guide = zero_mean(nn.Linear(3, 2), (3,), noise=noise)
+    x = torch.randn(5, 3)[[0, 0, 1, 1, 2]]
+    with guide.handler, torch.no_grad():
+        out = outputs(model, guide, x)
+    torch.testing.assert_close(out[0], out[1])  # one draw for the batch
+    moment = inference.posterior.moments(model, guide)[""]
+    assert float(moment.mean.abs().max()) == 0.0
+    share = 1.0 if noise == "rademacher" else 1.0 / 3.0
+    torch.testing.assert_close(
+        moment.variance, share * model.layers[""].start["weight"].square(), rtol=1e-5, atol=0
+    )
+
+
+def test_a_swap_costs_what_the_means_are_worth():
+    """By Monte Carlo, against the KL between the two posteriors; everything else stays."""
+    rows = table()
+    net = small_net()
+    model = BayesianNetwork(net, rows, prior=priors.LogUniform())
+    guide = guides.VariationalDropout(model, rate="layer", log_alpha=4.0)
+    with torch.no_grad():
+        guide.part("factors")["2/weight"].log_alpha.fill_(-3.0)
+        guide.part("factors")["0/bias"].loc.normal_()
+    fit = inference.fit(model, guide, rows, epochs=1, lr=1e-6, **QUICK)
+    costs = inference.mean_costs(model, guide)
+    assert costs["0"] == pytest.approx(12 * 0.5 * math.exp(-4.0), rel=1e-3)
+    assert costs["2"] == pytest.approx(8 * 0.5 * math.exp(3.0), rel=1e-3)
+    swapped, without = inference.without_means(fit)
+    assert without.zero_mean == ("0",)
+    before, after = guide.distribution("0.weight"), without.distribution("0.weight")
+    torch.testing.assert_close(after.variance, before.variance)
+    w = before.sample((40_000,))
+    ratio = (before.log_prob(w) - after.log_prob(w)).detach()
+    error = float(ratio.std()) / 200
+    assert abs(float(ratio.mean()) - costs["0"]) < 5 * error
+    for site in ("0.bias", "2.weight", "2.bias"):
+        for name in ("loc", "scale"):
+            a, b = (getattr(g.distribution(site).base_dist, name) for g in (guide, without))
+            assert torch.equal(a, b)
+            assert a is not b
+    again = inference.fit(swapped, without, rows, epochs=2, **QUICK)
+    assert again.guide.zero_mean == ("0",)
+    with pytest.raises(ValueError, match=r"worth more than max_kl=1e-05 nats \('0' 0\.1"):
+        inference.without_means(fit, max_kl=1e-5)
+    _, both = inference.without_means(fit, layers=["0", "2"])
+    assert both.zero_mean == ("0", "2")
+
+
+def test_swapped_predictions_stay_within_pinskers_bound():
+    """Probabilities of drawn networks before and after, beside sqrt(KL / 2)."""
+    model, guide = pair(small_net(), (3,), priors.LogUniform(), guide=guides.VariationalDropout,
+                        spread=False, rate="layer", log_alpha=5.0)  # fmt: skip
+    fit = type("Fit", (), {"model": model, "guide": guide, "data": Rows(3)})()
+    fit.data.x_train = torch.zeros(1, 3)
+    cost = sum(inference.mean_costs(model, guide).values())
+    swapped, without = inference.without_means(fit)
+    x = torch.randn(6, 3)
+    p = [draw_outputs(m, g, x, 20_000).softmax(-1).mean(0) for m, g in
+         ((model, guide), (swapped, without))]  # fmt: skip
+    assert 0.01 < math.sqrt(cost / 2) < 0.3
+    assert float((p[0] - p[1]).abs().max()) < math.sqrt(cost / 2) + 0.02
+
+
+def test_what_cannot_be():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
+    with pytest.raises(ValueError, match=r"noise.*'normal', 'uniform', 'rademacher'; got 'cauchy'"):
+        guides.ZeroMean(model, noise="cauchy")
+    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+        guides.ZeroMean(model, scale=0.0)
+    with pytest.raises(ValueError, match=r"Unknown Bayesian layer 'first'.*Known: 0, 2"):
+        guides.ZeroMean(model, layers=["first"])
+    with pytest.raises(ValueError, match=r"use guides\.MeanField"):
+        guides.ZeroMean(model, layers=[])
+    zero = small_net()
+    nn.init.zeros_(zero[2].weight)
+    dead = BayesianNetwork(zero, Rows(3), prior=priors.LogUniform())
+    with pytest.raises(ValueError, match=r"layer '2' would begin with a deviation of zero.*scale="):
+        guides.ZeroMean(dead)
+    assert guides.ZeroMean(dead, scale=0.1).zero_mean == ("0", "2")
+    other = BayesianNetwork(nn.Linear(3, 2), Rows(3), prior=priors.LogUniform())
+    with pytest.raises(ValueError, match="begin= is a guide of another network"):
+        guides.ZeroMean(model, begin=guides.MeanField(other))
+
+
+def test_there_is_no_mean_network_to_cut():
+    rows = table()
+    model = BayesianNetwork(small_net(), rows, prior=priors.GroupNormalJeffreys())
+    fit = inference.fit(model, guides.ZeroMean(model, layers="2"), rows, epochs=1, **QUICK)
+    for cut in (inference.compress, inference.narrow):
+        with pytest.raises(ValueError, match=r"layer '2' have no mean .*MeanField"):
+            cut(fit)
+
+
+def test_biases_as_numbers():
+    rows = table()
+    model = BayesianNetwork(
+        small_net(), rows, prior=priors.GroupNormalJeffreys(), random_biases=False
+    )
+    assert not [site for site in model.sites if site.endswith("bias")]
+    before = model.layers["0"].bias.detach().clone()
+    fit = inference.fit(model, guides.MeanField(model), rows, epochs=20, lr=0.05, **QUICK)
+    assert float((model.layers["0"].bias - before).detach().abs().max()) > 0.01
+    x = torch.randn(9, 3)
+    mean = fit.outputs(x, "deterministic")[0]
+    smaller, guide = inference.narrow(fit, threshold=50.0)
+    net = inference.mean_network(smaller, guide)
+    torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
+    assert not smaller.random_biases
+    assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).random_biases

@@ -3,6 +3,7 @@
 from ..models.pruned import load, save
 from . import cutting, figures, metrics, packing
 from .compress import Compressed, compress
+from .curvature import Curvature, curvature, to_sample
 from .draws import DrawnNetwork
 from .elbo import EnumMeanFieldELBO, bound
 from .fit import Fit, Repeats, fit, fit_repeats
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointError",
     "CompileFallback",
     "Compressed",
+    "Curvature",
     "DrawnNetwork",
     "EnumMeanFieldELBO",
     "Fit",
@@ -40,6 +42,7 @@ __all__ = [
     "bound",
     "choose_depth",
     "compress",
+    "curvature",
     "cutting",
     "exact_depth_posterior",
     "figures",
@@ -59,6 +62,7 @@ __all__ = [
     "seconds_per_batch",
     "share_weights",
     "splice_weights",
+    "to_sample",
     "total_variation",
     "without_means",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -16,10 +16,11 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from .elbo import local_parameters
 from .modes import evaluating
-from .posterior import mean_network
+from .posterior import mean_network, moments
 
 __all__ = ["NOISES", "DrawnNetwork", "Noise", "draw_outputs", "draw_weights"]
 
@@ -30,16 +31,25 @@ NOISES = ("weights", "activations")
 AT_ONCE = 2**24
 
 
-def draw_weights(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
+def draw_weights(
+    model: BayesianNetwork,
+    guide: NetworkGuide,
+    draws: int,
+    only: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
     """Weights and biases of networks drawn from the posterior, by their names in a plain network.
 
     Arguments:
         draws: S.
+        only: weights that are drawn, by layer, booleans in their shape; the others are means.
 
     Returns:
         tensors ``(S, *)``.
     """
     drawn: dict[str, Tensor] = {}
+    means = {} if only is None else moments(model, guide)
+    if only is not None and (unknown := sorted({*only} - {*means})):
+        raise ValueError(unknown_name("Bayesian layer in only=", unknown[0], means))
     for name, layer in model.layers.items():
         latents = layer.latents()
         values = {n: guide.distribution(f"{name}.{n}").sample((draws,)) for n in latents}
@@ -52,6 +62,8 @@ def draw_weights(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dic
 
         prefix = f"{name}." if name else ""
         found = vmap(effective)(values)
+        if only is not None and name in only:
+            found["weight"] = torch.where(only[name], found["weight"], means[name].mean)
         drawn |= {prefix + key: value for key, value in found.items()}
     return drawn
 
@@ -104,6 +116,7 @@ def draw_outputs(
     draws: int,
     *,
     noise: Noise = "weights",
+    only: Mapping[str, Tensor] | None = None,
     seed: int = 0,
     batch_size: int = 1024,
 ) -> Tensor:
@@ -114,6 +127,9 @@ def draw_outputs(
         draws: S.
         noise: see :class:`DrawnNetwork`. With drawn weights each draw is one network for all
             inputs.
+        only: weights that are drawn, by layer, booleans in their shape; those of other layers are
+            drawn, and the rest are means (:func:`~pyroccam.inference.curvature.to_sample`). For
+            drawn weights.
         seed: of the draws; the state of the generator is left as it was.
         batch_size: rows in a pass. Several networks pass at once where their weights fit into
             64 MiB.
@@ -123,6 +139,8 @@ def draw_outputs(
     """
     if draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}.")
+    if only is not None and noise != "weights":
+        raise ValueError(f"only= says which weights are drawn, noise={noise!r} draws none.")
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(seeded(seed, x.device))
@@ -136,7 +154,7 @@ def draw_outputs(
         count = sum(p.numel() for p in net.parameters())
         found: list[Tensor] = []
         for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
-            weights = draw_weights(model, guide, at_once)
+            weights = draw_weights(model, guide, at_once, only)
             parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
             found.append(torch.cat(parts, 1))
         return torch.cat(found)

@@ -101,7 +101,7 @@ def main(
                 config, dataset = RunConfig.resolve(
                     method, data, network=network, data_root=data_root, seed=seed, sets=chosen
                 )
-                described = _described(config)
+                described = config.without_seed()
                 if found["runs"] and found["config"] != described:
                     raise typer.BadParameter(
                         f"{path} was run with other settings; give another --out, or delete it."
@@ -120,15 +120,6 @@ def main(
                 found["published"] = None if published is None else vars(published)
                 write_json(path, found)
                 print(_line(network, method, found["runs"][-1]), flush=True)
-
-
-def _described(config: RunConfig) -> dict[str, Any]:
-    """The run without its seed and the place of its data."""
-    plain = json.loads(json.dumps(config.to_json()))
-    for part in ("data", "settings"):
-        plain[part] = {k: v for k, v in plain[part].items() if k not in ("seed", "data_root")}
-    found: dict[str, Any] = plain
-    return found
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,13 @@ class RunConfig:
             {**self.settings, "seed": seed},
         )
 
+    def without_seed(self) -> dict[str, Any]:
+        """As plain data, without the seed and the place of the data: what several runs share."""
+        plain: dict[str, Any] = json.loads(json.dumps(self.to_json()))
+        for part in ("data", "settings"):
+            plain[part] = {k: v for k, v in plain[part].items() if k not in ("seed", "data_root")}
+        return plain
+
     def load_data(self) -> Dataset:
         """The data of this run."""
         return datasets.load(**self.data)

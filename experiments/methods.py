@@ -6,6 +6,7 @@ Adding a method is adding a row here, with its model and its guide in their own 
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ..data import Dataset
 from ..inference.draws import DrawnNetwork
 from ..models import networks
 from ..models.affine import AFFINE
+from ..models.dropout import with_dropout
 from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
 from ..models.stack import DepthStack
@@ -134,6 +136,22 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     guide = guides.parse(str(options["guide"]), model, **more)
     DrawnNetwork(model, guide, options["noise"])  # says now what it would say at the end
     return model, guide
+
+
+def _dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
+    dropped = with_dropout(net, options["rate"], options["layers"])
+    return points.point(dropped, data, options)
+
+
+def _gaussian_dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
+    rate = options["rate"]
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate={rate!r}: give the share of units that is dropped, in (0, 1).")
+    prior = models.priors.LogUniform()
+    layers = _layers(options["layers"], net)
+    model = models.BayesianNetwork(net, data, prior=prior, layers=layers, random_biases=False)
+    log_alpha = math.log(rate / (1.0 - rate))
+    return model, guides.VariationalDropout(model, rate="layer", log_alpha=log_alpha, learn=False)
 
 
 def _layers(asked: Any, net: nn.Module) -> list[str] | None:
@@ -276,6 +294,25 @@ METHODS: dict[str, Method] = {
             "log-uniform",
             {**_HIDDEN, "guide": "dropout-layer"},
             _STEPS,
+        ),
+        Method(
+            "gaussian-dropout",
+            "Gaussian dropout of a fixed rate (--set rate=...), for comparison",
+            "Srivastava et al. 2014; Kingma, Salimans, Welling 2015, arXiv:1506.02557",
+            _gaussian_dropout,
+            "net",
+            {"rate": 0.5, "layers": "hidden", "noise": "activations", "threshold": None,
+             "tolerance": 0.001},
+            {**_WEIGHTS, **_STEPS, "lr": 1e-3},
+        ),
+        Method(
+            "dropout",
+            "binary dropout of a fixed rate, in prediction too, for comparison",
+            "Srivastava et al. 2014; Gal, Ghahramani 2016, arXiv:1506.02142",
+            _dropout,
+            "net",
+            {"prior": "normal:1", "rate": 0.5, "layers": None},
+            {**_WEIGHTS, **_STEPS, "lr": 1e-3},
         ),
         _point(
             "sws",

@@ -6,6 +6,7 @@ from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
 from .draws import DrawnNetwork
 from .elbo import EnumMeanFieldELBO, bound
+from .evidence import Evidence, evidence
 from .fit import Fit, Repeats, fit, fit_repeats
 from .magnitude import prune_weights, share_weights, splice_weights
 from .narrow import narrow
@@ -32,6 +33,7 @@ __all__ = [
     "Curvature",
     "DrawnNetwork",
     "EnumMeanFieldELBO",
+    "Evidence",
     "Fit",
     "Interrupted",
     "NonFiniteLoss",
@@ -44,6 +46,7 @@ __all__ = [
     "compress",
     "curvature",
     "cutting",
+    "evidence",
     "exact_depth_posterior",
     "figures",
     "fit",

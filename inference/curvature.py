@@ -139,7 +139,7 @@ def _diagonal(
     f: Callable[[Tensor], Tensor], at: Tensor, probes: int | None
 ) -> tuple[Tensor, Tensor]:
     """Of the Hessian of f, and the standard error of the estimate."""
-    _, back = vjp(grad(f), at)  # the Hessian is symmetric
+    back = vjp(grad(f), at)[1]  # the Hessian is symmetric
 
     def product(v: Tensor) -> Tensor:
         """``v ⊙ H v``"""

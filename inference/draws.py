@@ -14,6 +14,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
+from ..guides.delta import Delta
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.names import unknown_name
@@ -150,6 +151,9 @@ def draw_outputs(
                 [torch.cat([drawn(part) for part in x.split(batch_size)]) for _ in range(draws)]
             )
         net = mean_network(model, guide)
+        if isinstance(guide, Delta) and not _drops(net):  # nothing is random
+            one = torch.cat([net(part) for part in x.split(batch_size)])
+            return one.expand(draws, *one.shape)
         stack.enter_context(dropping(net))
         count = sum(p.numel() for p in net.parameters())
         found: list[Tensor] = []
@@ -173,6 +177,10 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         return found
 
     return vmap(outputs, randomness="different")(weights)
+
+
+def _drops(module: nn.Module) -> bool:
+    return any(isinstance(part, _DropoutNd) and part.p > 0.0 for part in module.modules())
 
 
 @contextmanager

@@ -1,23 +1,11 @@
 """The scripts behind the published tables run, and write what their readers read."""
 
-import json
-
 import numpy as np
 import pytest
 from pyroccam.experiments import compression, head, images, spirals, uci
+from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
-
-
-def call(script, *arguments):
-    app = Typer()
-    app.command()(script.main)
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, (result.output, result.exception)
-
-
-def read(path):
-    return json.loads(path.read_text())
 
 
 def test_spirals(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fitting import assert_same, spy
 from pyroccam import guides, inference, models
-from pyroccam.inference.draws import draw_outputs
+from pyroccam.inference.draws import draw_outputs, draw_weights, outputs_of
 from pyroccam.inference.elbo import bound
 from pyroccam.inference.posterior import (
     mean_network,
@@ -429,3 +429,85 @@ def test_repeats_together_learn_what_repeats_apart_learn():
         nll[together] = torch.tensor([fit.evaluate()["nll"] for fit in fits])
     difference = nll[True].mean() - nll[False].mean()
     assert abs(difference) < 0.1
+
+
+def test_dropout_is_noise_of_draws_and_not_of_means():
+    """Networks with dropout and a point estimate: Monte Carlo dropout."""
+    rows = table()
+    model, guide = bayesian(rows, priors.Normal(), guides.Delta, noisy_net())
+    fit = inference.fit(model, guide, rows, **QUICK)
+    x, _ = rows.split("test")
+    for noise in ("weights", "activations") if guide.handler else ("weights",):
+        drawn = fit.outputs(x, draws=300, noise=noise)
+        assert float(drawn.std(0).min()) > 0
+    net = inference.mean_network(model, guide)
+    with torch.no_grad():
+        torch.testing.assert_close(fit.outputs(x, "deterministic")[0], net(x))
+        dropout = net[3].train()
+        by_hand = torch.stack([net[4](dropout(net[:3](x))) for _ in range(300)])
+    assert_same_means(drawn, by_hand)
+    assert not any(part.training for part in model.modules())
+
+
+def test_a_point_is_one_draw_many_times():
+    rows = table()
+    model, guide = bayesian(rows, priors.Normal(), guides.Delta)
+    x, _ = rows.split("test")
+    out = draw_outputs(model, guide, x, 3)
+    weights = draw_weights(model, guide, 1)
+    expected = outputs_of(inference.mean_network(model, guide), weights, x)
+    torch.testing.assert_close(out, expected.expand(3, -1, -1))
+
+
+def test_ways_to_predict():
+    rows = table()
+    fit = inference.fit(*bayesian(rows, priors.LogUniform()), rows, **QUICK)
+    x, y = rows.split("test")
+    one = fit.evaluate("test", "stochastic", draws=30)
+    out = fit.outputs(x, draws=30)
+    log_p = out.log_softmax(-1)[:, torch.arange(len(y)), y]
+    assert one["nll"] == pytest.approx(-float(log_p.mean()), rel=1e-5)
+    assert one["accuracy"] == pytest.approx(float((out.argmax(-1) == y).double().mean()))
+    assert fit.predict(x, "stochastic").shape == (len(x), 2)
+    mean = inference.mean_network(fit.model, fit.guide)(x).log_softmax(-1)
+    torch.testing.assert_close(fit.predict(x, "deterministic"), mean, check_layout=False)
+    with pytest.raises(
+        ValueError, match=r"how.*'ensemble', 'stochastic', 'deterministic'; got 'me"
+    ):
+        fit.outputs(x, "mean")
+
+
+def test_repeats_together_are_a_deep_ensemble():
+    rows = table()
+    found = inference.fit_repeats(
+        lambda seed: (*bayesian(rows, priors.Normal(), guides.Delta, seed=seed), rows),
+        [0, 1, 2],
+        **{k: v for k, v in QUICK.items() if k != "seed"},
+    )
+    x, y = rows.split("test")
+    mixed = torch.stack([one.predict(x).exp() for one in found.fits]).mean(0)
+    nll = -float(mixed[torch.arange(len(y)), y].log().mean())
+    assert found.evaluate()["nll"] == pytest.approx(nll, rel=1e-5)
+    assert found.evaluate()["nll"] <= found.spread()["nll"]["mean"] + 1e-9
+    elsewhere = table(seed=5)
+    odd = inference.fit(*bayesian(elsewhere, priors.Normal(), guides.Delta), elsewhere, **QUICK)
+    other = inference.Repeats([found.fits[0], odd], 0.0)
+    with pytest.raises(ValueError, match="differ, so their predictions cannot be averaged"):
+        other.evaluate()
+
+
+def test_what_is_tracked_stands_in_the_history(tmp_path):
+    rows = table()
+    seen = []
+
+    def track(model, guide, data):
+        assert not model.training
+        seen.append(float(torch.rand(())))
+        return {"noise": seen[-1]}
+
+    options = {**QUICK, "epochs": 3, "evaluations": 3}
+    plain = inference.fit(*bayesian(rows), rows, **options)
+    fit = inference.fit(*bayesian(rows), rows, track=track, out=tmp_path, **options)
+    assert [row["noise"] for row in fit.history] == seen
+    assert [row["loss"] for row in fit.history] == [row["loss"] for row in plain.history]
+    assert (tmp_path / "history.csv").read_text().startswith("epoch,loss,val_nll,noise")

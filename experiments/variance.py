@@ -1,0 +1,135 @@
+"""Variance networks and variational dropout on MNIST: the published tables, and what we get.
+
+    python -m pyroccam.experiments.variance --data-root FOLDER
+
+LeNet-5 with batch normalisation, as the authors have it. Random are the weights of the first linear
+layer (93 % of all), for every contender. A finished seed is kept: the same command goes on where an
+earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ..inference.evidence import evidence
+from ..inference.metrics import mean_spread
+from ..inference.run_directory import versions, write_json
+from ..inference.zero_mean import mean_costs
+from ..models.names import unknown_name
+from .config import RunConfig, parse_settings
+from .run import run
+
+__all__ = ["CONTENDERS", "PUBLISHED"]
+
+_ONE_LAYER = {"layers": "penultimate"}
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dropout": ("dropout", {}),
+    "gaussian-dropout": ("gaussian-dropout", _ONE_LAYER),
+    "variance": ("variance", _ONE_LAYER),
+    "layer": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-layer"}),
+    "neuron": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-neuron"}),
+    "weight": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-weight"}),
+    "additive": ("variational-dropout", {**_ONE_LAYER, "guide": "mean-field"}),
+}
+
+# Molchanov 2018 (slides on arXiv:1803.03764): accuracies in %, the ELBO in nats.
+PUBLISHED: dict[str, dict[str, float]] = {
+    "dropout": {"stochastic": 99.1, "deterministic": 99.4, "ensemble": 99.4},
+    "variance": {"stochastic": 95.9, "deterministic": 10.1, "ensemble": 99.3},
+    "layer": {"elbo": -5.9e2, "deterministic": 11.3, "ensemble": 99.2},
+    "neuron": {"elbo": -7.7e2, "deterministic": 11.3, "ensemble": 99.2},
+    "weight": {"elbo": -6.4e4, "deterministic": 81.3, "ensemble": 99.2},
+    "additive": {"elbo": -2.3e4, "deterministic": 96.3, "ensemble": 99.2},
+}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
+        "experiments/results/variance"
+    ),
+    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
+    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    network: Annotated[str, typer.Option(help="That the methods take.")] = "lenet-5-caffe",
+    contenders: Annotated[str, typer.Option(help="By commas.")] = ",".join(CONTENDERS),
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    runs: Annotated[Path | None, typer.Option(help="Keep the runs here.")] = None,
+) -> None:
+    """Run what is missing, and write one JSON file for each contender."""
+    torch.set_num_threads(threads)
+    common = {"epochs": epochs, "lr": 1e-3, "batch_size": 200}
+    if network == "lenet-5-caffe":
+        common["batch_norm"] = True
+    common |= parse_settings(sets or [])
+    for name in contenders.split(","):
+        if name not in CONTENDERS:
+            raise typer.BadParameter(unknown_name("contender", name, CONTENDERS))
+        method, options = CONTENDERS[name]
+        path = out / f"{data}-{network}-{name}.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+        for seed in range(seeds):
+            config, dataset = RunConfig.resolve(
+                method,
+                data,
+                network=network,
+                data_root=data_root,
+                seed=seed,
+                sets={**common, **options},
+            )
+            described = config.without_seed()
+            if found["runs"] and found["config"] != described:
+                raise typer.BadParameter(
+                    f"{path} was run with other settings; give another --out, or delete it."
+                )
+            if seed in {one["seed"] for one in found["runs"]}:
+                continue
+            folder = None if runs is None else runs / f"{data}-{network}-{name}-{seed}"
+            outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
+            fit = outcome.fit
+            found["config"] = described
+            found["runs"].append(_row(outcome.metrics, fit))
+            found["versions"] = versions()
+            flat = [
+                {**{how: m["accuracy"] for how, m in one["test"].items()}, **one["numbers"]}
+                for one in found["runs"]
+            ]
+            found["spread"] = mean_spread(flat)
+            found["published"] = PUBLISHED.get(name) if data == "mnist" else None
+            write_json(path, found)
+            print(_line(name, found["runs"][-1]), flush=True)
+
+
+def _row(metrics: dict[str, Any], fit: Any) -> dict[str, Any]:
+    """What is kept of a run."""
+    bound = evidence(fit.model, fit.guide, fit.data)
+    numbers = {"elbo": bound.elbo, "elbo_error": bound.error, "kl": bound.kl}
+    worth: dict[str, float] = {}
+    if not fit.guide.zero_mean and fit.guide.handler is not None:
+        worth = mean_costs(fit.model, fit.guide)
+    return {
+        "seed": metrics["seed"],
+        "test": {how: {**m, "accuracy": 100 * m["accuracy"]} for how, m in metrics["test"].items()},
+        "numbers": numbers,
+        "means_worth_nats": worth,
+        "seconds": metrics["seconds"],
+        "engine": metrics["engine"],
+        "device": metrics["device"],
+    }
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    shown = ", ".join(f"{how} {m['accuracy']:.2f} %" for how, m in row["test"].items())
+    elbo, seconds = row["numbers"]["elbo"], row["seconds"]
+    return f"{name} seed {row['seed']}: {shown}, ELBO {elbo:.3g}, {seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    typer.run(main)

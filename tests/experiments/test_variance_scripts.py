@@ -1,0 +1,89 @@
+"""The scripts about variance networks."""
+
+import math
+
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.experiments import mean_propagation, phase_transition, variance
+from pyroccam.models import priors
+from random_weights import Rows, small_net
+from scripts import call, read
+from typer import Typer
+from typer.testing import CliRunner
+
+SMALL = ("--data", "digits", "--network", "perceptron", "--set", "hidden=[10,8]")
+
+
+def test_the_tables(tmp_path):
+    names = "dropout,variance,additive"
+    call(variance, *SMALL, "--contenders", names, "--epochs", 3, "--seeds", 2, "--out", tmp_path)
+    for name in names.split(","):
+        path = tmp_path / f"digits-perceptron-{name}.json"
+        found = read(path)
+        assert [one["seed"] for one in found["runs"]] == [0, 1]
+        one = found["runs"][0]
+        assert set(one["test"]) == {"stochastic", "deterministic", "ensemble"}
+        assert one["numbers"]["elbo"] < 0
+        assert found["spread"]["ensemble"]["n"] == 2
+        assert found["published"] is None  # of other data
+        assert bool(one["means_worth_nats"]) == (name == "additive")
+    before = path.stat().st_mtime_ns
+    call(variance, *SMALL, "--contenders", names, "--epochs", 3, "--seeds", 2, "--out", tmp_path)
+    assert path.stat().st_mtime_ns == before
+    app = Typer()
+    app.command()(variance.main)
+    said = CliRunner().invoke(app, [*SMALL, "--contenders", "varianse", "--out", str(tmp_path)])
+    assert "Did you mean 'variance'?" in said.output
+
+
+def test_the_phase_transition(tmp_path):
+    """From an α at which the means do not matter any more: with and without them is the same."""
+    more = ("--epochs", 2, "--seeds", 1, "--log-alpha", 9, "--rows", 100, "--out", tmp_path)
+    call(phase_transition, *SMALL, *more)
+    history = read(tmp_path / "digits-perceptron-0.json")["history"]
+    assert [row["epoch"] for row in history] == [1.0, 2.0]
+    last = history[-1]
+    assert last["log_alpha 3"] == pytest.approx(9.0, abs=0.1)
+    assert last["zero_mean_kl"] == 0.0
+    assert last["zero_mean_log_likelihood"] == pytest.approx(last["log_likelihood"], abs=0.3)
+    assert (tmp_path / "digits-perceptron.png").exists()
+
+
+def test_permuted_deviations():
+    """Means stay, deviations are the same numbers elsewhere."""
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
+    guide = guides.VariationalDropout(model, log_alpha=1.0)
+    torch.manual_seed(0)
+    other = phase_transition.permuted(model, guide)
+    rates = phase_transition.log_alphas(model, guide)
+    assert rates["0"] == pytest.approx(1.0, abs=1e-4)
+    for site in ("0.weight", "2.weight"):
+        q, p = (g.distribution(site).base_dist for g in (guide, other))
+        assert torch.equal(q.loc, p.loc)
+        ordered = [one.scale.detach().flatten().sort().values for one in (q, p)]
+        torch.testing.assert_close(*ordered)
+        assert not torch.allclose(q.scale, p.scale)
+
+
+def test_shares_of_weights(tmp_path):
+    more = ("--epochs", 3, "--seeds", 1, "--draws", 3, "--contenders", "variance")
+    call(mean_propagation, *SMALL, *more, "--out", tmp_path)
+    found = read(tmp_path / "digits-perceptron.json")
+    (run,) = found["runs"]["variance"]
+    for order in mean_propagation.ORDERS:
+        accuracy = run[order]["accuracy"]
+        assert len(accuracy) == len(mean_propagation.SHARES)
+        # No weight drawn, and all drawn, whatever the order.
+        assert accuracy[0] == run["random"]["accuracy"][0]
+        assert accuracy[-1] == run["random"]["accuracy"][-1]
+    assert found["spread"]["variance"]["deterministic"]["mean"] == accuracy[0]
+    assert (tmp_path / "digits-perceptron.png").exists()
+
+
+def test_the_share_that_is_needed():
+    shares = mean_propagation.SHARES
+    rising = {"accuracy": [100.0 * math.sqrt(s) for s in shares]}
+    assert mean_propagation.needed(rising, within=6.0) == 0.9
+    assert mean_propagation.needed(rising, within=0.1) is None
+    assert mean_propagation.needed({"accuracy": [50.0] * len(shares)}) == 0.0

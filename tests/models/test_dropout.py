@@ -1,0 +1,35 @@
+"""Dropout in front of layers."""
+
+import pytest
+import torch
+from pyroccam.models.dropout import with_dropout
+from pyroccam.models.plain_networks import lenet_5_caffe, perceptron
+from torch import nn
+
+
+def rates(net):
+    return {n: m.p for n, m in net.named_modules() if isinstance(m, nn.Dropout)}
+
+
+def test_where_it_goes():
+    net = perceptron((4,), 2, hidden=(8, 6))
+    dropped = with_dropout(net, 0.3)
+    assert rates(dropped) == {"3.0": 0.3, "5.0": 0.3}
+    assert rates(net) == {}
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(dropped.eval()(x), net.eval()(x))
+    assert not torch.allclose(dropped.train()(x), net(x))
+    assert rates(with_dropout(lenet_5_caffe((1, 28, 28), 10))) == {"5.0": 0.5, "7.0": 0.5}
+    assert rates(with_dropout(net, 0.3, "1")) == {"1.0": 0.3}
+    assert rates(with_dropout(nn.Linear(3, 2), 0.3, [""])) == {"0": 0.3}
+
+
+def test_what_cannot_be():
+    net = perceptron((4,), 2, hidden=(8,))
+    for rate in (0.0, 1.0, -0.1):
+        with pytest.raises(ValueError, match=rf"in \(0, 1\), got {rate}"):
+            with_dropout(net, rate)
+    with pytest.raises(ValueError, match=r"Unknown layer '2'.*Known: 1, 3"):
+        with_dropout(net, layers=["2"])
+    with pytest.raises(ValueError, match=r"no linear layer after its first.*It has 0\."):
+        with_dropout(nn.Sequential(nn.Conv1d(2, 3, 3)))

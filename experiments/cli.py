@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .. import data as datasets
 from .. import inference
-from ..inference import packing
+from ..inference import Repeats, packing
 from ..inference.metrics import mean_spread
 from ..inference.predict import evaluate_pruned
 from ..inference.prune import count_parameters
@@ -136,6 +136,12 @@ def fit(
         print_run(console, metrics, dataset.task)
     if repeats > 1:
         summary = _spread(found)
+        fits = Repeats([outcome.fit for outcome in outcomes], 0.0)
+        try:
+            together = fits.evaluate(noise=config.options.get("noise", "weights"))
+        except ValueError:  # every seed has test rows of its own
+            together = None
+        summary |= {} if together is None else {"together": together}
         write_json(out / "metrics.json", {"repeats": found, "spread": summary})
         print_repeats(console, summary, repeats)
     console.print(f"Written to [bold]{out}[/bold]", highlight=False)

@@ -157,5 +157,11 @@ def print_repeats(console: Console, spread: dict[str, Any], repeats: int) -> Non
     table = Table(f"mean ± sd of {repeats}", "metric", "value", box=None)
     for part, metrics in spread.items():
         for name, m in metrics.items():
-            table.add_row(part, name, f"{m['mean']:.4f} ± {m['sd']:.4f}")
+            if part != "together":
+                table.add_row(part, name, f"{m['mean']:.4f} ± {m['sd']:.4f}")
     console.print(table)
+    if "together" in spread:
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in spread["together"].items())
+        console.print(
+            f"All {repeats} together, their predictions averaged: {shown}.", highlight=False
+        )

@@ -5,13 +5,14 @@ python -m pyroccam.experiments.tables
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from . import variance_tables
+from .markdown import header, plus_minus, read, row
 from .methods import METHODS
 
 
@@ -20,8 +21,7 @@ def main(
         "experiments/results"
     ),
 ) -> None:
-    """Print the tables of spirals, scans, head, images, UCI, compression and the variance of the
-    gradient, as far as there are results."""
+    """Print the tables of all experiments that have results."""
     for title, section in (
         ("Spirals", _spirals(results / "spirals")),
         ("Scans", _scans(results / "scans")),
@@ -30,50 +30,36 @@ def main(
         ("UCI", _uci(results / "uci")),
         ("Compression", _compression(results / "compression")),
         ("Gradient variance", _gradient_variance(results / "gradient_variance")),
+        ("Variance networks", variance_tables.variance(results / "variance")),
+        ("Mean propagation", variance_tables.mean_propagation(results / "mean_propagation")),
+        ("Policies", variance_tables.policy_gradient(results / "policy_gradient")),
     ):
         lines = list(section)
         if lines:
             print(f"### {title}\n", *lines, "", sep="\n")
 
 
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def _pm(m: dict[str, Any], digits: int = 4, scale: float = 1.0) -> str:
-    sd = "" if m["sd"] is None else f" ± {scale * m['sd']:.{digits}f}"
-    return f"{scale * m['mean']:.{digits}f}{sd}"
-
-
-def _row(*cells: object) -> str:
-    return "| " + " | ".join(str(c) for c in cells) + " |"
-
-
-def _header(*cells: str) -> list[str]:
-    return [_row(*cells), _row(*["---"] * len(cells))]
-
-
 def _spirals(folder: Path) -> Iterable[str]:
     files = [folder / f"{m}.json" for m in ("ldn", "ldn-gradient", "ldn-marginal")]
     if not all(f.exists() for f in files):
         return
-    yield from _header(
+    yield from header(
         "method", "accuracy", "pruned", "NLL", "chosen depth", "by exact posterior",
         "total variation to exact, largest", "pruned, times faster",
     )  # fmt: skip
     for file in files:
-        found = _read(file)
+        found = read(file)
         runs, spread = found["runs"], found["spread"]
         s = [r["structure"] for r in runs]
         distance = [x["tv_to_exact"] if x["tv_running"] is None else x["tv_running"] for x in s]
         faster = [
             r["pruned"]["seconds_per_batch_before"] / r["pruned"]["seconds_per_batch"] for r in runs
         ]
-        yield _row(
+        yield row(
             file.stem,
-            _pm(spread["test"]["accuracy"]),
-            _pm(spread["pruned"]["accuracy"]),
-            _pm(spread["test"]["nll"], 3),
+            plus_minus(spread["test"]["accuracy"]),
+            plus_minus(spread["pruned"]["accuracy"]),
+            plus_minus(spread["test"]["nll"], 3),
             # of the estimate that trained the weights: q itself is the exact one in the end
             ", ".join(str(x["depth_chosen_running"] or x["depth_chosen"]) for x in s),
             ", ".join(str(x["depth_chosen_exact"]) for x in s),
@@ -81,27 +67,27 @@ def _spirals(folder: Path) -> Iterable[str]:
             f"{min(faster):.1f} to {max(faster):.1f}",
         )
         if "ddn" in spread:
-            yield _row(
-                "ddn at that depth", _pm(spread["ddn"]["accuracy"]), "",
-                _pm(spread["ddn"]["nll"], 3), "", "", "", "",
+            yield row(
+                "ddn at that depth", plus_minus(spread["ddn"]["accuracy"]), "",
+                plus_minus(spread["ddn"]["nll"], 3), "", "", "", "",
             )  # fmt: skip
 
 
 def _scans(folder: Path) -> Iterable[str]:
     if not (folder / "scans.json").exists():
         return
-    for scan in _read(folder / "scans.json").values():
+    for scan in read(folder / "scans.json").values():
         points = scan["points"]
         spreads = [p["spread"] for p in points]
-        yield from _header(scan["setting"], *(str(p["value"]) for p in points))
+        yield from header(scan["setting"], *(str(p["value"]) for p in points))
         if all("depth_chosen" in s for s in spreads):
-            yield _row("chosen depth", *(_pm(s["depth_chosen"], 1) for s in spreads))
-        yield _row("accuracy, %", *(_pm(s["accuracy"], 1, 100) for s in spreads))
+            yield row("chosen depth", *(plus_minus(s["depth_chosen"], 1) for s in spreads))
+        yield row("accuracy, %", *(plus_minus(s["accuracy"], 1, 100) for s in spreads))
         common = []
         for name in ("seeds", "steps"):
             numbers = [p[name] for p in points]
             if len(set(numbers)) > 1:
-                yield _row(name, *numbers)
+                yield row(name, *numbers)
             else:
                 common.append(f"{numbers[0]} {name}")
         yield ""
@@ -113,9 +99,9 @@ def _scans(folder: Path) -> Iterable[str]:
 def _head(folder: Path) -> Iterable[str]:
     if not (folder / "head.json").exists():
         return
-    yield from _header("statistics in the head", "largest gap over depths, nats")
-    for kind, m in _read(folder / "head.json")["summary"].items():
-        yield _row(kind, _pm(m["largest_gap"], 3))
+    yield from header("statistics in the head", "largest gap over depths, nats")
+    for kind, m in read(folder / "head.json")["summary"].items():
+        yield row(kind, plus_minus(m["largest_gap"], 3))
 
 
 _NAMES = {
@@ -132,20 +118,20 @@ def _images(folder: Path) -> Iterable[str]:
     for name in ("mnist", "fashion-mnist"):
         if not (folder / f"{name}.json").exists():
             continue
-        found = _read(folder / f"{name}.json")
-        yield from _header(
+        found = read(folder / f"{name}.json")
+        yield from header(
             f"{name}, {found['seeds']} seeds", "error, %", "NLL", "ECE, %", "poster's ECE, %"
         )
         for contender, m in found["test"].items():
             depth = contender.removeprefix("ddn-")
             label = _NAMES.get(contender, f"fixed depth {depth}")
             error = {"mean": 1 - m["accuracy"]["mean"], "sd": m["accuracy"]["sd"]}
-            yield _row(
+            yield row(
                 label,
-                _pm(error, 2, 100),
-                _pm(m["nll"]),
-                _pm(m["ece"], 2, 100),
-                _pm(m["poster_ece"], 2, 100),
+                plus_minus(error, 2, 100),
+                plus_minus(m["nll"]),
+                plus_minus(m["ece"], 2, 100),
+                plus_minus(m["poster_ece"], 2, 100),
             )
         for kind, picked in found["depth_chosen"].items():
             depths = ", ".join(map(str, picked))
@@ -168,49 +154,49 @@ def _images(folder: Path) -> Iterable[str]:
 def _uci(folder: Path) -> Iterable[str]:
     if not (folder / "table.json").exists():
         return
-    yield from _header(
+    yield from header(
         "set (splits)", "NLL", "NLL, pruned", "NLL, fixed depth 10", "NLL, DUN published", "RMSE",
         "RMSE, DUN published", "chosen depths",
     )  # fmt: skip
-    for name, row in _read(folder / "table.json").items():
-        ours, dun = row["ours"], row["published_dun"]
-        yield _row(
-            f"{name} ({row['splits']})",
-            _pm(ours["ldn"]["nll"], 3),
-            _pm(ours["pruned"]["nll"], 3),
-            _pm(ours["ddn-deepest"]["nll"], 3),
+    for name, found in read(folder / "table.json").items():
+        ours, dun = found["ours"], found["published_dun"]
+        yield row(
+            f"{name} ({found['splits']})",
+            plus_minus(ours["ldn"]["nll"], 3),
+            plus_minus(ours["pruned"]["nll"], 3),
+            plus_minus(ours["ddn-deepest"]["nll"], 3),
             f"{dun['nll']:.3f} ± {dun['nll_sd']:.3f}",
-            _pm(ours["ldn"]["rmse"], 3 if ours["ldn"]["rmse"]["mean"] > 0.01 else 5),
+            plus_minus(ours["ldn"]["rmse"], 3 if ours["ldn"]["rmse"]["mean"] > 0.01 else 5),
             f"{dun['rmse']:.3f}",
-            ", ".join(map(str, row["depth_chosen"])),
+            ", ".join(map(str, found["depth_chosen"])),
         )
 
 
 def _compression(folder: Path) -> Iterable[str]:
-    files = [_read(path) for path in sorted(folder.glob("*.json"))]
+    files = [read(path) for path in sorted(folder.glob("*.json"))]
     sets = sorted({(f["config"]["data"]["name"], f["config"]["network"]) for f in files})
     for data, network in sets:
         own = [f for f in files if _trained_on(f) == (data, network)]
         order = list(METHODS)
-        yield from _header(
+        yield from header(
             f"{data}, {network} (seeds)", "error, %", "weights left, %", "left of each layer",
             "bits", "pruning", "fast", "maximum", "file, kB",
         )  # fmt: skip
         for found in sorted(own, key=lambda f: order.index(f["config"]["method"])):
             runs, spread = found["runs"], found["spread"]
             rates = ("pruning", "fast_prediction", "maximum")
-            yield _row(
+            yield row(
                 f"`{found['config']['method']}` ({len(runs)})",
-                _pm(spread["error"], 2),
-                _pm(spread["nonzero_percent"], 2),
+                plus_minus(spread["error"], 2),
+                plus_minus(spread["nonzero_percent"], 2),
                 ", ".join(r["architecture"] for r in runs),
                 ", ".join("-".join(map(str, r["bits"])) for r in runs),
-                *(_pm(spread[name], 1) if name in spread else "" for name in rates),
-                _pm(spread["file_bytes"], 1, 1e-3),
+                *(plus_minus(spread[name], 1) if name in spread else "" for name in rates),
+                plus_minus(spread["file_bytes"], 1, 1e-3),
             )
             if (published := found["published"]) is not None:
                 cells = (published[k] for k in ("pruning", "fast", "maximum"))
-                yield _row(
+                yield row(
                     "published", published["error"], published["nonzero"],
                     published.get("architecture") or "", published.get("bits") or "",
                     *("" if cell is None else f"{cell:g}" for cell in cells), "",
@@ -228,10 +214,10 @@ _DRAWN = {"batch": "scales for the batch", "weights": "weights"}
 
 
 def _gradient_variance(folder: Path) -> Iterable[str]:
-    files = [_read(path) for path in sorted(folder.glob("*.json"))]
+    files = [read(path) for path in sorted(folder.glob("*.json"))]
     if not files:
         return
-    yield from _header(
+    yield from header(
         "network, method (states)", "batch", "drawn",
         *(f"{label}, one batch" for label in _VARIED.values()), "all, any batch",
     )  # fmt: skip
@@ -247,7 +233,7 @@ def _gradient_variance(folder: Path) -> Iterable[str]:
                     for over in ("noise", "batches")
                 )
                 name = f"{config['network']}, {config['method']} ({len(runs)})"
-                yield _row(
+                yield row(
                     name, batch, label, *(_mean_se(one, kind) for kind in _VARIED),
                     _mean_se(any_batch, "all"),
                 )  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from command_line import call
@@ -257,3 +258,18 @@ def test_a_regression_is_compressed_by_its_likelihood(tmp_path):
     )  # fmt: skip
     found = metrics_of(tmp_path / "run")
     assert {"rmse", "nll"} <= set(found["compressed"]["test"])
+
+
+def test_repeats_predict_together(tmp_path):
+    """A deep ensemble of point estimates, if all seeds have the same test rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "own.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:])
+    more = ("--data", tmp_path / "own.npz", "--set", "guide=delta", "--repeats", 2)
+    said = call("fit", "bayes", *more, "--epochs", 5, "--out", tmp_path / "run")
+    assert "All 2 together" in said
+    found = metrics_of(tmp_path / "run")
+    nlls = [one["test"]["ensemble"]["nll"] for one in found["repeats"]]
+    assert found["spread"]["together"]["nll"] <= sum(nlls) / 2 + 1e-6
+    assert load_fit(tmp_path / "run" / "seed-1", "cpu").settings.seed == 1

@@ -18,7 +18,7 @@ _COLUMNS = {
 _WAYS = {
     "stochastic": "one draw",
     "deterministic": "posterior means",
-    "ensemble": "20 draws together",
+    "ensemble": "20 draws",
 }
 
 

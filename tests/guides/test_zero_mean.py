@@ -203,3 +203,13 @@ def test_biases_as_numbers():
     torch.testing.assert_close(net(x), mean, rtol=1e-4, atol=1e-5)
     assert not smaller.random_biases
     assert models.BayesianNetwork(small_net(), rows, prior=priors.Normal()).random_biases
+
+
+@pytest.mark.parametrize("noise", ["normal", "uniform", "rademacher"])
+def test_by_name(noise):
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.LogUniform())
+    word = "zero-mean" if noise == "normal" else f"zero-mean-{noise}"
+    guide = guides.parse(word, model, scales="batch")
+    assert isinstance(guide, guides.ZeroMean)
+    assert guide.part("factors")["0/weight"].noise == noise
+    assert guide.handler.scales == "batch"

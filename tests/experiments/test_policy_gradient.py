@@ -1,0 +1,391 @@
+"""Policy gradients: exact on a small problem, episodes counted right, and a script that goes on."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pyroccam.experiments import policy_gradient
+from pyroccam.experiments.policy_gradient import (
+    Episodes,
+    NoiseOfEpisode,
+    NoiseOfStep,
+    Settings,
+    Spaces,
+    build_policy,
+    draw_actions,
+    make_environments,
+    others_mean,
+    returns_to_go,
+    roll_out,
+    surrogate,
+)
+from pyroccam.inference.draws import DrawnNetwork
+from random_weights import assert_same_means, limit, with_products
+from scipy.stats import binom
+from typer import Typer
+from typer.testing import CliRunner
+
+KINDS = {"episode": NoiseOfEpisode, "step": NoiseOfStep}
+POLICIES = list(policy_gradient.POLICIES)
+
+# Of (state, action): reward and next state; an episode also ends after HORIZON steps.
+TABLE = {(0, 0): (1.0, 1), (0, 1): (0.5, None), (1, 0): (2.0, None), (1, 1): (-1.0, 0)}
+HORIZON = 3
+UPDATES = 800  # that the mean gradient is taken over
+
+
+class Table:
+    """The problem of TABLE in parallel; what has ended starts anew at the next step."""
+
+    metadata = {}  # noqa: RUF012
+
+    def __init__(self, count):
+        self.num_envs = count
+
+    def reset(self, seed=None):
+        self.at = [(0, 0)] * self.num_envs
+        self.over = np.zeros(self.num_envs, dtype=bool)
+        return self.seen(), {}
+
+    def seen(self):
+        return np.eye(2, dtype=np.float32)[[state or 0 for state, _ in self.at]]
+
+    def step(self, actions):
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros((2, self.num_envs), dtype=bool)
+        for e, action in enumerate(actions):
+            if self.over[e]:
+                self.at[e] = (0, 0)
+                continue
+            state, t = self.at[e]
+            rewards[e], following = TABLE[state, int(action)]
+            self.at[e] = (following, t + 1)
+            terminated[e], truncated[e] = following is None, t + 1 == HORIZON
+        self.over = terminated | truncated
+        return self.seen(), rewards, terminated, truncated, {}
+
+
+def expected_return(chances, state=0, left=HORIZON):
+    """By enumeration, for probabilities ``(*, state, action)``."""
+    total = 0.0
+    for action in (0, 1) if left else ():
+        reward, following = TABLE[state, action]
+        ahead = 0.0 if following is None else expected_return(chances, following, left - 1)
+        total = total + chances[..., state, action] * (reward + ahead)
+    return total
+
+
+def one_unit(policy):
+    """A policy of width one in the problem of TABLE, with all its units alive, and parameters."""
+    model, guide = build_policy(policy, Spaces((2,), 2), 1)
+    values = {
+        "net.0.weight": [[0.5, 1.5]], "net.0.bias": [0.3], "net.2.bias": [0.2],
+        "net.4.weight": [[1.2], [-0.8]], "net.4.bias": [0.1, -0.3],
+        "factors.2/weight.value": [[0.7]], "factors.2/weight.loc": [[0.5]],
+        "factors.2/weight.log_scale": [[-0.3]], "factors.2/weight.signed_scale": [[-0.9]],
+    }  # fmt: skip
+    named = {**dict(model.named_parameters()), **dict(guide.named_parameters())}
+    with torch.no_grad():
+        for name, p in named.items():
+            p.copy_(torch.tensor(values[name]))
+    return model, guide, named
+
+
+def exact_gradient(named, noise):
+    """Of the expected return: the one random weight on a fine grid, the episodes enumerated."""
+    p = {name.rpartition(".")[2] if "/" in name else name: v for name, v in named.items()}
+    grid = torch.linspace(-8.0, 8.0, 4001)
+    density = torch.exp(-0.5 * grid.double().square())
+    density = (density / density.sum()).float()
+    if "value" in p:
+        weight = p["value"] + 0.0 * grid
+    elif "loc" in p:
+        weight = p["loc"] + p["log_scale"].exp() * grid
+    else:
+        weight = p["signed_scale"].abs() * grid
+    hidden = (p["net.0.weight"][0] + p["net.0.bias"]).relu()  # of the two states
+    middle = (hidden[None, :, None] * weight.reshape(-1, 1, 1) + p["net.2.bias"]).relu()
+    chances = (middle * p["net.4.weight"][:, 0] + p["net.4.bias"]).softmax(-1)
+    if noise == "step":  # fresh noise at each step: the policy is the mean over it
+        aim = expected_return((chances * density[:, None, None]).sum(0))
+    else:
+        aim = (expected_return(chances) * density).sum()
+    return torch.cat([g.flatten() for g in torch.autograd.grad(aim, list(named.values()))])
+
+
+@pytest.mark.parametrize(
+    ("policy", "noise"),
+    [("deterministic", "episode")]
+    + [(policy, noise) for policy in ("parameter-noise", "variance") for noise in KINDS],
+)
+def test_the_gradient_is_without_bias(policy, noise):
+    torch.manual_seed(0)
+    model, guide, named = one_unit(policy)
+    exact = exact_gradient(named, noise)
+    assert exact.abs().min() > 1e-3  # nothing is left untested
+    table, found = Table(2), []
+    for _ in range(UPDATES):
+        played_by = KINDS[noise](model, guide, 2)
+        played = roll_out(table, lambda x, by=played_by: draw_actions(by.act(x)))
+        chosen = played_by.logits(played.observations).log_softmax(-1)
+        log_prob = chosen.gather(-1, played.actions[..., None])[..., 0]
+        gradient = torch.autograd.grad(-surrogate(log_prob, played), list(named.values()))
+        found.append(torch.cat([g.flatten() for g in gradient]))
+    assert_same_means(torch.stack(found), exact[None].expand(2, -1))
+
+
+def test_return_to_go():
+    rewards = torch.tensor([[1.0, 4.0], [2.0, 0.0], [3.0, 0.0]])
+    expected = [[1 + 0.5 * (2 + 0.5 * 3), 4.0], [2 + 0.5 * 3, 0.0], [3.0, 0.0]]
+    torch.testing.assert_close(returns_to_go(rewards, 0.5), torch.tensor(expected))
+    assert rewards[0, 0] == 1.0  # what is given stays
+
+
+def test_the_baseline_is_of_the_others_that_are_running():
+    values = torch.tensor([[1.0, 3.0, 8.0], [2.0, 4.0, 9.0], [5.0, 7.0, 9.0]])
+    running = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    found = others_mean(values, running)
+    assert found[0].tolist() == [5.5, 4.5, 2.0]
+    assert found[1, :2].tolist() == [4.0, 2.0]
+    assert found[2, 0] == 0.0
+
+
+def test_surrogate_by_hand():
+    log_prob = torch.tensor([[0.1, 0.2], [0.3, 5.0]])
+    rewards = torch.tensor([[1.0, 2.0], [4.0, 0.0]])
+    running = torch.tensor([[True, True], [True, False]])
+    played = Episodes(torch.zeros(2, 2, 1), torch.zeros(2, 2).long(), rewards, running)
+    # γ = ½: G = (3, 2), (4, -); b = (2, 3), (0, -)
+    expected = -(0.1 * (3 - 2) + 0.3 * 4 + 0.2 * (2 - 3)) / 2
+    assert float(surrogate(log_prob, played, 0.5)) == pytest.approx(expected)
+    assert played.returns.tolist() == [5.0, 2.0]
+
+
+def test_actions_have_the_chances_of_their_logits():
+    torch.manual_seed(0)
+    logits, count = torch.tensor([0.0, 1.0, -2.0]), 20_000
+    drawn = draw_actions(logits.expand(count, 3))
+    chance = logits.softmax(0)
+    rate = torch.bincount(drawn, minlength=3) / count
+    z = (rate - chance) / (chance * (1 - chance) / count).sqrt()
+    assert z.abs().max() < limit(3)
+
+
+@pytest.mark.parametrize("noise", KINDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_played_is_learnt_from(policy, noise):
+    torch.manual_seed(0)
+    model, guide = build_policy(policy, Spaces((3,), 2), 5)
+    played_by = KINDS[noise](model, guide, 4)
+    x = torch.randn(6, 4, 3)
+    acted = torch.stack([played_by.act(step) for step in x])
+    again = played_by.logits(x)
+    torch.testing.assert_close(acted, again)
+    assert again.requires_grad
+    assert not acted.requires_grad
+    again.square().sum().backward()
+    for p in (*model.parameters(), *guide.parameters()):
+        assert p.grad is not None
+        assert p.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_episode_is_played_by_one_network(policy):
+    torch.manual_seed(0)
+    model, guide = build_policy(policy, Spaces((3,), 2), 5)
+    played_by, x = NoiseOfEpisode(model, guide, 4), torch.randn(6, 4, 3)
+    found = played_by.logits(x)
+    weight, bias = played_by.layers[1]
+    assert weight.shape == ((5, 5) if policy == "deterministic" else (4, 5, 5))
+    for e in range(4):
+        own = weight if policy == "deterministic" else weight[e]
+        torch.testing.assert_close(found[:, e], model.plain({"2": (own, bias)})(x[:, e]))
+
+
+@pytest.mark.parametrize("policy", ["parameter-noise", "variance"])
+def test_noise_of_a_step_is_local_reparameterisation(policy):
+    torch.manual_seed(0)
+    model, guide = build_policy(policy, Spaces((3,), 2), 3)
+    with torch.no_grad():
+        for p in guide.parameters():
+            p.add_(1.0)
+    x = torch.randn(1, 3).expand(8000, 3)
+    one = NoiseOfStep(model, guide, 8000).act(x)
+    other = DrawnNetwork(model, guide, "activations")(x)
+    assert_same_means(with_products(one), with_products(other))
+
+
+def test_without_its_noise_a_variance_policy_sees_nothing():
+    torch.manual_seed(0)
+    x = torch.randn(6, 1, 3)
+    for policy in POLICIES:
+        model, guide = build_policy(policy, Spaces((3,), 2), 5)
+        found = NoiseOfEpisode(model, guide, 1, mean=True).logits(x).detach()
+        assert (float(found.std(0).max()) < 1e-6) == (policy == "variance")
+
+
+def test_interval_by_bootstrap():
+    # Of zeros and ones: the sum over runs that are drawn anew is binomial.
+    mean, low, high = policy_gradient.interval([[0.0]] * 5 + [[1.0]] * 4)
+    assert mean[0] == pytest.approx(4 / 9)
+    assert low[0] == pytest.approx(binom.ppf(0.025, 9, 4 / 9) / 9)
+    assert high[0] == pytest.approx(binom.ppf(0.975, 9, 4 / 9) / 9)
+    assert [float(v[0]) for v in policy_gradient.interval([[3.0]])] == [3.0, 3.0, 3.0]
+
+
+def test_settings_that_cannot_be():
+    with pytest.raises(ValueError, match=r"Unknown policy 'varience'. Did you mean 'variance'"):
+        Settings(policy="varience")
+    with pytest.raises(ValueError, match="at least 2, got 1"):
+        Settings(episodes=1)
+    with pytest.raises(ValueError, match=r"noise must be"):
+        Settings(noise="weights")
+    with pytest.raises(ValueError, match=r"\(0, 1\], got 0"):
+        Settings(discount=0.0)
+
+
+def test_gymnasium_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
+        make_environments("CartPole-v1", 2)
+
+
+# What follows needs gymnasium itself.
+
+needs_gymnasium = pytest.mark.skipif(
+    importlib.util.find_spec("gymnasium") is None, reason="gymnasium is not installed"
+)
+
+
+def counters(mode):
+    """Parallel environments: one terminates after 2 steps, one is truncated after 3, one after 5.
+    They say how many steps were made since the reset, and the n-th step gives n."""
+    import gymnasium
+
+    class Counter(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0.0, 99.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, length, truncates):
+            self.length, self.truncates, self.resets = length, truncates, 0
+
+        def seen(self):
+            return np.array([self.t], np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t, self.resets = 0, self.resets + 1
+            return self.seen(), {}
+
+        def step(self, action):
+            self.t += 1
+            over = self.t == self.length
+            return self.seen(), self.t, over and not self.truncates, over and self.truncates, {}
+
+    made = [lambda n=n, t=t: Counter(n, t) for n, t in ((2, False), (3, True), (5, False))]
+    return gymnasium.vector.SyncVectorEnv(made, autoreset_mode=mode)
+
+
+@needs_gymnasium
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_one_episode_of_each_whatever_resets_there_are(mode):
+    environments = counters(mode)
+    for _ in range(2):  # the second starts anew, although others were under way
+        played = roll_out(environments, lambda x: torch.zeros(3, dtype=torch.long))
+        rewards = [[1, 1, 1], [2, 2, 2], [0, 3, 3], [0, 0, 4], [0, 0, 5]]
+        assert played.rewards.tolist() == rewards
+        assert played.running.tolist() == [[bool(r) for r in row] for row in rewards]
+        for e in range(3):
+            seen = played.observations[played.running[:, e], e, 0]
+            assert seen.tolist() == list(range(len(seen)))
+        assert played.returns.tolist() == [3.0, 6.0, 15.0]
+
+
+@needs_gymnasium
+def test_environments_that_do_not_reset_are_refused():
+    with pytest.raises(ValueError, match=r"Disabled.*AutoresetMode\.NEXT_STEP"):
+        roll_out(counters("Disabled"), lambda x: torch.zeros(3, dtype=torch.long))
+
+
+@needs_gymnasium
+def test_cart_pole_returns_are_lengths():
+    environments = make_environments("CartPole-v1", 3)
+    played = roll_out(environments, lambda x: torch.zeros(3, dtype=torch.long), seed=0)
+    assert played.returns.tolist() == played.running.sum(0).tolist()
+    assert played.returns.min() > 5  # pushed to one side only
+    assert played.returns.max() < 20
+    again = roll_out(environments, lambda x: torch.zeros(3, dtype=torch.long), seed=0)
+    torch.testing.assert_close(again.observations, played.observations)
+
+
+@needs_gymnasium
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CartPoll-v1", r"Unknown environment 'CartPoll-v1'\. Did you mean 'CartPole-v1'"),
+        ("Pendulum-v1", r"expected discrete actions.*Try CartPole-v1"),
+    ],
+)
+def test_environments_that_cannot_be(name, message):
+    with pytest.raises(ValueError, match=message):
+        make_environments(name, 2)
+
+
+SMALL = ("--environments", "CartPole-v1", "--updates", 3, "--episodes", 8, "--width", 4)
+
+
+def call(*arguments, code=0):
+    app = Typer()
+    app.command()(policy_gradient.main)
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "500"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(result.output.split())
+
+
+@needs_gymnasium
+def test_script(tmp_path):
+    call("--out", tmp_path, "--seeds", 1, *SMALL)
+    paths = [tmp_path / f"CartPole-v1-{policy}.json" for policy in POLICIES]
+    first = [json.loads(path.read_text()) for path in paths]
+    said = call("--out", tmp_path, "--seeds", 2, *SMALL)
+    assert "seed 1" in said
+    assert "seed 0" not in said
+    for path, before in zip(paths, first, strict=True):
+        found = json.loads(path.read_text())
+        assert found["runs"][0] == before["runs"][0]
+        assert [run["seed"] for run in found["runs"]] == [0, 1]
+        assert found["config"]["width"] == 4
+        assert "gymnasium" in found["versions"]
+        for run in found["runs"]:
+            # In CartPole each step gives 1, so that returns count the steps.
+            assert np.diff([0, *run["steps"]]).tolist() == [8 * r for r in run["returns"]]
+            assert run["final"] == run["returns"][-1]
+        final = [run["final"] for run in found["runs"]]
+        assert found["spread"]["final"]["mean"] == pytest.approx(np.mean(final))
+        assert found["spread"]["mean_weights"]["n"] == 2
+    assert (tmp_path / "returns.png").exists()
+    said = call("--out", tmp_path, *SMALL, "--lr", 0.1, code=2)
+    assert "other settings" in said
+    assert "another --out" in said
+
+
+@needs_gymnasium
+def test_a_run_is_the_same_again():
+    settings = Settings(updates=2, episodes=2, width=4)
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    assert policy_gradient.train(settings, 1) == policy_gradient.train(settings, 1)
+    assert policy_gradient.train(settings, 1) != policy_gradient.train(settings, 2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@needs_gymnasium
+def test_script_refuses_before_it_trains(tmp_path):
+    said = call("--out", tmp_path, *SMALL, "--policies", "deterministic,varience", code=2)
+    assert "Did you mean 'variance'" in said
+    said = call("--out", tmp_path, "--environments", "CartPole-v1,Acrobat-v1", code=2)
+    assert "Did you mean 'Acrobot-v1'" in said
+    assert not list(tmp_path.iterdir())

@@ -301,8 +301,13 @@ METHODS: dict[str, Method] = {
             "Srivastava et al. 2014; Kingma, Salimans, Welling 2015, arXiv:1506.02557",
             _gaussian_dropout,
             "net",
-            {"rate": 0.5, "layers": "hidden", "noise": "activations", "threshold": None,
-             "tolerance": 0.001},
+            {
+                "rate": 0.5,
+                "layers": "hidden",
+                "noise": "activations",
+                "threshold": None,
+                "tolerance": 0.001,
+            },
             {**_WEIGHTS, **_STEPS, "lr": 1e-3},
         ),
         Method(

@@ -6,6 +6,7 @@ from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
 from .draws import DrawnNetwork
 from .elbo import EnumMeanFieldELBO, bound
+from .ensemble import EnsembleNetwork
 from .evidence import Evidence, evidence
 from .fit import Fit, Repeats, fit, fit_repeats
 from .magnitude import prune_weights, share_weights, splice_weights
@@ -24,6 +25,7 @@ from .structure import (
     total_variation,
 )
 from .trainer import Interrupted, NonFiniteLoss
+from .uncertainty import Uncertainty, out_of_domain, uncertainty
 from .zero_mean import mean_costs, without_means
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Compressed",
     "Curvature",
     "DrawnNetwork",
+    "EnsembleNetwork",
     "EnumMeanFieldELBO",
     "Evidence",
     "Fit",
@@ -41,6 +44,7 @@ __all__ = [
     "Settings",
     "Structure",
     "TrainingStep",
+    "Uncertainty",
     "bound",
     "choose_depth",
     "compress",
@@ -56,6 +60,7 @@ __all__ = [
     "mean_network",
     "metrics",
     "narrow",
+    "out_of_domain",
     "packing",
     "prune",
     "prune_weights",
@@ -67,5 +72,6 @@ __all__ = [
     "splice_weights",
     "to_sample",
     "total_variation",
+    "uncertainty",
     "without_means",
 ]

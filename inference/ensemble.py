@@ -1,0 +1,207 @@
+"""The averaged prediction of draws, or of several fits, as one network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.checkpoint import checkpoint
+
+from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.local import base
+from .draws import DrawnNetwork, Noise, chunks, seeded
+from .fit import Fit, Repeats
+
+__all__ = ["EnsembleNetwork", "components", "members"]
+
+
+class EnsembleNetwork(nn.Module):
+    r"""The predictive log-probabilities of one fit, or of several, differentiable in the inputs.
+
+    .. math:: \log \frac{1}{S} \sum_s \mathrm{softmax}(f_{w_s}(x)), \qquad w_s \sim q(w)
+
+    Every call draws anew, so a gradient is an unbiased look at what another call will say: an
+    attack that iterates then averages over the noise that it cannot know (Athalye et al. 2018).
+    With a ``seed`` each call draws the same noise, and the network is a function: for finite
+    differences, line searches, or an attack that is to mislead those very draws. Such an attack
+    fits their noise, and is no test of a prediction by other draws, so that is not the default.
+
+    The fits are copied as they are, in evaluation mode (of which dropout is excepted, see
+    :class:`~pyroccam.inference.draws.DrawnNetwork`), and their parameters get no gradients. Of an
+    ``nn.Sequential`` what comes before the first noise is computed once in a call.
+
+    Arguments:
+        fits: of Bayesian networks that classify. Several are averaged with equal shares: a deep
+            ensemble, if they are point estimates.
+        draws: S, of each fit. A point estimate without dropout needs one, and gets one.
+        noise: see :class:`~pyroccam.inference.draws.DrawnNetwork`. With drawn weights a draw is one
+            network for all inputs of a call; with a seed also for those of other calls.
+        seed: of all draws, or ``None`` for fresh ones at each call, from torch's generator.
+        at_once: passes whose intermediate results are held at once. Beyond them the gradient
+            computes passes again: memory is bounded, for a third more time.
+
+    Raises:
+        TypeError: for a fit of anything but a Bayesian network.
+        ValueError: for a fit of regression, or no fit, or numbers below 1.
+
+    References:
+        Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474; Athalye, Carlini, Wagner 2018,
+        arXiv:1802.00420, for gradients through noise.
+    """
+
+    def __init__(
+        self,
+        fits: Fit | Repeats | Sequence[Fit],
+        *,
+        draws: int = 20,
+        noise: Noise = "weights",
+        seed: int | None = None,
+        at_once: int = 32,
+    ) -> None:
+        super().__init__()
+        for name, value in (("draws", draws), ("at_once", at_once)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        trunks: list[nn.Module] = []
+        networks: list[nn.Module] = []
+        self._passes: list[int] = []  # the network of each pass
+        for one in members(fits):
+            if not isinstance(one.model, BayesianNetwork):
+                raise TypeError(
+                    f"EnsembleNetwork draws from a models.BayesianNetwork, got a fit of "
+                    f"{type(one.model).__name__}. Of learnt depth, inference.prune makes a plain "
+                    "network, which is differentiable as it is."
+                )
+            if one.model.likelihood.task != "classification":
+                raise ValueError(
+                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
+                    f"{one.model.likelihood.task}. Use Fit.predict, or inference.DrawnNetwork."
+                )
+            model: Any
+            guide: Any
+            model, guide = copy.deepcopy((one.model, one.guide))
+            self._passes += [len(networks)] * (1 if is_point(one) else draws)
+            trunk, model.net = _split(model.part("net"))
+            trunks.append(trunk)
+            networks.append(DrawnNetwork(model, guide, noise))
+        counts = [self._passes.count(k) for k in range(len(networks))]
+        self._shares = [1.0 / (len(networks) * counts[k]) for k in self._passes]
+        self.trunks, self.networks = nn.ModuleList(trunks), nn.ModuleList(networks)
+        self.requires_grad_(False)
+        self.draws, self.seed, self.at_once = draws, seed, at_once
+        self.eval()
+
+    def train(self, mode: bool = True) -> EnsembleNetwork:
+        """It stays in evaluation mode."""
+        super().train(False)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities ``(B, C)`` for ``x``, ``(B, *)``, in double precision: of a sure class
+        the single one says that its probability is one, and that nothing would change that."""
+        seeds = self._seeds()
+        features = [trunk(x) for trunk in self.trunks]
+        again = len(seeds) > self.at_once and any(h.requires_grad for h in features)
+        parts, first = [], 0
+        for count in chunks(len(seeds), self.at_once):
+            passes = range(first, first + count)
+            if again:  # every pass has its seed, so it can be computed again
+                part = checkpoint(
+                    self._mixed, passes, seeds, *features,
+                    use_reentrant=False, preserve_rng_state=False,
+                )  # fmt: skip
+            else:
+                part = self._mixed(passes, seeds, *features)
+            parts.append(part)
+            first += count
+        return torch.logsumexp(torch.stack(parts), 0)
+
+    def _mixed(self, passes: Sequence[int], seeds: Sequence[int], *features: Tensor) -> Tensor:
+        """``log Σ_s share_s softmax_s`` over some of the passes.
+
+        Arguments:
+            seeds: of all passes.
+            features: of every network, where its noise begins.
+        """
+        found = []
+        for s in passes:
+            h = features[self._passes[s]]
+            with seeded(seeds[s], h.device):
+                outputs = self.networks[self._passes[s]](h)
+            found.append(outputs.double().log_softmax(-1))
+        shares = torch.tensor([self._shares[s] for s in passes], dtype=torch.float64)
+        shares = shares.to(features[0].device)
+        return torch.logsumexp(torch.stack(found) + shares.log()[:, None, None], 0)
+
+    def _seeds(self) -> list[int]:
+        """Of every pass in a call."""
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        return torch.randint(2**62, (len(self._passes),), generator=generator).tolist()
+
+    def extra_repr(self) -> str:
+        return f"passes={len(self._passes)}, seed={self.seed}"
+
+
+def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """A network as two: the second begins with the first part that is random."""
+    if not isinstance(net, nn.Sequential):
+        return nn.Identity(), net
+    random = (BayesianLayer, _DropoutNd)
+    first = next(
+        k for k, part in enumerate(net) if any(isinstance(m, random) for m in part.modules())
+    )
+    return net[:first], net[first:]
+
+
+def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
+    """The fits that a prediction averages.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if isinstance(fits, Fit):
+        return [fits]
+    found = list(fits.fits if isinstance(fits, Repeats) else fits)
+    if not found:
+        raise ValueError("fits: got none, expected at least one fit.")
+    return found
+
+
+def is_point(one: Fit) -> bool:
+    """Whether every pass through a Bayesian network gives the same: weights that are points, and
+    no dropout."""
+    if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
+        return False
+    guide: Any = one.guide
+    return all(hasattr(base(guide.distribution(site)), "v") for site in one.model.sites)
+
+
+def components(
+    fits: Fit | Repeats | Sequence[Fit],
+    x: Tensor,
+    *,
+    draws: int | None = None,
+    noise: Noise = "weights",
+) -> tuple[Tensor, Tensor]:
+    """What a prediction averages: outputs ``(S, N, outputs)`` and their weights ``(S,)``.
+
+    Arguments:
+        fits: one, or several with equal shares.
+        x: ``(N, *)``, standardised as the data of the fits.
+        draws, noise: of each fit, as for :meth:`~pyroccam.inference.Fit.outputs`. A point estimate
+            without dropout gets one draw.
+    """
+    found, shares = [], []
+    all_of = members(fits)
+    for one in all_of:
+        bayesian = isinstance(one.model, BayesianNetwork)
+        count = 1 if bayesian and is_point(one) else draws
+        outputs = one.outputs(x.to(one.weights.device), draws=count, noise=noise)
+        equal = torch.full((len(outputs),), 1.0 / len(outputs), device=outputs.device)
+        found.append(outputs)
+        shares.append((equal if bayesian else one.weights) / len(all_of))
+    return torch.cat(found), torch.cat(shares)

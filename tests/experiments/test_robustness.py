@@ -1,0 +1,147 @@
+"""Attacks against a closed form, and the script on small digits."""
+
+import json
+import sys
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.experiments import robustness
+from pyroccam.experiments.robustness import Pixels, adversarial, network
+from pyroccam.inference.ensemble import EnsembleNetwork
+from torch import nn
+from typer import Typer
+from typer.testing import CliRunner
+
+DIGITS = data.load("digits", seed=0)
+
+
+def linear(classes=3, side=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(side * side, classes))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    return net
+
+
+def images(n=12, side=4, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(n, 1, side, side, generator=generator), torch.arange(n) % 3
+
+
+def slope(net, x, y):
+    """Of the cross-entropy of a linear network: W^T (softmax - one hot)."""
+    layer = net[1]
+    p = (x.flatten(1) @ layer.weight.T + layer.bias).softmax(-1)
+    return ((p - nn.functional.one_hot(y, 3)) @ layer.weight).detach().view_as(x)
+
+
+def test_fgsm_of_a_linear_network_is_a_step_along_the_sign():
+    pytest.importorskip("art")
+    net, (x, y) = linear(), images()
+    expected = (x + 0.1 * slope(net, x, y).sign()).clamp(0, 1)
+    torch.testing.assert_close(adversarial(net, x, y, epsilon=0.1), expected)
+    # two classes: the slope keeps its sign, and every step of the iterated attack is the same
+    two = linear(classes=2)
+    w = two[1].weight.detach()
+    away = torch.where(y.clamp_max(1)[:, None] == 0, w[1] - w[0], w[0] - w[1]).view_as(x)
+    for steps in (3, 8):  # together they would go 2.5 times as far as they may
+        made = adversarial(two, x, y.clamp_max(1), epsilon=0.1, steps=steps)
+        torch.testing.assert_close(made, (x + 0.1 * away.sign()).clamp(0, 1))
+
+
+def test_the_iterated_attack_stays_near_and_raises_the_loss():
+    pytest.importorskip("art")
+    net, (x, y) = nn.Sequential(linear(8), nn.Tanh(), nn.Linear(8, 3)), images(40)
+    loss = [nn.functional.cross_entropy(net(x), y)]
+    for steps in (1, 10):
+        made = adversarial(net, x, y, epsilon=0.2, steps=steps)
+        assert float((made - x).abs().max()) <= 0.2 + 1e-6
+        assert float(made.min()) >= 0.0
+        assert float(made.max()) <= 1.0
+        loss.append(nn.functional.cross_entropy(net(made), y))
+    assert loss[0] < loss[1] <= loss[2]
+
+
+def test_the_averaged_prediction_is_attacked():
+    """Fixed draws: the sign is that of the slope of the averaged prediction, not of one draw."""
+    pytest.importorskip("art")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
+    model = models.BayesianNetwork(net, DIGITS, prior=models.priors.Normal(1.0))
+    guide = guides.MeanField(model, scale=0.3)
+    fit = inference.fit(model, guide, DIGITS, epochs=1, compile=False, progress=False, device="cpu")
+    ensemble = EnsembleNetwork(fit, draws=4, seed=0)
+    pixels = Pixels(ensemble, DIGITS)
+    x, y = pixels.pixels(DIGITS.x_test[:4]), DIGITS.y_test[:4]
+    torch.testing.assert_close(pixels.standardised(x), DIGITS.x_test[:4], atol=1e-5, rtol=1e-5)
+    made = adversarial(pixels, x, y, epsilon=0.05)
+    inputs = x.clone().requires_grad_()
+    draws = [EnsembleNetwork(fit, draws=4, seed=0) for _ in range(2)]
+    draws[1]._shares = [0.25, 0.0, 0.0, 0.0]  # the first draw alone
+    expected = []
+    for one in draws:
+        loss = -Pixels(one, DIGITS)(inputs)[torch.arange(4), y].sum()
+        (slope,) = torch.autograd.grad(loss, inputs)
+        expected.append((x + 0.05 * slope.sign()).clamp(0, 1))
+    torch.testing.assert_close(made, expected[0])
+    assert float((expected[0] != expected[1]).double().mean()) > 0.02  # no single draw is
+    assert float((made != x).double().mean()) > 0.5
+
+
+def test_the_network_has_its_layer_where_the_contenders_differ():
+    for shape in ((1, 28, 28), (1, 8, 8), (3, 32, 32)):
+        net = network(shape, 10, hidden=12, dropout=0.5)
+        assert net(torch.zeros(2, *shape)).shape == (2, 10)
+        names = [name for name, _ in net.named_children()]
+        assert names[-5:] == ["dropout", "penultimate", "norm3", "relu3", "out"]
+        assert "dropout" not in dict(network(shape, 10).named_children())
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+    for name in ("art.attacks.evasion", "art.estimators.classification"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
+        adversarial(linear(), *images(), epsilon=0.1)
+
+
+SMALL = (
+    *("--data", "digits", "--outside", "shuffled", "--n-train", "0", "--n-test", "0"),
+    *("--epochs", "5", "--epsilons", "0.05,0.3", "--steps", "2", "--draws", "1", "--judges", "3"),
+    *("--networks", "2", "--hidden", "8", "--device", "cpu"),
+)
+
+
+def call(out, *arguments, code=0):
+    app = Typer()
+    app.command()(robustness.main)
+    result = CliRunner().invoke(app, [*SMALL, "--out", str(out), *arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def test_script(tmp_path):
+    pytest.importorskip("art")
+    call(tmp_path, "--seeds", "1")
+    path = tmp_path / "digits.json"
+    first = json.loads(path.read_text())
+    call(tmp_path, "--seeds", "2")
+    found = json.loads(path.read_text())
+    assert found["runs"][0] == first["runs"][0]  # a finished seed is kept
+    assert set(found["runs"][0]["contenders"]) == set(robustness.CONTENDERS)
+    for run in found["runs"]:
+        for name, row in run["contenders"].items():
+            for kind in robustness.ATTACKS:
+                assert list(row[kind]) == ["0.05", "0.3"]
+                assert all(0.0 <= a <= 1.0 for a in row[kind].values())
+            assert row["unmoved"] < 0.1
+            if name == "deterministic":
+                assert row["transferred"] == row["iterated"]
+                assert row["auroc"]["mutual_information"] == 0.5
+                assert row["iterated"]["0.3"] < row["test"]["accuracy"]
+    spread = found["spread"]["variance"]
+    values = [run["contenders"]["variance"]["fgsm"]["0.3"] for run in found["runs"]]
+    assert spread["fgsm"]["0.3"]["mean"] == pytest.approx(sum(values) / 2)
+    assert spread["auroc"]["mutual_information"]["n"] == 2
+    assert (tmp_path / "digits.png").exists()
+    assert "other settings" in call(tmp_path, "--seeds", "2", "--rate", "0.3", code=2)

@@ -1,0 +1,271 @@
+import copy
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.inference.draws import seeded
+from pyroccam.inference.ensemble import EnsembleNetwork, components, is_point, members
+from pyroccam.models import priors
+from random_weights import limit, small_net, table
+from torch import nn
+
+SETTINGS = {"epochs": 2, "batch_size": 32, "lr": 0.02, "compile": False, "progress": False}
+DATA = table()
+DROPOUT = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 2))
+
+
+def fitted(net=None, guide=guides.MeanField, prior=None, seed=0, data=DATA, **options):
+    net = small_net(seed=seed) if net is None else net
+    model = models.BayesianNetwork(net, data, prior=prior or priors.Normal(1.0))
+    return inference.fit(model, guide(model, **options), data, seed=seed, device="cpu", **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def normal():
+    fit = fitted(scale=0.5)
+    with torch.no_grad():  # far from certain, so that the draws differ
+        for name, p in fit.guide.named_parameters():
+            if name.endswith("log_scale"):
+                p.fill_(-0.5)
+    return fit
+
+
+@pytest.fixture(scope="module")
+def dropout():
+    return fitted(DROPOUT, guides.Delta)
+
+
+@pytest.fixture(scope="module")
+def points():
+    return inference.fit_repeats(
+        lambda seed: (
+            model := models.BayesianNetwork(small_net(seed=seed), DATA, prior=priors.Normal(1.0)),
+            guides.Delta(model),
+            DATA,
+        ),
+        seeds=(0, 1, 2),
+        together=False,
+        device="cpu",
+        **SETTINGS,
+    )
+
+
+def averaged(logits):
+    """By hand: probabilities of each draw, and their mean."""
+    return logits.double().exp().div(logits.double().exp().sum(-1, keepdim=True)).mean(0)
+
+
+def test_drawn_weights_are_averaged_by_their_probabilities(normal):
+    x = DATA.x_test
+    ensemble = EnsembleNetwork(normal, draws=7, seed=3)
+    logits = []
+    for seed in torch.randint(2**62, (7,), generator=torch.Generator().manual_seed(3)).tolist():
+        with seeded(seed, x.device), torch.no_grad():
+            w = {site: normal.guide.distribution(site).sample() for site in normal.guide.sites}
+        hidden = torch.tanh(x @ w["0.weight"].T + w["0.bias"])
+        logits.append(hidden @ w["2.weight"].T + w["2.bias"])
+    logits = torch.stack(logits)
+    found = ensemble(x)
+    assert found.dtype == torch.float64
+    assert logits.std(0).mean() > 0.1  # they do differ
+    torch.testing.assert_close(found.exp(), averaged(logits), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(found, logits.double().mean(0).log_softmax(-1), atol=1e-3)
+
+
+def test_a_deep_ensemble_averages_its_members(points):
+    x = DATA.x_test
+    logits = torch.stack([inference.mean_network(f.model, f.guide)(x) for f in points.fits])
+    for fits in (points, points.fits):
+        torch.testing.assert_close(
+            EnsembleNetwork(fits)(x).exp(), averaged(logits), atol=1e-6, rtol=1e-5
+        )
+    outputs, weights = components(points, x)
+    torch.testing.assert_close(outputs, logits)  # one pass each, not twenty
+    torch.testing.assert_close(weights, torch.full((3,), 1 / 3))
+    nll = -EnsembleNetwork(points)(x)[torch.arange(len(x)), DATA.y_test].mean()
+    assert float(nll) == pytest.approx(points.evaluate()["nll"], rel=1e-5)
+
+
+def test_members_of_unequal_numbers_of_passes_have_equal_shares(normal, points):
+    x, one = DATA.x_test, points.fits[0]
+    both = EnsembleNetwork([normal, one], draws=4, seed=1)
+    assert len(both._passes) == 5  # four draws, one point
+    expected = (both(x).exp() - 0.5 * EnsembleNetwork(one)(x).exp()) * 2
+    torch.testing.assert_close(expected.sum(-1), torch.ones(len(x)).double())
+    # the draws of the first are those of the ensemble of the first alone with four passes' seeds
+    alone = EnsembleNetwork(normal, draws=4, seed=1)
+    alone._seeds = lambda: both._seeds()[:4]
+    torch.testing.assert_close(alone(x).exp(), expected)
+
+
+@pytest.mark.parametrize("at_once", [2, 32])
+@pytest.mark.parametrize("kind", ["normal", "activations", "dropout", "ensemble"])
+def test_gradients_in_the_inputs_by_finite_differences(kind, at_once, request):
+    noise = "activations" if kind == "activations" else "weights"
+    name = {"activations": "normal", "ensemble": "points"}.get(kind, kind)
+    fits = request.getfixturevalue(name)
+    ensemble = EnsembleNetwork(fits, draws=5, noise=noise, seed=0, at_once=at_once).double()
+    x = DATA.x_test[:3].double().requires_grad_()
+    weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).double()
+
+    def loss(x):
+        return (ensemble(x) * weights).sum()
+
+    (gradient,) = torch.autograd.grad(loss(x), x)
+    assert float(gradient.abs().max()) > 1e-3
+    step = 1e-6
+    for row in range(3):
+        for k in range(3):
+            shift = torch.zeros_like(x)
+            shift[row, k] = step
+            with torch.no_grad():
+                slope = (loss(x + shift) - loss(x - shift)) / (2 * step)
+            assert float(gradient[row, k]) == pytest.approx(float(slope), rel=1e-4, abs=1e-7)
+    assert all(p.grad is None for fit in members(fits) for p in fit.guide.parameters())
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_what_comes_before_the_noise_is_computed_once(sequential):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = small_net()
+
+        def forward(self, x):
+            return self.parts(x)
+
+    net = small_net() if sequential else Own()
+    name = "2" if sequential else "parts.2"
+    model = models.BayesianNetwork(net, DATA, prior=priors.Normal(1.0), layers=[name])
+    guide = guides.MeanField(model, scale=0.5)
+    fit = inference.fit(model, guide, DATA, device="cpu", **SETTINGS)
+    calls = []
+    ensemble = EnsembleNetwork(fit, draws=5, seed=2)
+    for module in ensemble.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *_: calls.append(1))
+    x = DATA.x_test
+    found = ensemble(x)
+    assert len(calls) == (1 if sequential else 5)
+    first = dict(fit.model.named_modules())["net.0" if sequential else "net.parts.0"]
+    hidden = torch.tanh(first(x))
+    logits = []
+    for seed in torch.randint(2**62, (5,), generator=torch.Generator().manual_seed(2)).tolist():
+        with seeded(seed, x.device), torch.no_grad():
+            w = {site: fit.guide.distribution(site).sample() for site in fit.guide.sites}
+        logits.append(hidden @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+    expected = averaged(torch.stack(logits))
+    torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_chunks_change_nothing_but_memory(normal):
+    held = []
+    gradients = []
+    for at_once in (32, 3):
+        ensemble = EnsembleNetwork(normal, draws=12, seed=5, at_once=at_once)
+        x = DATA.x_test.clone().requires_grad_()
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
+        ):
+            out = ensemble(x)
+        gradients.append(torch.autograd.grad(out[:, 0].sum(), x)[0])
+        held.append(sum(sizes))
+    torch.testing.assert_close(*gradients)
+    assert held[1] < held[0] / 4
+
+
+def test_fresh_draws_by_default_and_the_same_with_a_seed(normal, dropout):
+    x = DATA.x_test
+    for fit in (normal, dropout):
+        fresh = EnsembleNetwork(fit, draws=2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            one, other = fresh(x), fresh(x)
+            torch.manual_seed(0)
+            torch.testing.assert_close(fresh(x), one)  # from torch's generator
+        assert not torch.allclose(one, other)
+        fixed = EnsembleNetwork(fit, draws=2, seed=0)
+        state = torch.get_rng_state()
+        assert torch.equal(fixed(x), fixed(x))
+        assert torch.equal(torch.get_rng_state(), state)
+        assert not torch.allclose(fixed(x), EnsembleNetwork(fit, draws=2, seed=1)(x))
+    # with drawn weights, a draw is a network, whatever the batch
+    fixed = EnsembleNetwork(normal, draws=2, seed=0)
+    torch.testing.assert_close(fixed(x)[5:7], fixed(x[5:7]))
+
+
+def test_activations_have_the_moments_of_the_weights(normal):
+    """One linear layer: drawn for each example or once, the mean prediction is the same."""
+    fit = fitted(nn.Sequential(nn.Linear(3, 2)), scale=0.7)
+    x = DATA.x_test[:2]
+    means, variances = [], []
+    for noise in ("weights", "activations"):
+        one = EnsembleNetwork(fit, draws=1, noise=noise)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            probs = torch.stack([one(x).exp()[:, 0] for _ in range(600)])
+        means.append(probs.mean(0))
+        variances.append(probs.var(0) / len(probs))
+    z = (means[0] - means[1]).abs() / (variances[0] + variances[1]).sqrt()
+    assert float(z.max()) < limit(2)
+
+
+def test_dropout_is_noise_and_points_are_not(dropout, points):
+    assert not is_point(dropout)
+    assert is_point(points.fits[0])
+    x = DATA.x_test
+    assert not torch.allclose(
+        EnsembleNetwork(dropout, draws=1, seed=0)(x), EnsembleNetwork(dropout, draws=1, seed=1)(x)
+    )
+    outputs, weights = components(dropout, x, draws=6)
+    assert outputs.shape == (6, 20, 2)
+    assert weights.tolist() == pytest.approx([1 / 6] * 6)
+
+
+def test_a_sure_class_still_has_a_gradient():
+    """d log p_y = (1 - p_y) (w_y - w_other), where single precision has p_y = 1."""
+    fit = fitted(nn.Sequential(nn.Linear(3, 2)), guides.Delta)
+    w, b = (fit.guide.distribution(f"0.{name}").v.detach() for name in ("weight", "bias"))
+    across = (w[0] - w[1]) / (w[0] - w[1]).square().sum()
+    x = torch.stack([m * across for m in (18.0, 24.0, 30.0)])
+    margin = (x @ (w[0] - w[1]) + b[0] - b[1]).double()
+    assert bool((margin > 17.0).all())
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(EnsembleNetwork(fit)(x)[:, 0].sum(), x)
+    expected = torch.sigmoid(-margin)[:, None] * (w[0] - w[1]).double()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=0.0)
+
+
+def test_it_stays_in_evaluation_mode_and_leaves_the_fit_alone():
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+    fit = fitted(net, guides.Delta)
+    before = copy.deepcopy(fit.model.state_dict())
+    ensemble = EnsembleNetwork(fit, seed=0).train()
+    x = DATA.x_test.clone().requires_grad_()
+    ensemble(x).sum().backward()
+    torch.testing.assert_close(ensemble(x[:1]), ensemble(x)[:1])  # no statistics of the batch
+    for key, value in fit.model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert all(p.requires_grad for p in fit.guide.parameters())
+    assert all(p.grad is None for p in (*fit.guide.parameters(), *fit.model.parameters()))
+
+
+def test_what_cannot_be_averaged_is_named(normal, dropout):
+    depth = models.LearntDepth.mlp(DATA, width=4, max_depth=1)
+    fit = inference.fit(depth, guides.CategoricalDepth(depth), DATA, device="cpu", **SETTINGS)
+    with pytest.raises(TypeError, match="LearntDepth.*inference.prune"):
+        EnsembleNetwork(fit)
+    outputs, weights = components(fit, DATA.x_test)
+    assert torch.equal(weights, fit.weights)
+    assert torch.equal(outputs, fit.outputs(DATA.x_test))
+    with pytest.raises(ValueError, match="fits: got none"):
+        EnsembleNetwork([])
+    with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
+        EnsembleNetwork(normal, draws=0)
+    with pytest.raises(ValueError, match="noise='activations' needs a guide"):
+        EnsembleNetwork(dropout, noise="activations")
+    numbers = table("regression")
+    regression = fitted(small_net(outputs=1), data=numbers)
+    with pytest.raises(ValueError, match="classes, got a fit of regression"):
+        EnsembleNetwork(regression)

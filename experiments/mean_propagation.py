@@ -11,6 +11,7 @@ is kept.
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,7 +112,7 @@ def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
             if len(values) > 1:
                 low, high = values.min(0).values, values.max(0).values
                 axis.fill_between(place, low, high, color=f"C{number}", alpha=0.15, lw=0)
-        axis.set_title(name)
+        axis.set_title(textwrap.fill(name, 14))
         axis.set_xticks(place[::2], [f"{100 * s:g}" for s in SHARES[::2]])
         axis.set_xlabel("weights drawn, %")
     axes[0].set_ylabel("accuracy, %")

@@ -32,6 +32,8 @@ def main(
         ("Gradient variance", _gradient_variance(results / "gradient_variance")),
         ("Variance networks", variance_tables.variance(results / "variance")),
         ("Mean propagation", variance_tables.mean_propagation(results / "mean_propagation")),
+        ("Robustness", variance_tables.robustness(results / "robustness")),
+        ("Toys", variance_tables.toys(results / "variance_toys")),
         ("Policies", variance_tables.policy_gradient(results / "policy_gradient")),
     ):
         lines = list(section)

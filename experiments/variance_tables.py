@@ -9,7 +9,7 @@ from typing import Any
 from .markdown import header, plus_minus, read, row
 from .mean_propagation import ORDERS
 
-__all__ = ["mean_propagation", "policy_gradient", "variance"]
+__all__ = ["mean_propagation", "policy_gradient", "robustness", "toys", "variance"]
 
 _WAYS = ("stochastic", "deterministic", "ensemble")
 
@@ -65,3 +65,40 @@ def policy_gradient(folder: Path) -> Iterable[str]:
         config, spread = found["config"], found["spread"]
         cells = [plus_minus(spread[key], 0) for key in ("final", "noise", "mean_weights")]
         yield row(f"{config['environment']}, {config['policy']} ({len(found['runs'])})", *cells)
+
+
+def robustness(folder: Path) -> Iterable[str]:
+    """Accuracy under attacks on the averaged prediction, and how data from elsewhere are told."""
+    for path in sorted(folder.glob("*.json")):
+        found = read(path)
+        shown = [f"{size:g}" for size in found["asked"]["epsilons"][2:4]]
+        yield from header(
+            f"{path.stem} ({len(found['runs'])} seeds)", "accuracy",
+            *(f"{kind} {size}" for kind in ("FGSM", "iterated") for size in shown),
+            "AUROC, entropy", "AUROC, mutual information",
+        )  # fmt: skip
+        for name, spread in found["spread"].items():
+            auroc = spread["auroc"]
+            yield row(
+                name,
+                plus_minus(spread["test"]["accuracy"], 3),
+                *(plus_minus(spread[k][size], 3) for k in ("fgsm", "iterated") for size in shown),
+                *(plus_minus(auroc[k], 2) for k in ("predictive_entropy", "mutual_information")),
+            )
+        yield ""
+
+
+def toys(folder: Path) -> Iterable[str]:
+    """Of the bands of a regression: how many targets they cover, and how wide they are."""
+    path = folder / "regression.json"
+    if not path.exists():
+        return
+    found = read(path)
+    places = [place for place in next(iter(found["spread"].values())) if place != "test"]
+    yield from header(f"95 % band ({len(found['runs'])} seeds)", "RMSE", *places)
+    for name, spread in found["spread"].items():
+        bands = (
+            f"{plus_minus(spread[p]['coverage'], 2)}, {spread[p]['width']['mean']:.2f} wide"
+            for p in places
+        )
+        yield row(name, plus_minus(spread["test"]["rmse"], 3), *bands)

@@ -19,6 +19,7 @@ import typer
 from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
 from .config import RunConfig, parse_settings
+from .kept import refuse_other_settings
 from .run import run
 
 __all__ = ["PUBLISHED", "Published"]
@@ -102,10 +103,8 @@ def main(
                     method, data, network=network, data_root=data_root, seed=seed, sets=chosen
                 )
                 described = config.without_seed()
-                if found["runs"] and found["config"] != described:
-                    raise typer.BadParameter(
-                        f"{path} was run with other settings; give another --out, or delete it."
-                    )
+                if found["runs"]:
+                    refuse_other_settings(path, found["config"], described)
                 if seed in {one["seed"] for one in found["runs"]}:
                     continue
                 folder = None if runs is None else runs / f"{data}-{network}-{method}-{seed}"

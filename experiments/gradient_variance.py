@@ -33,6 +33,7 @@ from ..inference.predict import evaluate_net
 from ..inference.run_directory import versions, write_json
 from ..models import LocalReparameterization
 from .config import RunConfig, parse_settings
+from .kept import refuse_other_settings
 from .methods import find
 from .run import build_network
 
@@ -176,10 +177,8 @@ def main(
                 )
                 described = {k: v for k, v in config.flat().items() if k not in _OF_A_SEED}
                 asked = {"config": described, "batches": sizes, "repeats": repeats}
-                if found["runs"] and {k: found[k] for k in asked} != asked:
-                    raise typer.BadParameter(
-                        f"{path} was run with other settings; give another --out, or delete it."
-                    )
+                if found["runs"]:
+                    refuse_other_settings(path, {k: found[k] for k in asked}, asked)
                 if seed in {one["seed"] for one in found["runs"]}:
                     continue
                 found |= asked

@@ -32,6 +32,7 @@ from ..inference.run_directory import versions, write_json
 from ..inference.style import styled
 from ..models.names import unknown_name
 from .config import RunConfig, parse_settings
+from .kept import refuse_other_settings
 from .methods import find
 from .run import build_network
 
@@ -144,10 +145,7 @@ def main(
     found: dict[str, Any] = {"settings": settings, "runs": {}}
     if path.exists():
         found = json.loads(path.read_text())
-        if found["settings"] != settings:
-            raise typer.BadParameter(
-                f"{path} was run with other settings; give another --out, or delete it."
-            )
+        refuse_other_settings(path, found["settings"], settings)
     chosen = contenders.split(";")
     for name in chosen:
         if name not in CONTENDERS:

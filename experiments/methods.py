@@ -139,7 +139,7 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
 
 
 def _dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
-    dropped = with_dropout(net, options["rate"], options["layers"])
+    dropped = with_dropout(net, options["rate"], _layers(options["layers"], net))
     return points.point(dropped, data, options)
 
 

@@ -30,6 +30,7 @@ from ..inference.run_directory import versions, write_json
 from ..inference.style import styled
 from ..models import BayesianNetwork
 from .config import RunConfig, parse_settings
+from .kept import refuse_other_settings
 from .methods import find
 from .run import build_network
 
@@ -154,10 +155,7 @@ def main(
         described = {**config.without_seed(), "log_alpha": log_alpha, "rows": rows}
         if path.exists():
             before = json.loads(path.read_text())
-            if before["config"] != described:
-                raise typer.BadParameter(
-                    f"{path} was run with other settings; give another --out, or delete it."
-                )
+            refuse_other_settings(path, before["config"], described)
         else:
             model, guide = _pair(config, dataset, log_alpha)
             result = fit(model, guide, dataset, device=device, track=watch(rows), **config.settings)

@@ -42,6 +42,7 @@ from ..inference.metrics import classification_metrics, mean_spread
 from ..inference.run_directory import versions, write_json
 from ..inference.style import CYCLE, MARKERS, styled
 from ..inference.uncertainty import out_of_domain
+from .kept import refuse_other_settings
 
 __all__ = ["Pixels", "adversarial", "network"]
 
@@ -218,10 +219,8 @@ def main(
     }  # fmt: skip
     path = out / f"{data}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-    if found["runs"] and found["asked"] != asked:
-        raise typer.BadParameter(
-            f"{path} was run with other settings; give another --out, or delete it."
-        )
+    if found["runs"]:
+        refuse_other_settings(path, found["asked"], asked)
     found["asked"] = asked
     # From 1, so that nothing begins at the weights of the network whose attack is transferred.
     for seed in range(1, seeds + 1):

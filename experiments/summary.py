@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..inference.predict import DRAWS
+
 __all__ = ["print_repeats", "print_run"]
 
 _COLUMNS = {
@@ -18,7 +20,7 @@ _COLUMNS = {
 _WAYS = {
     "stochastic": "one draw",
     "deterministic": "posterior means",
-    "ensemble": "20 draws",
+    "ensemble": f"{DRAWS} draws",
 }
 
 

@@ -22,6 +22,7 @@ from ..inference.run_directory import versions, write_json
 from ..inference.zero_mean import mean_costs
 from ..models.names import unknown_name
 from .config import RunConfig, parse_settings
+from .kept import refuse_other_settings
 from .run import run
 
 __all__ = ["CONTENDERS", "PUBLISHED"]
@@ -85,10 +86,8 @@ def main(
                 sets={**common, **options},
             )
             described = config.without_seed()
-            if found["runs"] and found["config"] != described:
-                raise typer.BadParameter(
-                    f"{path} was run with other settings; give another --out, or delete it."
-                )
+            if found["runs"]:
+                refuse_other_settings(path, found["config"], described)
             if seed in {one["seed"] for one in found["runs"]}:
                 continue
             folder = None if runs is None else runs / f"{data}-{network}-{name}-{seed}"

@@ -39,6 +39,7 @@ from ..inference.fit import Fit
 from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
 from ..inference.style import CYCLE, GREY, INK, MARKERS, styled
+from .kept import refuse_other_settings
 
 __all__ = ["blobs", "code", "coverage", "gap"]
 
@@ -205,10 +206,8 @@ def main(
         asked: dict[str, Any] = {"steps": steps, "width": width, "draws": count}
         path = out / f"{part}.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-        if found["runs"] and found["asked"] != asked:
-            raise typer.BadParameter(
-                f"{path} was run with other settings; give another --out, or delete it."
-            )
+        if found["runs"]:
+            refuse_other_settings(path, found["asked"], asked)
         found["asked"] = asked
         one = _regression if part == "regression" else _blobs
         for seed in range(seeds):

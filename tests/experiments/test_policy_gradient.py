@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 from pyroccam.experiments import policy_gradient
-from pyroccam.experiments.policy_gradient import (
+from pyroccam.experiments.policy_gradient import Settings, make_environments
+from pyroccam.experiments.reinforce import (
     Episodes,
     NoiseOfEpisode,
     NoiseOfStep,
-    Settings,
     Spaces,
     build_policy,
     draw_actions,
-    make_environments,
     others_mean,
     returns_to_go,
     roll_out,

@@ -17,6 +17,7 @@ from torch import Tensor
 __all__ = [
     "DataError",
     "as_tensor",
+    "check_choice",
     "check_count",
     "check_finite",
     "check_fraction",
@@ -190,6 +191,17 @@ def check_count(name: str, value: int, least: int, most: int | None = None) -> i
         limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise DataError(f"{name}={value!r}", f"a whole number {limit}")
     return int(value)
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> str:
+    """One of the words that are known.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if value not in known:
+        raise DataError(f"{name}={value!r}", " or ".join(map(repr, known)))
+    return value
 
 
 def check_seed(seed: int) -> int:

@@ -149,6 +149,7 @@ class Dataset:
         name: str = "tensors",
         class_names: Sequence[str] = (),
         classes: int | None = None,
+        groups: Any = None,
     ) -> Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
@@ -167,6 +168,9 @@ class Dataset:
             class_names: One name a class.
             classes: Number of classes, if the training rows may lack some. Otherwise read
                 off `class_names`, or off the labels, which then must not skip a number.
+            groups: Names or numbers (rows,) of what each training row comes from, a person
+                for one, where rows of one are alike. Validation then takes whole groups, as
+                many as come nearest to `val_fraction`, instead of rows class by class.
 
         Returns:
             The data set, on the CPU.
@@ -210,7 +214,7 @@ class Dataset:
         else:
             raise DataError(f"task={task!r}", "'classification' or 'regression'")
 
-        val, train = carve(len(x_train), val_fraction, seed, labels=labels)
+        val, train = carve(len(x_train), val_fraction, seed, labels=labels, groups=groups)
         xs, x_mean, x_std = _scaled(
             (x_train[train], x_train[val], x_test), standardise, x_train.shape[1]
         )

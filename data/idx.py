@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,9 @@ import torch
 from torch import Tensor
 
 from .checks import DataError
+from .roots import AGAIN, read_bytes
 
 __all__ = ["find_idx", "read_idx"]
-
-_AGAIN = "delete the file and download it again"
 
 
 def find_idx(folder: Path, stem: str) -> Path | None:
@@ -43,30 +40,22 @@ def read_idx(path: Path, dims: int) -> Tensor:
     Raises:
         DataError: naming the file and what is wrong with it.
     """
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error})", hint=_AGAIN) from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error})") from error
-
+    content = read_bytes(path)
     start = 4 + 4 * dims
     if len(content) < start:
-        raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}", _AGAIN)
+        raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}", AGAIN)
     magic, *shape = struct.unpack(f">{1 + dims}I", content[:start])
     if magic != 0x800 + dims:
         raise DataError(
             f"{path} begins with 0x{magic:08x}",
             f"0x{0x800 + dims:08x}: {dims}-dimensional unsigned bytes in idx format",
-            _AGAIN,
+            AGAIN,
         )
     if len(content) - start != math.prod(shape):
         raise DataError(
             f"{path} holds {len(content) - start} values",
             f"{math.prod(shape)}, since its header says {tuple(shape)}",
-            _AGAIN,
+            AGAIN,
         )
     array = np.frombuffer(content, np.uint8, offset=start).reshape(shape)
     return torch.from_numpy(array.copy())  # bytes are read-only, tensors are not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from .checks import DataError, check_fraction, check_seed
 
-__all__ = ["carve", "generator", "moments", "pick", "standardise"]
+__all__ = ["carve", "generator", "moments", "pick", "pick_groups", "standardise"]
 
 _BLOCK = 2048
 """Rows handled at a time: float64 arithmetic without a float64 copy of an image set."""
@@ -76,6 +77,24 @@ def pick(
     return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
 
 
+def pick_groups(groups: Tensor, count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws whole groups: as many, in random order, as come nearest to `count` rows.
+
+    Arguments:
+        groups: The group of each row (rows,), numbered 0, 1, ... without a gap; at least two.
+        count: How many rows are wanted. At least one group is drawn, and one is left.
+        stream: Where the random numbers come from.
+
+    Returns:
+        Indices of the rows drawn and of the others, both in ascending order.
+    """
+    sizes = torch.bincount(groups)
+    order = torch.randperm(len(sizes), generator=stream)
+    drawn = int((sizes[order].cumsum(0)[:-1] - count).abs().argmin()) + 1
+    chosen = torch.isin(groups, order[:drawn])
+    return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
+
+
 def carve(
     rows: int,
     fraction: float,
@@ -83,6 +102,7 @@ def carve(
     *,
     purpose: str = "val",
     labels: Tensor | None = None,
+    groups: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Sets a share of the rows aside, at least one unless `fraction` is 0.
 
@@ -92,23 +112,50 @@ def carve(
         seed: Which rows.
         purpose: "val" or "test": names the option in messages, and the random stream.
         labels: Class labels (rows,), to keep the share of each class.
+        groups: Array (rows,) of names or numbers; rows with the same one stay together, and
+            `labels` are not looked at. The share is then met as nearly as whole groups can.
 
     Returns:
         Indices of the rows set aside and of those that stay, in ascending order.
 
     Raises:
-        DataError: if fewer than 2 rows would stay.
+        DataError: if fewer than 2 rows would stay, or `groups` cannot be used.
     """
     name = f"{purpose}_fraction"
     check_fraction(name, fraction, zero=True)
     count = max(1, round(fraction * rows)) if fraction else 0
-    if rows - count < 2:
+    numbered = None if groups is None else _number_groups(groups, rows)
+    if numbered is None or not count:
+        if rows - count < 2:
+            raise _too_few(name, fraction, rows - count, rows)
+        return pick(rows, count, generator(seed, purpose), labels)
+    if int(numbered.max()) == 0:
         raise DataError(
-            f"{name}={fraction} leaves {rows - count} of {rows} rows for training",
-            "at least 2 training rows",
-            f"more rows, or a smaller {name}",
+            f"{name}={fraction} of rows that are all of one group",
+            "at least 2 groups",
+            "a split that does not keep groups together",
         )
-    return pick(rows, count, generator(seed, purpose), labels)
+    aside, stay = pick_groups(numbered, count, generator(seed, purpose))
+    if len(stay) < 2:
+        raise _too_few(name, fraction, len(stay), rows)
+    return aside, stay
+
+
+def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
+    """What to say when a share leaves too little to train on."""
+    return DataError(
+        f"{name}={fraction} leaves {left} of {rows} rows for training",
+        "at least 2 training rows",
+        f"more rows, or a smaller {name}",
+    )
+
+
+def _number_groups(groups: Any, rows: int) -> Tensor:
+    """The groups (rows,) numbered 0, 1, ... without a gap."""
+    names = np.asarray(groups)
+    if names.shape != (rows,):
+        raise DataError(f"groups has shape {names.shape}", f"one group a row, shape ({rows},)")
+    return torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:

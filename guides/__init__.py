@@ -7,6 +7,7 @@ from .dropout import VariationalDropout
 from .mean_field import MeanField
 from .pruned import Pruned
 from .spliced import Spliced
+from .structure import StructureFamily
 from .words import parse
 from .zero_mean import ZeroMean
 
@@ -19,6 +20,7 @@ __all__ = [
     "MeanField",
     "Pruned",
     "Spliced",
+    "StructureFamily",
     "VariationalDropout",
     "ZeroMean",
     "parse",

@@ -16,6 +16,7 @@ from ..models.names import unknown_name
 from ..models.priors.weights import Latent
 from .factors import Factor
 from .mean_field import NetworkGuide, key, relaxed, start
+from .structure import StructureFamily
 
 __all__ = ["Delta", "DeltaFactor"]
 
@@ -51,14 +52,22 @@ class Delta(NetworkGuide):
     Arguments:
         model: a Bayesian network; weights begin where those of its network are.
         begin: a delta guide of a model with the same sites, to begin at its values instead.
+        structure: posterior of random structure, see
+            :class:`~pyroccam.guides.mean_field.NetworkGuide`; a point only if asked for.
 
     Raises:
         TypeError: for a prior whose density is unbounded, where the mode is no estimate.
         ValueError: for a ``begin`` of other sites.
     """
 
-    def __init__(self, model: BayesianNetwork, *, begin: Delta | None = None) -> None:
-        super().__init__(model, local=False, scales="batch")
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        *,
+        begin: Delta | None = None,
+        structure: StructureFamily | None = None,
+    ) -> None:
+        super().__init__(model, local=False, scales="batch", structure=structure)
         self.build(model)
         if begin is not None:
             self._begin(begin)

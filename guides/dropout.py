@@ -15,6 +15,7 @@ from ..models.local import LocalReparameterization, Scales
 from ..models.priors.weights import Latent
 from .factors import Factor
 from .mean_field import NetworkGuide, suited
+from .structure import StructureFamily
 
 __all__ = ["Rate", "VariationalDropout"]
 
@@ -69,7 +70,7 @@ class VariationalDropout(NetworkGuide):
         limit: of ``|log α|``.
         learn: learn α; or leave it as it is, which is Gaussian dropout, whose rate p of units would
             be ``log_alpha = log(p / (1 - p))``.
-        local, scales: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+        local, scales, structure: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
 
     Raises:
         ValueError: for an unknown rate, or a start beyond the limit.
@@ -89,12 +90,13 @@ class VariationalDropout(NetworkGuide):
         learn: bool = True,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
+        structure: StructureFamily | None = None,
     ) -> None:
         if rate not in ("weight", "neuron", "layer"):
             raise ValueError(f"rate must be 'weight', 'neuron' or 'layer', got {rate!r}.")
         if not (math.isfinite(log_alpha) and abs(log_alpha) <= limit):
             raise ValueError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
-        super().__init__(model, local=local, scales=scales)
+        super().__init__(model, local=local, scales=scales, structure=structure)
         self._rate = (rate, log_alpha, limit, learn)
         self.build(model)
 

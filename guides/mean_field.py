@@ -16,6 +16,7 @@ from ..models.depth import LocalModule
 from ..models.local import LocalReparameterization, Scales, base
 from ..models.priors.weights import Latent
 from .factors import Factor, GateFactor, NormalFactor
+from .structure import EdgeFactor, StructureFamily
 
 __all__ = ["MeanField", "NetworkGuide", "key", "start", "suited"]
 
@@ -28,16 +29,23 @@ class NetworkGuide(LocalModule):
         local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
             or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
         scales: see :class:`~pyroccam.models.LocalReparameterization`; a handler has its own.
+        structure: posterior of random structure; by default of the kind that its prior is.
 
     Attributes:
         handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.
             With ``pyro.infer.SVI`` and ``TraceMeanField_ELBO`` (not ``Trace_ELBO``, which takes no
             KL in closed form) use it by ``with guide.handler: svi.step(x, y)``.
-        sites: names, in the order of the model.
+        sites: of the weights, in the order of the model.
+        edges: sites of the structure, which come before them.
     """
 
     def __init__(
-        self, model: BayesianNetwork, *, local: bool | LocalReparameterization, scales: Scales
+        self,
+        model: BayesianNetwork,
+        *,
+        local: bool | LocalReparameterization,
+        scales: Scales,
+        structure: StructureFamily | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, BayesianNetwork):
@@ -52,6 +60,10 @@ class NetworkGuide(LocalModule):
             self.handler = LocalReparameterization(model, scales)
         self.sites: list[str] = []
         self.factors = nn.ModuleDict()
+        edges = (structure or StructureFamily()).factors(model.structure)
+        self.edges = list(edges)
+        for site, factor in edges.items():
+            self.factors[key(site)] = factor
 
     @property
     def zero_mean(self) -> tuple[str, ...]:
@@ -89,10 +101,16 @@ class NetworkGuide(LocalModule):
         factors: Any = self._modules["factors"]
         return factors[key(site)]()
 
+    def edge(self, site: str) -> EdgeFactor:
+        """The posterior of an edge of random structure."""
+        factors: Any = self._modules["factors"]
+        found: EdgeFactor = factors[key(site)]
+        return found
+
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site."""
         factors = self.part("factors")
-        for site in self.sites:
+        for site in (*self.edges, *self.sites):
             pyro.sample(site, factors[key(site)]())
 
 
@@ -107,7 +125,7 @@ class MeanField(NetworkGuide):
         model: a Bayesian network. Weights begin where those of its network are.
         scale: of the weights and biases at the start, instead of the prior's suggestion.
         max_scale: of the weights and biases of chosen layers, by name, or of all.
-        local, scales: see :class:`NetworkGuide`.
+        local, scales, structure: see :class:`NetworkGuide`.
 
     References:
         Graves 2011; Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
@@ -121,8 +139,9 @@ class MeanField(NetworkGuide):
         max_scale: float | dict[str, float] | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
+        structure: StructureFamily | None = None,
     ) -> None:
-        super().__init__(model, local=local, scales=scales)
+        super().__init__(model, local=local, scales=scales, structure=structure)
         self._scale, self._max_scale = scale, max_scale
         if isinstance(max_scale, dict) and (odd := sorted({*max_scale} - {*model.layers})):
             raise ValueError(

@@ -16,6 +16,7 @@ from ..models.priors.weights import Latent, one_of
 from ..models.symmetric import CentredNormal, CentredUniform, Rademacher
 from .factors import Factor
 from .mean_field import NetworkGuide, key, suited
+from .structure import StructureFamily
 
 __all__ = ["Noise", "ZeroMean", "ZeroMeanFactor"]
 
@@ -71,7 +72,7 @@ class ZeroMean(NetworkGuide):
         scale: of all weights without a mean at the start, instead.
         begin: a guide of the same model. Its deviations are σ at the start, and its posterior of
             everything else is taken over as it is: see :func:`pyroccam.inference.without_means`.
-        local, scales: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+        local, scales, structure: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
 
     Raises:
         ValueError: for a name that is no layer, a noise that there is not, a scale that is not
@@ -93,11 +94,12 @@ class ZeroMean(NetworkGuide):
         begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
+        structure: StructureFamily | None = None,
     ) -> None:
         one_of("ZeroMean(noise)", noise, tuple(_NOISES))
         if scale is not None and not scale > 0.0:
             raise ValueError(f"scale must be positive, got {scale}.")
-        super().__init__(model, local=local, scales=scales)
+        super().__init__(model, local=local, scales=scales, structure=structure)
         layers = [layers] if isinstance(layers, str) else layers
         self.layers = tuple(model.layers) if layers is None else tuple(layers)
         for name in self.layers:
@@ -111,6 +113,9 @@ class ZeroMean(NetworkGuide):
             odd = sorted({*begin.sites} ^ {*model.sites})
             raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         self.build(model)
+        if begin is not None:
+            for site in self.edges:
+                self.edge(site).load_state_dict(begin.edge(site).state_dict())
         self._begin = (None,)
 
     @property

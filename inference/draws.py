@@ -38,7 +38,8 @@ def draw_weights(
     draws: int,
     only: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Weights and biases of networks drawn from the posterior, by their names in a plain network.
+    """Weights, biases and structure of networks drawn from the posterior, by their names in a plain
+    network.
 
     Arguments:
         draws: S.
@@ -66,7 +67,16 @@ def draw_weights(
         if only is not None and name in only:
             found["weight"] = torch.where(only[name], found["weight"], means[name].mean)
         drawn |= {prefix + key: value for key, value in found.items()}
+    for site, prior in model.structure.items():
+        value = guide.distribution(site).sample((draws,))
+        drawn[_gamma(prior.edge)] = prior.gamma(value)
     return drawn
+
+
+def _gamma(edge: str) -> str:
+    """Name of the buffer that says what the primitives of an edge count."""
+    graph, _, own = edge.rpartition(".")
+    return f"{graph}.gamma.{own}".lstrip(".")
 
 
 class DrawnNetwork(nn.Module):
@@ -105,7 +115,7 @@ class DrawnNetwork(nn.Module):
         around = (local_parameters(), pyro.validation_enabled(False), dropping(self.model))
         with around[0], around[1], around[2], handler:
             trace = poutine.trace(self.guide).get_trace(x)
-            outputs: Tensor = poutine.replay(self.model.part("net"), trace=trace)(x)
+            outputs: Tensor = poutine.replay(self.model.outputs, trace=trace)(x)
         return outputs
 
 
@@ -151,7 +161,7 @@ def draw_outputs(
                 [torch.cat([drawn(part) for part in x.split(batch_size)]) for _ in range(draws)]
             )
         net = mean_network(model, guide)
-        if isinstance(guide, Delta) and not _drops(net):  # nothing is random
+        if isinstance(guide, Delta) and not guide.edges and not _drops(net):  # nothing is random
             one = torch.cat([net(part) for part in x.split(batch_size)])
             return one.expand(draws, *one.shape)
         stack.enter_context(dropping(net))

@@ -284,15 +284,21 @@ class Bound(ELBOModule):
         return self.terms(*args).loss(self.kl_weight)
 
 
-def bound(model: nn.Module, guide: nn.Module, max_plate_nesting: float = float("inf")) -> Bound:
+def bound(
+    model: nn.Module,
+    guide: nn.Module,
+    max_plate_nesting: float = float("inf"),
+    particles: int = 1,
+) -> Bound:
     """The negative ELBO of a (model, guide) pair, by :class:`EnumMeanFieldELBO`.
 
     Arguments:
         model, guide: a pair with the same signature;
             :class:`~pyroccam.guides.Marginal` sums the depth out in the model.
         max_plate_nesting: as for :class:`EnumMeanFieldELBO`.
+        particles: draws of the latents that are averaged.
     """
-    return Bound(model, guide, EnumMeanFieldELBO(max_plate_nesting=max_plate_nesting))
+    return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork, power
 from ..models.local import base
+from ..models.structured import StructuredNetwork
 from ..models.symmetric import CentredUniform, Rademacher
 
-__all__ = ["Moments", "mean_network", "moments", "power_moments"]
+__all__ = ["Moments", "mean_network", "moments", "power_moments", "vertices"]
 
 
 class Moments(NamedTuple):
@@ -104,5 +105,17 @@ def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
 
 @torch.no_grad()
 def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
-    """The plain network with the posterior means as weights, in evaluation mode."""
-    return model.plain({name: (m.mean, m.bias) for name, m in moments(model, guide).items()})
+    """The plain network with the posterior means as weights, in evaluation mode.
+
+    Of random structure it has the most probable: its graphs are at a vertex.
+    """
+    weights = {name: (m.mean, m.bias) for name, m in moments(model, guide).items()}
+    if not isinstance(model, StructuredNetwork):
+        return model.plain(weights)
+    return model.plain(weights, vertices(model, guide))
+
+
+@torch.no_grad()
+def vertices(model: StructuredNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
+    """The most probable γ, zeros and ones ``(K,)``, by edge."""
+    return {prior.edge: guide.edge(site).vertex() for site, prior in model.structure.items()}

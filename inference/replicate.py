@@ -103,8 +103,9 @@ class Replicate:
                     f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go "
                     f"together: use guides.{use}(model)."
                 )
-        if isinstance(guide, NetworkGuide) and guide.sites != list(model.sites):
-            odd = sorted({*guide.sites} ^ {*model.sites})
+        ours, theirs = _sites(guide), _sites(model)
+        if isinstance(guide, NetworkGuide) and ours != theirs:
+            odd = sorted({*ours} ^ {*theirs})
             raise ValueError(
                 f"The guide was made for another network (sites such as {odd[:1]}): make it from "
                 f"this model, guides.{type(guide).__name__}(model)."
@@ -306,6 +307,13 @@ class Replicate:
         self.restore(state)
         for name in self._KEPT:
             setattr(self, name, state[name])
+
+
+def _sites(part: NetworkGuide | BayesianNetwork) -> list[str]:
+    """Latents of a model or a guide of random weights and structure."""
+    if isinstance(part, BayesianNetwork):
+        return [*part.structure, *part.sites]
+    return [*part.edges, *part.sites] if isinstance(part, NetworkGuide) else []
 
 
 def _first_odd_lines(one: str, other: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..guides.mean_field import NetworkGuide
 from ..models.names import unknown_name
+from ..models.priors.structure import EdgePrior
 from ..models.priors.weights import LayerPrior
 
 __all__ = [
@@ -46,6 +47,7 @@ class Settings:
         kl_warmup: fraction of the steps over which the weight of the KL rises from 0.
         kl_weight: of the KL after that. At 1 the objective is the evidence lower bound; below, the
             data count for more than they are (a "cold" posterior), and less is cut.
+        particles: draws of the latents in a step, whose bounds are averaged.
         clip_norm: largest gradient norm, or ``None``.
         checkpoint: which weights a fit ends with: the ``best`` by the negative log-likelihood of
             the validation rows, or the ``last``. ``None`` takes the last where weights are random:
@@ -69,6 +71,7 @@ class Settings:
     schedule: Schedule = "cosine"
     kl_warmup: float = 0.0
     kl_weight: float = 1.0
+    particles: int = 1
     clip_norm: float | None = None
     checkpoint: Literal["best", "last"] | None = None
     patience: int | None = None
@@ -81,7 +84,7 @@ class Settings:
             if not ok:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}.")
 
-        for name in ("steps", "batch_size", "evaluations"):
+        for name in ("steps", "batch_size", "evaluations", "particles"):
             need(_whole(getattr(self, name), 1), name, "a whole number of at least 1")
         for name in ("epochs", "patience"):
             value = getattr(self, name)
@@ -152,7 +155,7 @@ class ParameterGroup:
 
     Attributes:
         name: ``weights``, ``noise`` (of the likelihood), ``prior`` (what a prior over weights
-            learns), ``posterior`` (of random weights) or ``guide``.
+            or structure learns), ``posterior`` (of random weights) or ``guide``.
         parameters: that require a gradient.
         options: for the optimiser; ``scheduled`` says whether the schedule scales ``lr``.
     """
@@ -174,7 +177,7 @@ def parameter_groups(
     latents = [p for p in guide.parameters() if p.requires_grad]
     likelihood = getattr(model, "likelihood", None)
     noise = [] if likelihood is None else [p for p in likelihood.parameters() if p.requires_grad]
-    learnt = [m for m in model.modules() if isinstance(m, LayerPrior)]
+    learnt = [m for m in model.modules() if isinstance(m, LayerPrior | EdgePrior)]
     prior = [p for m in learnt for p in m.parameters() if p.requires_grad]
     known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..models.structured import StructuredNetwork
 from .capture import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from .elbo import Bound, bound
 from .flat import FlatParameters, difference
@@ -89,7 +90,9 @@ class TrainingStep:
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.batch_sizes = batch_sizes
         self.rows = int(pairs[0][0].size if rows is None else rows)
-        self.bounds: list[Bound] = [bound(model, guide) for model, guide in pairs]
+        self.bounds: list[Bound] = [
+            bound(model, guide, particles=settings.particles) for model, guide in pairs
+        ]
         self.recorder: Recorder | None = None
         device = next(self.bounds[0].parameters()).device
         if device.type == "cuda" and (compile or len(pairs) > 1):
@@ -262,7 +265,10 @@ class TrainingStep:
         return loss
 
     def warm_up(self, progress: float) -> None:
-        """Set the weight of the KL."""
+        """Set the weight of the KL, and the temperature of what is relaxed."""
+        for model, _ in self.pairs:
+            if isinstance(model, StructuredNetwork):
+                model.anneal(progress)
         warmup = self.settings.kl_warmup
         if warmup or self.settings.kl_weight != 1.0:
             share = min(1.0, progress / warmup) if warmup else 1.0
@@ -353,16 +359,12 @@ class TrainingStep:
         return x.shape, x.stride(), x.dtype, y.shape, y.stride(), y.dtype, baked
 
     def _build(self, x: Tensor, y: Tensor, compile: bool) -> tuple[Graph, list[str], list[int]]:
-        together = len(self.pairs) > 1
-        one = (x[0], y[0]) if together else (x, y)
-        traced = TracedBound(self.bounds[0], self.rows, *one, self.trained)
-        for k, b in enumerate(self.bounds):
-            try:
-                traced.check(b, *((x[k], y[k]) if together else one), again=k == 0)
-            except Untraceable as error:
-                if k == 0:
-                    raise
-                raise Untraceable(f"replicate {k} is not like the first: {error}") from error
+        together, particles = len(self.pairs) > 1, 1
+        traced = self._traced(x, y, particles)
+        if not traced.changed:
+            particles = self.settings.particles  # one is traced, and mapped over all
+        elif self.settings.particles > 1:  # in turn, as the pair itself does it
+            traced = self._traced(x, y, self.settings.particles)
         flats = list(self.flats.values())
 
         def flat(grads: list[Tensor]) -> list[Tensor]:
@@ -375,7 +377,15 @@ class TrainingStep:
         compile = compile and self.compile != "graph"
         # Written out, a batch normalisation fuses or is mapped; else torch's own kernel is faster.
         graph = joint_graph(
-            traced, flat, self._views, self._state, x, y, together, written_out=compile or together
+            traced,
+            flat,
+            self._views,
+            self._state,
+            x,
+            y,
+            together,
+            written_out=compile or together,
+            particles=particles,
         )
         changed = [len(self._views) + i for i in traced.changed]
         if not compile:
@@ -402,6 +412,25 @@ class TrainingStep:
             self._fall_back(reason, graph=True)
             return lean(graph, changed), traced.sites, []
         return compiled, traced.sites, traced.changed
+
+    def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:
+        """The bound as a graph that does what each pair does, for a number of particles."""
+        one = (lambda k: (x[k], y[k])) if len(self.pairs) > 1 else (lambda k: (x, y))
+        for b in self.bounds:
+            b.elbo.num_particles = particles
+        try:
+            traced = TracedBound(self.bounds[0], self.rows, *one(0), self.trained)
+            for k, b in enumerate(self.bounds):
+                try:
+                    traced.check(b, *one(k), again=k == 0)
+                except Untraceable as error:
+                    if k == 0:
+                        raise
+                    raise Untraceable(f"replicate {k} is not like the first: {error}") from error
+        finally:
+            for b in self.bounds:
+                b.elbo.num_particles = self.settings.particles
+        return traced
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:
         how = "as a graph that is not compiled" if graph else "eagerly"

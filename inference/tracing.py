@@ -259,6 +259,7 @@ def joint_graph(
     y: Tensor,
     replicates: bool,
     written_out: bool = True,
+    particles: int = 1,
 ) -> fx.GraphModule:
     """Loss, log-likelihoods, gradients and new state in one graph without side effects.
 
@@ -271,6 +272,8 @@ def joint_graph(
         params, state, x, y: examples; with ``replicates`` each has a leading dimension K, and the
             graph is mapped over it (``torch.vmap``), with different noise in each.
         written_out: batch normalisation in elementary operations.
+        particles: draws of the latents whose bounds are averaged. The graph, which is that of one
+            of them and changes no state, is mapped over them.
 
     Returns:
         ``graph(params, state, x, y) -> (loss, log_likelihoods, rows, changed state)``.
@@ -283,8 +286,13 @@ def joint_graph(
     def step(params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor) -> Any:
         def loss(params: list[Tensor]) -> Any:
             new = [t.clone() if i in traced.changed else t for i, t in enumerate(state)]
-            value, seen = forward(params, new, x, y)
-            return value, (value, seen, [new[i] for i in traced.changed])
+            if particles == 1:
+                value, seen = forward(params, new, x, y)
+                return value, (value, seen, [new[i] for i in traced.changed])
+            values, each = torch.vmap(lambda _: forward(params, new, x, y), randomness="different")(
+                torch.empty(particles, device=x.device)
+            )
+            return values.mean(), (values.mean(), [s[0] for s in each], [])
 
         grads, (value, seen, changed) = torch.func.grad(loss, has_aux=True)(params)
         return value, seen, flat(grads), changed

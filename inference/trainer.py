@@ -125,7 +125,9 @@ class Trainer:
         steps = {size: count * self.epochs for size, count in batches.items()}
         least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
         compiled = {size for size, count in steps.items() if count >= least}
-        traced = {size for size, count in steps.items() if count >= TRACE_FROM}
+        # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
+        passes = self.settings.particles
+        traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
         if self.settings.compile is True:
             return True, compiled | {batches.most_common(1)[0][0]}
         # On a CPU torch's own convolutions leave a compiler little to gain.

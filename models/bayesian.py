@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from .affine import AFFINE, Affine, with_weights
 from .depth import LocalModule
 from .likelihoods import Likelihood, TargetSpec, for_data
+from .priors.structure import EdgePrior
 from .priors.weights import Latent, WeightPrior
+from .scaling import Scaling, Share
 
 __all__ = ["BayesianLayer", "BayesianNetwork"]
 
@@ -35,6 +37,7 @@ class BayesianLayer(nn.Module):
     Attributes:
         start: its weight and bias, with which a guide begins.
         weight_prior: of which the layer's prior was made.
+        share: how its prior depends on the structure it is part of, in this pass.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class BayesianLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.position, self.random_bias = name, position, random_bias
+        self.share: tuple[Scaling, Share] | None = None
         self.affine = Affine(name, layer)
         made: Any = layer
         self.weight_prior = prior
@@ -77,11 +81,15 @@ class BayesianLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         latents = self.latents()
+        if self.share is not None:
+            scaling, share = self.share
+            latents = scaling.latents(self.name, latents, share)
         values = {
             name: pyro.sample(f"{self.name}.{name}", latent.prior)
             for name, latent in latents.items()
         }
-        return affine(self, x, values, latents)
+        out = affine(self, x, values, latents)
+        return out if self.share is None else scaling.outputs(out, share)
 
     def effective(
         self, values: Mapping[str, Tensor], latents: Mapping[str, Latent] | None = None
@@ -177,7 +185,7 @@ class BayesianNetwork(LocalModule):
     ) -> None:
         super().__init__()
         net = copy.deepcopy(net)
-        names = _choose(net, prior, layers)
+        names = self._choose(net, prior, layers)
         _refuse_shared(net, names)
         order = _order_of_use(net, names, torch.zeros(2, *data.input_shape))
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
@@ -194,6 +202,17 @@ class BayesianNetwork(LocalModule):
         self.input_shape = tuple(data.input_shape)
         self.likelihood = for_data(data) if likelihood is None else likelihood
         self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
+
+    def _choose(
+        self, net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
+    ) -> list[str]:
+        """Names of the layers that become Bayesian."""
+        return _choose(net, prior, layers)
+
+    @property
+    def structure(self) -> dict[str, EdgePrior]:
+        """Sites of random structure and their priors: none, the structure is known."""
+        return {}
 
     @property
     def layers(self) -> dict[str, BayesianLayer]:
@@ -213,9 +232,14 @@ class BayesianNetwork(LocalModule):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
-        outputs = self.part("net")(x)
+        outputs = self.outputs(x)
         with pyro.plate("data", self.size, subsample=x):
             return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the likelihood takes, for inputs ``(B, *)``; samples all latents."""
+        found: Tensor = self.part("net")(x)
+        return found
 
     def plain(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> nn.Module:
         """The ordinary network with given weights and biases by layer, in evaluation mode.
@@ -290,7 +314,7 @@ def _order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str
     ]
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
-    first = next(net.parameters())
+    first = next(net.parameters(), torch.zeros(()))
     try:
         with torch.no_grad():
             net(example.to(first.device, first.dtype))

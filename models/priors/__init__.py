@@ -9,20 +9,34 @@ from .half_cauchy import GroupHalfCauchy
 from .log_uniform import ImproperLogUniform, LogUniform
 from .normal import Normal, normal_optimum
 from .spike_slab import SpikeSlab
+from .structure import (
+    Bernoulli,
+    Categorical,
+    Dirichlet,
+    EdgePrior,
+    GumbelSoftmax,
+    RelaxedBernoulli,
+    StructurePrior,
+)
 from .student_t import StudentT
 from .weights import Latent, LayerPrior, LayerShape, WeightPrior
 from .words import parse_weights
 
 __all__ = [
     "ARD",
+    "Bernoulli",
+    "Categorical",
     "Cost",
     "DepthPrior",
+    "Dirichlet",
+    "EdgePrior",
     "EmpiricalNormal",
     "GaussianMixture",
     "Geometric",
     "GroupHalfCauchy",
     "GroupHorseshoe",
     "GroupNormalJeffreys",
+    "GumbelSoftmax",
     "ImproperLogUniform",
     "Latent",
     "LayerPrior",
@@ -31,7 +45,9 @@ __all__ = [
     "Normal",
     "NormalMixture",
     "Poisson",
+    "RelaxedBernoulli",
     "SpikeSlab",
+    "StructurePrior",
     "StudentT",
     "Uniform",
     "Vector",

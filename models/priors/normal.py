@@ -24,10 +24,15 @@ class Normal(WeightPrior):
         loc: mean of the weights; the biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
             that begin at the values given and are learnt with the guide (empirical Bayes);
-            ``None`` for a fixed prior. :func:`normal_optimum` is what learning tends to.
+            :func:`normal_optimum` is what learning tends to. ``"weight"`` for a scale of each weight
+            and bias, :math:`N(0, A^{-1})` with a diagonal A that is a parameter (of what is learnt
+            at the outer level of :func:`~pyroccam.inference.select`; where both levels are one,
+            :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a
+            fixed prior.
 
     Raises:
-        ValueError: for a scale that is not positive, a loc that is not finite, another ``learn``.
+        ValueError: for a scale that is not positive, a loc that is not finite (or not zero, with a
+            scale of each weight), another ``learn``.
 
     References:
         Graves 2011, Practical variational inference for neural networks, shares a learnt prior;
@@ -41,7 +46,7 @@ class Normal(WeightPrior):
 
     scale: float | Literal["fan_in"] = 1.0
     loc: float = 0.0
-    learn: Literal["layer"] | None = None
+    learn: Literal["layer", "weight"] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, str):
@@ -50,10 +55,14 @@ class Normal(WeightPrior):
             positive("Normal(scale)", self.scale)
         if not math.isfinite(self.loc):
             raise ValueError(f"Normal(loc) must be finite, got {self.loc}.")
-        one_of("Normal(learn)", self.learn, (None, "layer"))
+        one_of("Normal(learn)", self.learn, (None, "layer", "weight"))
+        if self.learn == "weight" and self.loc != 0.0:
+            raise ValueError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         scale = layer.fan_in**-0.5 if isinstance(self.scale, str) else self.scale
+        if self.learn == "weight":
+            return _DiagonalNormalLayer(layer, scale)
         if self.learn:
             return _LearntNormalLayer(layer, self.loc, scale)
         return _NormalLayer(layer, self.loc, scale)
@@ -86,6 +95,22 @@ class _LearntNormalLayer(LayerPrior):
         found = {"weight": Latent(normal(self.layer.weight, self.loc, scale))}
         if self.layer.bias is not None:
             found["bias"] = Latent(normal(self.layer.bias, self.loc, scale))
+        return found
+
+
+class _DiagonalNormalLayer(LayerPrior):
+    def __init__(self, layer: LayerShape, scale: float) -> None:
+        super().__init__(layer)
+        self.log_scale = nn.Parameter(torch.full(layer.weight, math.log(scale)))
+        self.log_scale_bias: nn.Parameter | None = None
+        if layer.bias is not None:
+            self.log_scale_bias = nn.Parameter(torch.full(layer.bias, math.log(scale)))
+
+    def latents(self) -> Mapping[str, Latent]:
+        found = {"weight": Latent(normal(self.layer.weight, self.zero, self.log_scale.exp()))}
+        if self.layer.bias is not None and self.log_scale_bias is not None:
+            bias = normal(self.layer.bias, self.zero, self.log_scale_bias.exp())
+            found["bias"] = Latent(bias)
         return found
 
 

@@ -26,6 +26,8 @@ def _normal(argument: str) -> WeightPrior:
             return Normal("fan_in")
         case "learn":
             return Normal(learn="layer")
+        case "learn-each":
+            return Normal(learn="weight")
     return Normal(float(argument))
 
 
@@ -46,7 +48,7 @@ def _of_word(make: Callable[[Any], WeightPrior]) -> Callable[[str], WeightPrior]
 
 # Name: an example of what is written, the prior without an argument, and with one.
 _WORDS: dict[str, tuple[str, Callable[[], WeightPrior], Callable[[str], WeightPrior]]] = {
-    "normal": ("normal:0.1, normal:fan_in, normal:learn", Normal, _normal),
+    "normal": ("normal:0.1, normal:fan_in, normal:learn, normal:learn-each", Normal, _normal),
     "log-uniform": ("log-uniform, log-uniform:molchanov", LogUniform, _of_word(LogUniform)),
     "gnj": ("gnj, gnj:molchanov", GroupNormalJeffreys, _of_word(GroupNormalJeffreys)),
     "ghs": ("ghs:1e-5", GroupHorseshoe, _of_number(GroupHorseshoe)),

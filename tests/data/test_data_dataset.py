@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyroccam import data
 from pyroccam.data import DataError, Dataset
+from pyroccam.data.splits import generator
 
 
 def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
@@ -85,6 +86,56 @@ def test_a_rare_class_stays_in_training() -> None:
         d = Dataset.from_tensors(**given, val_fraction=0.5, seed=seed)
         assert d.y_train.bincount()[0] == 1
         assert len(d.y_val) == 30
+
+
+def test_validation_takes_whole_groups() -> None:
+    given = table()
+    given["x_train"] = np.arange(120.0).reshape(60, 2)
+    names = np.array([f"person {k}" for k in range(6)])
+    groups = np.repeat(names, [4, 8, 9, 10, 11, 18])
+    sizes = set()
+    for seed in range(20):
+        d = Dataset.from_tensors(
+            **given, groups=groups, val_fraction=0.3, seed=seed, standardise=False
+        )
+        rows = {s: (d.split(s)[0][:, 0] / 2).long().numpy() for s in ("train", "val")}
+        assert sorted([*rows["train"], *rows["val"]]) == list(range(60))
+        assert not set(groups[rows["train"]]) & set(groups[rows["val"]])
+        assert d.x_train[:, 0].diff().min() > 0  # order is kept
+        # no more than half of the largest group away from the 18 rows asked for
+        assert abs(len(d.x_val) - 18) <= 9
+        sizes.add(len(d.x_val))
+        again = Dataset.from_tensors(
+            **given, groups=groups.tolist(), val_fraction=0.3, seed=seed, standardise=False
+        )
+        assert torch.equal(d.x_val, again.x_val)
+    assert len(sizes) > 3
+
+
+def test_groups_leave_one_for_training_and_may_be_idle() -> None:
+    given = table()
+    groups = torch.tensor([0] * 55 + [1] * 5)
+    picked = [len(Dataset.from_tensors(**given, groups=groups, seed=s).x_val) for s in range(9)]
+    assert set(picked) == {5, 55}
+    assert Dataset.from_tensors(**given, groups=[7] * 60, val_fraction=0).N == 60
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([7] * 60, ["val_fraction=0.1 of rows that are all of one group", "at least 2 groups"]),
+        ([1, 2], ["groups has shape (2,)", "shape (60,)"]),
+        (np.zeros((60, 1)), ["groups has shape (60, 1)"]),
+        ([0] * 59 + [1], ["leaves 1 of 60 rows"]),
+    ],
+)
+def test_groups_that_cannot_be_used(groups: Any, words: list[str]) -> None:
+    # a seed with which the group of one row is the one that is left
+    seed = next(s for s in range(9) if torch.randperm(2, generator=generator(s, "val"))[1] == 1)
+    with pytest.raises(DataError) as error:
+        Dataset.from_tensors(**table(), groups=groups, seed=seed)
+    for word in words:
+        assert word in str(error.value)
 
 
 def test_seed() -> None:

@@ -1,0 +1,332 @@
+"""Priors over structure: what the primitives of an edge count, in one of four restrictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..names import unknown_name
+from ..relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli, straight_through
+from ..temperature import Annealed, Temperature
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Dirichlet",
+    "EdgePrior",
+    "GumbelSoftmax",
+    "RelaxedBernoulli",
+    "Restriction",
+    "StructurePrior",
+]
+
+Restriction = Literal["simplex interior", "simplex vertices", "cube interior", "cube vertices"]
+Weights = Mapping[str, Sequence[float]] | Sequence[float] | None
+
+MOST_SUBSETS = 12  # of 2^12 = 4,096 subsets of an edge's primitives each gets a probability
+
+
+class EdgePrior(nn.Module):
+    """The prior of one edge with K primitives.
+
+    Arguments:
+        edge: its name.
+        primitives: their names.
+        logits: of the primitives, ``(K,)``.
+        learn: they are parameters of the prior (part of h), and learnt with it.
+        temperature: that all edges share, where there is one.
+
+    Attributes:
+        restriction: of γ.
+    """
+
+    restriction: ClassVar[Restriction]
+    logits: Tensor
+
+    def __init__(
+        self,
+        edge: str,
+        primitives: Sequence[str],
+        logits: Tensor,
+        learn: bool,
+        temperature: Temperature | None,
+    ) -> None:
+        super().__init__()
+        self.edge, self.primitives = edge, tuple(primitives)
+        if learn:
+            self.logits = nn.Parameter(logits)
+        else:
+            self.register_buffer("logits", logits, persistent=False)
+        self.temperature = temperature
+
+    def forward(self) -> Any:
+        """The distribution of the site, batch shape ``()``."""
+        raise NotImplementedError
+
+    def gamma(self, value: Tensor) -> Tensor:
+        """γ, ``(*, K)``, from values of the site."""
+        raise NotImplementedError
+
+    def probs(self) -> Tensor:
+        """Of each primitive that it is the chosen one, or one of the chosen, ``(K,)``."""
+        return self.logits.softmax(-1)
+
+
+class StructurePrior:
+    """Of every edge of a network; see the kinds."""
+
+    kind: ClassVar[type[EdgePrior]]
+    cube: ClassVar[bool] = False
+    probs: Weights
+    learn: bool
+
+    def for_edges(self, primitives: Mapping[str, Sequence[str]]) -> dict[str, EdgePrior]:
+        """The priors of edges, by name.
+
+        Arguments:
+            primitives: their names by edge.
+
+        Raises:
+            ValueError: for probabilities that do not fit an edge, or a temperature that is not
+                positive.
+        """
+        own = type(self).__name__
+        asked: float | Annealed | None = getattr(self, "temperature", None)
+        shared = None if asked is None else Temperature(asked, f"{own}(temperature)")
+        if isinstance(self.probs, Mapping):
+            for name in self.probs:
+                if name not in primitives:
+                    raise ValueError(unknown_name(f"edge in {own}(probs)", name, primitives))
+        found = {}
+        for edge, names in primitives.items():
+            logits = _logits(self.probs, edge, names, f"{own}(probs)", self.cube)
+            found[edge] = self.of_edge(edge, names, logits, shared)
+        return found
+
+    def of_edge(
+        self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
+    ) -> EdgePrior:
+        """Of one edge, from what :class:`EdgePrior` takes."""
+        return self.kind(edge, names, logits, self.learn, shared)
+
+
+def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cube: bool) -> Tensor:
+    """Of the weights that a person gave to the primitives of an edge."""
+    if asked is None:
+        return torch.zeros(len(primitives))
+    given = asked.get(edge) if isinstance(asked, Mapping) else asked
+    if given is None:
+        return torch.zeros(len(primitives))
+    values = [float(v) for v in given]
+    if len(values) != len(primitives):
+        raise ValueError(
+            f"{what}: edge {edge!r} has {len(primitives)} primitives ({', '.join(primitives)}), "
+            f"but {len(values)} probabilities were given."
+        )
+    for name, v in zip(primitives, values, strict=True):
+        if not (0.0 < v < (1.0 if cube else math.inf)):
+            need = "in (0, 1)" if cube else "positive and finite"
+            raise ValueError(
+                f"{what}: the probability of primitive {name!r} of edge {edge!r} must be {need}, "
+                f"got {v}."
+            )
+    weights = torch.tensor(values)
+    return weights.logit() if cube else weights.log()
+
+
+class _GumbelSoftmaxEdge(EdgePrior):
+    restriction = "simplex interior"
+
+    def __init__(self, *args: Any, straight: bool) -> None:
+        super().__init__(*args)
+        self.straight = straight
+
+    def forward(self) -> Any:
+        assert self.temperature is not None
+        return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
+
+    def gamma(self, value: Tensor) -> Tensor:
+        return straight_through(value) if self.straight else value.exp()
+
+
+@dataclass(frozen=True)
+class GumbelSoftmax(StructurePrior):
+    """One primitive of each edge, relaxed: :math:`GS(s, T)` in the interior of the simplex.
+
+    The site is log γ (:class:`~pyroccam.models.relaxed.ExpRelaxedCategorical`); the largest is
+    primitive k with probability :math:`s_k / Σs` at any temperature.
+
+    Arguments:
+        temperature: T of all edges, a number or :class:`~pyroccam.models.temperature.Annealed`.
+        probs: the weights s of the primitives of an edge, by its name, or of all edges; need not
+            sum to one. Uniform if left out.
+        learn: s is learnt with the prior (empirical Bayes), from ``probs`` on.
+        straight_through: the network computes with the largest primitive alone (the vertex of the
+            simplex), and gradients are those of γ.
+
+    References:
+        Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017, arXiv:1611.01144.
+    """
+
+    temperature: float | Annealed = 1.0
+    probs: Weights = None
+    learn: bool = False
+    straight_through: bool = False
+
+    kind = _GumbelSoftmaxEdge
+
+    def of_edge(
+        self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
+    ) -> EdgePrior:
+        return _GumbelSoftmaxEdge(
+            edge, names, logits, self.learn, shared, straight=self.straight_through
+        )
+
+
+class _DirichletEdge(EdgePrior):
+    restriction = "simplex interior"
+
+    def forward(self) -> Any:
+        assert self.temperature is not None
+        return ExpDirichlet(self.temperature() * self.logits.exp(), validate_args=False)
+
+    def gamma(self, value: Tensor) -> Tensor:
+        return value.exp()
+
+
+@dataclass(frozen=True)
+class Dirichlet(StructurePrior):
+    """A mixture of the primitives of each edge: a Dirichlet with concentration T s.
+
+    Towards T = 0 it becomes the vertices of the simplex, with probabilities s / Σs; with growing T
+    it concentrates at s / Σs. The mean is s / Σs at every T.
+
+    Arguments:
+        temperature: T of all edges, a number or :class:`~pyroccam.models.temperature.Annealed`.
+        probs: the weights s, as for :class:`GumbelSoftmax`; as given, not normalised.
+        learn: s is learnt.
+    """
+
+    temperature: float | Annealed = 1.0
+    probs: Weights = None
+    learn: bool = False
+
+    kind = _DirichletEdge
+
+
+class _CategoricalEdge(EdgePrior):
+    """The site is a position in a table of vertices, which can be enumerated."""
+
+    restriction = "simplex vertices"
+    vertices: Tensor
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.register_buffer("vertices", self._vertices(len(self.primitives)), persistent=False)
+
+    def _vertices(self, count: int) -> Tensor:
+        return torch.eye(count)
+
+    def forward(self) -> Any:
+        return dist.Categorical(logits=self.logits, validate_args=False)
+
+    def gamma(self, value: Tensor) -> Tensor:
+        return self.vertices[value]
+
+
+@dataclass(frozen=True)
+class Categorical(StructurePrior):
+    """Exactly one primitive of each edge. A guide enumerates them, so that the expectation over
+    all structures is exact: at the cost of as many networks as there are structures.
+
+    Arguments:
+        probs, learn: as for :class:`GumbelSoftmax`.
+    """
+
+    probs: Weights = None
+    learn: bool = False
+
+    kind = _CategoricalEdge
+
+
+class _RelaxedBernoulliEdge(EdgePrior):
+    restriction = "cube interior"
+
+    def forward(self) -> Any:
+        assert self.temperature is not None
+        fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
+        return fn.to_event(1)
+
+    def gamma(self, value: Tensor) -> Tensor:
+        return value.sigmoid()
+
+    def probs(self) -> Tensor:
+        return self.logits.sigmoid()
+
+
+@dataclass(frozen=True)
+class RelaxedBernoulli(StructurePrior):
+    """Every primitive in or out, relaxed: the interior of the cube. The site is the logit of γ.
+
+    Arguments:
+        temperature: as for :class:`GumbelSoftmax`.
+        probs: of each primitive that it is in, in (0, 1), by edge or for all; one half if left out.
+        learn: they are learnt.
+    """
+
+    temperature: float | Annealed = 1.0
+    probs: Weights = None
+    learn: bool = False
+
+    kind = _RelaxedBernoulliEdge
+    cube = True
+
+
+class _BernoulliEdge(_CategoricalEdge):
+    restriction = "cube vertices"
+
+    def _vertices(self, count: int) -> Tensor:
+        return torch.tensor(list(product((0.0, 1.0), repeat=count)))
+
+    def forward(self) -> Any:
+        each = self.vertices * self.logits - nn.functional.softplus(self.logits)
+        return dist.Categorical(logits=each.sum(-1), validate_args=False)
+
+    def probs(self) -> Tensor:
+        return self.logits.sigmoid()
+
+
+@dataclass(frozen=True)
+class Bernoulli(StructurePrior):
+    """Every primitive in or out: the vertices of the cube, enumerated as those of
+    :class:`Categorical`. A guide has a probability for each subset of the primitives of an edge.
+
+    Arguments:
+        probs, learn: as for :class:`RelaxedBernoulli`.
+
+    Raises:
+        ValueError: for an edge with more than 12 primitives, which has too many subsets.
+    """
+
+    probs: Weights = None
+    learn: bool = False
+
+    kind = _BernoulliEdge
+    cube = True
+
+    def of_edge(
+        self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
+    ) -> EdgePrior:
+        if len(names) > MOST_SUBSETS:
+            raise ValueError(
+                f"Bernoulli: edge {edge!r} has {len(names)} primitives and so 2^{len(names)} "
+                f"subsets to enumerate, at most 2^{MOST_SUBSETS}: use RelaxedBernoulli."
+            )
+        return super().of_edge(edge, names, logits, shared)

@@ -1,0 +1,219 @@
+"""Networks of random structure, and random weights if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from .bayesian import BayesianLayer, BayesianNetwork, Chosen
+from .graph import StructureGraph, structures
+from .likelihoods import Likelihood, TargetSpec
+from .priors.structure import EdgePrior, StructurePrior
+from .priors.weights import WeightPrior
+from .scaling import Scaling, Share
+from .temperature import Temperature
+
+__all__ = ["StructuredNetwork"]
+
+
+class StructuredNetwork(BayesianNetwork):
+    r"""A network in which the structure of graphs is random, and its weights too if they have a
+    prior.
+
+    .. math:: Γ \sim p(Γ), \qquad w \sim p(w \mid Γ), \qquad y_n \sim p(y \mid f_{w, Γ}(x_n))
+
+    Sites: ``edge.structure`` of every edge with alternatives (with the name of its graph in front,
+    where the graph is part of a network), then those of the weights, then ``y``.
+
+    Arguments:
+        net: a :class:`~pyroccam.models.StructureGraph`, or any module with graphs in it.
+        data, layers, likelihood, random_biases: as for
+            :class:`~pyroccam.models.BayesianNetwork`.
+        structure: prior of every edge; it says which restriction γ obeys.
+        prior: of the weights; ``None`` leaves them parameters, learnt as numbers.
+        scaling: the prior of the weights of a primitive depends on γ; by default it does not.
+
+    Raises:
+        ValueError: if no edge has an alternative, besides those of a Bayesian network.
+
+    References:
+        Bakhteev, Strijov, Bayesian selection of deep learning model structure.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> spirals = data.load("spirals")
+        >>> graph = models.StructureGraph({
+        ...     ("x", "h"): {"tanh": nn.Sequential(nn.Linear(2, 8), nn.Tanh()),
+        ...                  "relu": nn.Sequential(nn.Linear(2, 8), nn.ReLU())},
+        ...     ("h", "y"): [nn.Linear(8, 2)],
+        ... })
+        >>> model = StructuredNetwork(graph, spirals, structure=models.priors.GumbelSoftmax())
+        >>> list(model.structure)
+        ['x-h.structure']
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        data: TargetSpec,
+        *,
+        structure: StructurePrior,
+        prior: WeightPrior | Mapping[str, WeightPrior] | None = None,
+        layers: Chosen = None,
+        likelihood: Likelihood | None = None,
+        random_biases: bool = True,
+        scaling: Scaling | None = None,
+    ) -> None:
+        super().__init__(
+            net,
+            data,
+            prior=prior,  # type: ignore[arg-type]
+            layers=layers,
+            likelihood=likelihood,
+            random_biases=random_biases,
+        )
+        self.scaling = scaling
+        alone = structure.kind.restriction.startswith("simplex")  # where one primitive is no choice
+        primitives = {
+            edge: names
+            for edge, names in self.primitives.items()
+            if not (alone and len(names) == 1)
+        }
+        if not primitives:
+            raise ValueError(
+                "No edge of the network has an alternative: give one at least two primitives in a "
+                "models.StructureGraph, or use models.BayesianNetwork."
+            )
+        made = structure.for_edges(primitives)
+        like = next(net.parameters(), torch.zeros(()))
+        self.edge_priors = nn.ModuleDict(
+            {_key(edge): prior.to(like) for edge, prior in made.items()}
+        )
+
+    def _choose(self, net: nn.Module, prior: Any, layers: Chosen) -> list[str]:
+        if prior is None:
+            if layers is not None:
+                raise ValueError("layers= says which weights are random, but they have no prior=.")
+            return []
+        return super()._choose(net, prior, layers)
+
+    @property
+    def primitives(self) -> dict[str, tuple[str, ...]]:
+        """Names of the primitives by edge, of all graphs."""
+        net: Any = self._modules["net"]
+        return {
+            f"{path}.{edge}".lstrip("."): names
+            for path, gammas in structures(net).items()
+            for edge, names in gammas.primitives.items()
+        }
+
+    @property
+    def structure(self) -> dict[str, EdgePrior]:
+        """The priors of the edges with alternatives, by site, in the order of the model."""
+        priors: Any = self._modules["edge_priors"]
+        return {f"{prior.edge}.structure": prior for prior in priors.values()}
+
+    @property
+    def temperature(self) -> Temperature | None:
+        """That all edges share, if they are relaxed."""
+        return next(iter(self.structure.values())).temperature
+
+    def anneal(self, progress: float) -> None:
+        """Set the temperature to what it is after a fraction ``progress`` of the steps."""
+        if self.temperature is not None:
+            self.temperature.anneal(progress)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the likelihood takes, for inputs ``(B, *)``, ``(enumerated dims..., B, *)``."""
+        net = self.part("net")
+        priors: Any = self.part("edge_priors")
+        gammas = {
+            prior.edge: prior.gamma(pyro.sample(f"{prior.edge}.structure", prior()))
+            for prior in priors.values()
+        }
+        lead = torch.broadcast_shapes(*(g.shape[:-1] for g in gammas.values()))
+        if not lead:
+            with self._with(gammas, gammas):
+                return net(x)  # type: ignore[no-any-return]
+        # Structures that are enumerated pass as further rows, for every module takes rows.
+        lead, batch = lead[:-1], len(x)
+        many = x.expand(*lead, *x.shape).reshape(-1, *x.shape[1:])
+        rows = {
+            edge: g.expand(*lead, batch, g.shape[-1]).reshape(-1, g.shape[-1])
+            for edge, g in gammas.items()
+        }
+        with self._with(gammas, rows):
+            out: Tensor = net(many)
+        return out.reshape(*lead, batch, *out.shape[1:])
+
+    @contextmanager
+    def _with(self, gammas: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Iterator[None]:
+        """Structure in place, in graphs and, where priors depend on it, in layers."""
+        net: Any = self._modules["net"]
+        with ExitStack() as stack:
+            for path, own in structures(net).items():
+                prefix = f"{path}." if path else ""
+                given = {
+                    edge: rows.get(prefix + edge, getattr(own, edge)) for edge in own.primitives
+                }
+                stack.enter_context(own.given(given))
+            held = self._shares(gammas, rows) if self.scaling is not None else []
+            for layer, share in held:
+                layer.share = share
+            try:
+                yield
+            finally:
+                for layer, _ in held:
+                    layer.share = None
+
+    def _shares(
+        self, gammas: Mapping[str, Tensor], rows: Mapping[str, Tensor]
+    ) -> list[tuple[BayesianLayer, tuple[Scaling, Share]]]:
+        """For every Bayesian layer in a primitive that has alternatives."""
+        assert self.scaling is not None
+        net: Any = self._modules["net"]
+        graphs = [m for m in net.modules() if isinstance(m, StructureGraph)]
+        paths = {id(gammas): path for path, gammas in structures(net).items()}
+        found = []
+        for graph in graphs:
+            prefix = f"{paths[id(graph.gamma)]}.".lstrip(".")
+            for edge, primitives in graph.edges.items():
+                if prefix + edge not in gammas:
+                    continue
+                gamma, of_rows = gammas[prefix + edge], rows[prefix + edge]
+                for k, primitive in enumerate(primitives.values()):
+                    share = Share(gamma[..., k], of_rows[..., k])
+                    for layer in primitive.modules():
+                        if isinstance(layer, BayesianLayer):
+                            found.append((layer, (self.scaling, share)))
+        return found
+
+    def plain(
+        self,
+        weights: Mapping[str, tuple[Tensor, Tensor | None]],
+        gammas: Mapping[str, Tensor] | None = None,
+    ) -> nn.Module:
+        """The ordinary network with given weights, in which graphs compute with given γ.
+
+        Arguments:
+            weights: and biases by Bayesian layer.
+            gammas: ``(K,)`` by edge; the mean of the primitives if left out.
+        """
+        net = super().plain(weights)
+        with torch.no_grad():
+            for path, own in structures(net).items():
+                prefix = f"{path}." if path else ""
+                for edge in own.primitives:
+                    if gammas is not None and prefix + edge in gammas:
+                        own.get_buffer(edge).copy_(gammas[prefix + edge])
+        return net
+
+
+def _key(edge: str) -> str:
+    """Of the module that an edge has: no dots are allowed there."""
+    return edge.replace(".", "/")

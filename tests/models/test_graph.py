@@ -1,0 +1,202 @@
+"""Graphs of alternatives: what they compute, their limits, and errors that name the edge."""
+
+import itertools
+
+import pytest
+import torch
+from pyroccam.models.graph import StructureGraph, discretised, structures
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def diamond(**more):
+    """x -> a, x -> b, a -> y, b -> y, a -> b; every primitive multiplies by a number."""
+    return StructureGraph(
+        {
+            ("x", "a"): {"one": Scale(1.0), "two": Scale(2.0)},
+            ("x", "b"): [Scale(3.0)],
+            ("a", "b"): [Scale(5.0), Scale(7.0), Scale(11.0)],
+            ("a", "y"): [Scale(13.0)],
+            ("b", "y"): [Scale(17.0), Scale(19.0)],
+        },
+        **more,
+    )
+
+
+def by_hand(gamma):
+    a = gamma["x-a"] @ torch.tensor([1.0, 2.0])
+    b = gamma["x-b"][0] * 3.0 + a * (gamma["a-b"] @ torch.tensor([5.0, 7.0, 11.0]))
+    return a * gamma["a-y"][0] * 13.0 + b * (gamma["b-y"] @ torch.tensor([17.0, 19.0]))
+
+
+def test_value_for_any_gamma():
+    graph = diamond()
+    assert graph.order == ["x", "a", "b", "y"]
+    assert (graph.inputs, graph.output) == (("x",), "y")
+    torch.manual_seed(0)
+    for _ in range(5):
+        gamma = {edge: torch.rand(len(names)) for edge, names in graph.primitives.items()}
+        with graph.gamma.given(gamma):
+            out = graph(torch.ones(2, 3))
+        torch.testing.assert_close(out, by_hand(gamma).expand(2, 3))
+    centre = {edge: torch.full((len(n),), 1.0 / len(n)) for edge, n in graph.primitives.items()}
+    torch.testing.assert_close(graph(torch.ones(2, 3)), by_hand(centre).expand(2, 3))
+
+
+def test_rows_may_differ_in_their_structure():
+    graph = diamond()
+    torch.manual_seed(0)
+    gamma = {edge: torch.rand(4, len(names)) for edge, names in graph.primitives.items()}
+    with graph.gamma.given(gamma):
+        out = graph(torch.ones(4, 2, 2))
+    for row in range(4):
+        one = by_hand({edge: g[row] for edge, g in gamma.items()})
+        torch.testing.assert_close(out[row], one.expand(2, 2))
+
+
+def test_every_vertex_of_the_simplex_is_the_discrete_network():
+    graph = diamond()
+    x = torch.randn(3, 2)
+    names = list(graph.primitives.values())
+    for chosen in itertools.product(*names):
+        choice = dict(zip(graph.primitives, chosen, strict=True))
+        gamma = {
+            edge: torch.tensor([float(n == choice[edge]) for n in found])
+            for edge, found in graph.primitives.items()
+        }
+        with graph.gamma.given(gamma):
+            expected = graph(x)
+        small = graph.discretise(choice)
+        torch.testing.assert_close(small(x), expected)
+        assert len(list(small.children())) == 5
+
+
+def test_several_primitives_of_an_edge_and_none():
+    graph = diamond()
+    choice = {"x-a": ["one", "two"], "x-b": [], "a-b": ["0"], "a-y": [], "b-y": "1"}
+    small = graph.discretise(choice)
+    assert float(small(torch.ones(1, 1))) == 3.0 * 5.0 * 19.0
+    # b hangs on x alone, so a is not computed at all.
+    small = graph.discretise({**choice, "x-b": "0", "a-b": []})
+    assert float(small(torch.ones(1, 1))) == 3.0 * 19.0
+    assert len(list(small.children())) == 2
+    with pytest.raises(ValueError, match="Without edge 'x-b' vertex 'b' has nothing"):
+        graph.discretise({**choice, "a-b": []})
+
+
+def test_aggregations():
+    edges = {("x", "y"): [Scale(1.0)], ("x", "z"): [Scale(2.0)], ("y", "z"): [Scale(3.0)]}
+    x = torch.ones(1, 2)
+    assert StructureGraph(edges)(x).tolist() == [[5.0, 5.0]]
+    assert StructureGraph(edges, aggregate={"z": "mean"})(x).tolist() == [[2.5, 2.5]]
+    graph = StructureGraph(edges, aggregate={"z": "concatenate"})
+    assert graph(x).tolist() == [[2.0, 2.0, 3.0, 3.0]]
+    assert graph.discretise({e: "0" for e in graph.primitives})(x).tolist() == graph(x).tolist()
+    product = StructureGraph(edges, aggregate={"z": lambda parts: parts[0] * parts[1]})
+    assert product(x).tolist() == [[6.0, 6.0]]
+    with pytest.raises(ValueError, match="Without edge 'x-z' vertex 'z' has nothing"):
+        graph.discretise({"x-y": "0", "x-z": [], "y-z": "0"})
+
+
+def test_several_inputs():
+    edges = {("a", "y"): [Scale(1.0)], ("b", "y"): [Scale(2.0)]}
+    graph = StructureGraph(edges, inputs=["b", "a"])
+    assert float(graph(torch.tensor([[1.0]]), torch.tensor([[10.0]]))) == 12.0
+    small = graph.discretise({"a-y": "0", "b-y": "0"})
+    assert float(small(torch.tensor([[1.0]]), torch.tensor([[10.0]]))) == 12.0
+    with pytest.raises(ValueError, match="inputs b, a, got 1 tensors"):
+        graph(torch.ones(1, 1))
+
+
+def cells():
+    first = StructureGraph({("x", "y"): {"id": nn.Identity(), "lin": nn.Linear(2, 2)}})
+    more = {("x", "y"): {"id": nn.Identity(), "lin": nn.Linear(2, 2)}}
+    second = StructureGraph(more, gamma=first.gamma)
+    return nn.Sequential(nn.Linear(3, 2), first, nn.Tanh(), second)
+
+
+def test_cells_share_their_structure_and_not_their_weights():
+    net = cells()
+    assert list(structures(net)) == ["1"]
+    own = structures(net)["1"]
+    x = torch.randn(4, 3)
+    with own.given({"x-y": torch.tensor([0.0, 1.0])}):
+        expected = net(x)
+    small = discretised(net, {"1.x-y": "lin"})
+    torch.testing.assert_close(small(x), expected)
+    assert sum(p.numel() for p in small.parameters()) == 8 + 6 + 6
+    with pytest.raises(ValueError, match="only graphs with the same edges and names"):
+        StructureGraph({("x", "z"): [nn.Identity()]}, gamma=own)
+
+
+EDGE = [nn.Identity()]
+
+
+@pytest.mark.parametrize(
+    ("edges", "more", "message"),
+    [
+        ({}, {}, "at least one edge"),
+        (
+            {("x", "a"): EDGE, ("a", "b"): EDGE, ("b", "a"): EDGE, ("b", "y"): EDGE},
+            {},
+            "cycle '(a-b', 'b-a|b-a', 'a-b)'",
+        ),
+        ({("a", "b"): EDGE, ("b", "a"): EDGE}, {}, "cycle"),
+        ({("x", "y"): EDGE, ("q", "y"): EDGE}, {}, "'q', of edge 'q-y', cannot be reached"),
+        (
+            {("x", "y"): EDGE, ("q", "y"): EDGE},
+            {"inputs": ["x"]},
+            "'q', of edge 'q-y', cannot be reached",
+        ),
+        ({("x", "y"): EDGE}, {"inputs": ["y"]}, "inputs= names 'y'"),
+        ({("x", "y"): EDGE, ("x", "z"): EDGE}, {}, "edge 'x-y' leads nowhere"),
+        ({("x", "y"): []}, {}, "Edge 'x-y' has no primitives"),
+        ({("x", "y.z"): EDGE}, {}, "Edge 'x-y.z': vertices are named"),
+        ({("x", "y"): EDGE}, {"aggregate": {"z": "sum"}}, "vertex in aggregate= 'z'"),
+        ({("x", "y"): EDGE}, {"aggregate": {"y": "summ"}}, "Did you mean 'sum'"),
+    ],
+)
+def test_errors_of_graphs(edges, more, message):
+    with pytest.raises(ValueError, match=message):
+        StructureGraph(edges, **more)
+
+
+def test_primitives_are_modules():
+    with pytest.raises(TypeError, match="Primitive 'f' of edge 'x-y' is function"):
+        StructureGraph({("x", "y"): {"f": torch.tanh.__class__ and (lambda x: x)}})
+
+
+def test_errors_of_shapes():
+    x = torch.ones(2, 3)
+    wide = StructureGraph({("x", "y"): {"a": nn.Linear(3, 2), "b": nn.Linear(3, 4)}})
+    with pytest.raises(ValueError, match=r"edge 'x-y' are mixed, but 'a' .*\(2, 2\) and 'b' \(2, 4"):
+        wide(x)
+    wrong = StructureGraph({("x", "y"): {"a": nn.Linear(5, 2)}})
+    with pytest.raises(ValueError, match=r"Primitive 'a' of edge 'x-y' does not take"):
+        wrong(x)
+    edges = {("x", "y"): [nn.Linear(3, 1)], ("y", "z"): [Scale(1.0)], ("x", "z"): [Scale(1.0)]}
+    with pytest.raises(ValueError, match=r"Vertex 'z' cannot add .*'y-z' \(2, 1\), 'x-z' \(2, 3\)"):
+        StructureGraph(edges)(x)
+    deep = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDGE}
+    with pytest.raises(ValueError, match="Vertex 'z' cannot concatenate"):
+        StructureGraph(deep, aggregate={"z": "concatenate"})(x)
+
+
+def test_errors_of_choices():
+    graph = diamond()
+    choice = {edge: names[0] for edge, names in graph.primitives.items()}
+    with pytest.raises(ValueError, match="edge 'x-c'"):
+        graph.discretise({**choice, "x-c": "0"})
+    with pytest.raises(ValueError, match="primitive of edge 'x-a' 'ones'.*Did you mean 'one'"):
+        graph.discretise({**choice, "x-a": "ones"})
+    del choice["x-a"]
+    with pytest.raises(ValueError, match=r"says nothing of edge 'x-a' \(one, two\)"):
+        graph.discretise(choice)

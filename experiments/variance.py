@@ -32,9 +32,10 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dropout": ("dropout", {}),
     "gaussian-dropout": ("gaussian-dropout", _ONE_LAYER),
     "variance": ("variance", _ONE_LAYER),
-    "layer": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-layer"}),
-    "neuron": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-neuron"}),
-    "weight": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-weight"}),
+    # The source begins low and takes 200 epochs; these begin where the phase transition is.
+    "layer": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-layer:3"}),
+    "neuron": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-neuron:3"}),
+    "weight": ("variational-dropout", {**_ONE_LAYER, "guide": "dropout-weight:3"}),
     "additive": ("variational-dropout", {**_ONE_LAYER, "guide": "mean-field"}),
 }
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor, nn
 
 from ..models.names import unknown_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..models.bayesian import BayesianNetwork
@@ -24,19 +25,21 @@ def _delta(model: BayesianNetwork, scales: Scales = "example") -> NetworkGuide:
 
 _GUIDES: dict[str, Callable[..., NetworkGuide]] = {
     "mean-field": MeanField,
-    "dropout-weight": lambda model, **more: VariationalDropout(model, rate="weight", **more),
-    "dropout-neuron": lambda model, **more: VariationalDropout(model, rate="neuron", **more),
-    "dropout-layer": lambda model, **more: VariationalDropout(model, rate="layer", **more),
+    "dropout-weight": partial(VariationalDropout, rate="weight"),
+    "dropout-neuron": partial(VariationalDropout, rate="neuron"),
+    "dropout-layer": partial(VariationalDropout, rate="layer"),
     "delta": _delta,
     "zero-mean": ZeroMean,
-    "zero-mean-uniform": lambda model, **more: ZeroMean(model, noise="uniform", **more),
-    "zero-mean-rademacher": lambda model, **more: ZeroMean(model, noise="rademacher", **more),
+    "zero-mean-uniform": partial(ZeroMean, noise="uniform"),
+    "zero-mean-rademacher": partial(ZeroMean, noise="rademacher"),
 }
 
 
 def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     """A guide from its name: ``mean-field``, ``dropout-weight``, ``dropout-neuron``,
     ``dropout-layer``, ``delta``, ``zero-mean``, ``zero-mean-uniform`` or ``zero-mean-rademacher``.
+
+    A number after the names of dropout is the log α at the start, ``dropout-layer:2``.
 
     Arguments:
         model: that it is for.
@@ -45,8 +48,18 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     Raises:
         ValueError: for an unknown name, with the nearest, or an option that the guide has not.
     """
+    text, colon, number = text.partition(":")
     if text not in _GUIDES:
         raise ValueError(unknown_name("guide", text, _GUIDES))
+    if colon:
+        if not text.startswith("dropout"):
+            raise ValueError(f"The guide {text!r} takes no number, got {number!r}.")
+        try:
+            options["log_alpha"] = float(number)
+        except ValueError:
+            raise ValueError(
+                f"Guide {text}:{number}: give log alpha as a number, {text}:2."
+            ) from None
     if text != "mean-field" and options.pop("max_scale", None) is not None:
         raise ValueError(
             f"max_scale= is of the guide 'mean-field', the guide {text!r} has none: set it to null."

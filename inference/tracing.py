@@ -19,7 +19,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elbo import Bound
 
-__all__ = ["TracedBound", "Untraceable", "first_line", "joint_graph", "root", "written"]
+__all__ = [
+    "DRAWS",
+    "TracedBound",
+    "Untraceable",
+    "differentiable",
+    "first_line",
+    "joint_graph",
+    "root",
+    "written",
+]
 
 aten = torch.ops.aten
 
@@ -29,15 +38,17 @@ class Untraceable(RuntimeError):
 
 
 class _PerObservation(nn.Module):
-    """The loss for each observation, and the log-likelihoods by site."""
+    """The loss for each observation, or the two terms of it, and the log-likelihoods by site."""
 
-    def __init__(self, bound: Bound, rows: int) -> None:
+    def __init__(self, bound: Bound, rows: int, in_terms: bool) -> None:
         super().__init__()
         self.bound = bound
-        self.rows = rows
+        self.rows, self.in_terms = rows, in_terms
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         terms = self.bound.terms(x, y)
+        if self.in_terms:
+            return torch.stack([terms.log_likelihood, terms.kl]) / self.rows, terms.by_site
         return terms.loss(self.bound.kl_weight) / self.rows, terms.by_site
 
 
@@ -54,6 +65,8 @@ class TracedBound:
         rows: N, by which the loss is divided.
         x, y: a batch, ``(B, ...)``; its values do not matter.
         trained: names of the parameters of ``bound`` that are trained.
+        in_terms: instead of the loss, the log-likelihood and the KL, neither of them weighted,
+            ``(2,)``.
 
     Attributes:
         graph: ``(params, state, x, y) -> (loss, log_likelihoods)``; the first two are lists in the
@@ -67,11 +80,17 @@ class TracedBound:
     """
 
     def __init__(
-        self, bound: Bound, rows: int, x: Tensor, y: Tensor, trained: Sequence[str]
+        self,
+        bound: Bound,
+        rows: int,
+        x: Tensor,
+        y: Tensor,
+        trained: Sequence[str],
+        in_terms: bool = False,
     ) -> None:
-        self.rows = rows
+        self.rows, self.in_terms = rows, in_terms
         self.trained = [f"bound.{name}" for name in trained]
-        module = _PerObservation(bound, rows)
+        module = _PerObservation(bound, rows, in_terms)
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         self.state_names = [name for name in tensors if name not in set(self.trained)]
         self.sites: list[str] = []
@@ -125,7 +144,7 @@ class TracedBound:
         Raises:
             Untraceable: if not.
         """
-        module = _PerObservation(bound, self.rows)
+        module = _PerObservation(bound, self.rows, self.in_terms)
         params, state = self._inputs(module)
         for name, p in module.named_parameters():
             if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -138,7 +157,7 @@ class TracedBound:
             _seed(x.device)
             held = [t.clone() for t in state]
             loss, seen = f(params, held, x.clone(), y.clone())
-            grads = torch.autograd.grad(loss, params, allow_unused=True)
+            grads = torch.autograd.grad(loss.sum(), params, allow_unused=True)
             pairs = zip(params, grads, strict=True)
             # One vector: what is nothing but rounding beside the others may differ.
             gradient = torch.cat(
@@ -281,7 +300,7 @@ def joint_graph(
     Raises:
         Untraceable: if an operation cannot be mapped.
     """
-    forward = _differentiable(traced.graph, written_out)
+    forward = differentiable(traced.graph, written_out)
 
     def step(params: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor) -> Any:
         def loss(params: list[Tensor]) -> Any:
@@ -362,7 +381,7 @@ _WITH_STATISTICS = (aten.batch_norm.default, aten.instance_norm.default)
 # -- operations that are differentiated and mapped better in another form -----------------------
 
 
-def _differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule:
+def differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule:
     """The same graph with some operations written out.
 
     Batch normalisation fuses with what surrounds it only when it is written out, and mapped over
@@ -443,6 +462,18 @@ def _exponential_(t: Tensor, rate: float = 1.0) -> Tensor:
 def _bernoulli_(t: Tensor, p: float = 0.5) -> Tensor:
     return (torch.rand_like(t) < p).to(t.dtype)
 
+
+# Of a tensor only its shape matters to these.
+DRAWS: set[Any] = {
+    aten.randn.default,
+    aten.rand.default,
+    aten.randn_like.default,
+    aten.rand_like.default,
+    _normal_,
+    _uniform_,
+    _exponential_,
+    _bernoulli_,
+}
 
 _NOISE: dict[Any, Callable[..., Tensor]] = {
     aten.normal_.default: _normal_,

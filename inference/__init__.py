@@ -14,6 +14,7 @@ from .narrow import narrow
 from .posterior import mean_network
 from .prune import prune, seconds_per_batch
 from .run_directory import CheckpointError
+from .select import Selection, select
 from .settings import Settings
 from .step import CompileFallback, TrainingStep
 from .structure import (
@@ -25,10 +26,12 @@ from .structure import (
     total_variation,
 )
 from .trainer import Interrupted, NonFiniteLoss
+from .two_level import Against, InverseGamma, Level
 from .uncertainty import Uncertainty, out_of_domain, uncertainty
 from .zero_mean import mean_costs, without_means
 
 __all__ = [
+    "Against",
     "CheckpointError",
     "CompileFallback",
     "Compressed",
@@ -39,8 +42,11 @@ __all__ = [
     "Evidence",
     "Fit",
     "Interrupted",
+    "InverseGamma",
+    "Level",
     "NonFiniteLoss",
     "Repeats",
+    "Selection",
     "Settings",
     "Structure",
     "TrainingStep",
@@ -68,6 +74,7 @@ __all__ = [
     "rounded_mean",
     "save",
     "seconds_per_batch",
+    "select",
     "share_weights",
     "splice_weights",
     "to_sample",

@@ -309,7 +309,7 @@ class Replicate:
             setattr(self, name, state[name])
 
 
-def _sites(part: NetworkGuide | BayesianNetwork) -> list[str]:
+def _sites(part: nn.Module) -> list[str]:
     """Latents of a model or a guide of random weights and structure."""
     if isinstance(part, BayesianNetwork):
         return [*part.structure, *part.sites]

@@ -197,7 +197,8 @@ class Objectives:
         held = [values[n] for n in (*self.theta_names, *self.h_names)]
         held += [*self._state, key.x, key.y]
         if self.particles == 1 or not key.noise:
-            return graph(*held, *key.noise)[0]  # type: ignore[no-any-return]
+            found: Tensor = graph(*held, *key.noise)[0]
+            return found
         return torch.vmap(lambda *noise: graph(*held, *noise)[0])(*key.noise).mean(0)
 
     def inner(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:

@@ -139,7 +139,8 @@ class StructuredNetwork(BayesianNetwork):
         lead = torch.broadcast_shapes(*(g.shape[:-1] for g in gammas.values()))
         if not lead:
             with self._with(gammas, gammas):
-                return net(x)  # type: ignore[no-any-return]
+                out: Tensor = net(x)
+            return out
         # Structures that are enumerated pass as further rows, for every module takes rows.
         lead, batch = lead[:-1], len(x)
         many = x.expand(*lead, *x.shape).reshape(-1, *x.shape[1:])
@@ -148,7 +149,7 @@ class StructuredNetwork(BayesianNetwork):
             for edge, g in gammas.items()
         }
         with self._with(gammas, rows):
-            out: Tensor = net(many)
+            out = net(many)
         return out.reshape(*lead, batch, *out.shape[1:])
 
     @contextmanager
@@ -182,7 +183,8 @@ class StructuredNetwork(BayesianNetwork):
         found = []
         for graph in graphs:
             prefix = f"{paths[id(graph.gamma)]}.".lstrip(".")
-            for edge, primitives in graph.edges.items():
+            edges: Any = graph.edges
+            for edge, primitives in edges.items():
                 if prefix + edge not in gammas:
                     continue
                 gamma, of_rows = gammas[prefix + edge], rows[prefix + edge]

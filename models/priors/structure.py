@@ -224,7 +224,7 @@ class Dirichlet(StructurePrior):
 class _CategoricalEdge(EdgePrior):
     """The site is a position in a table of vertices, which can be enumerated."""
 
-    restriction = "simplex vertices"
+    restriction: ClassVar[Restriction] = "simplex vertices"
     vertices: Tensor
 
     def __init__(self, *args: Any) -> None:

@@ -154,7 +154,7 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
         out[way] = mean_spread([one["test"][way] for one in found])
     if not ways:
         out["test"] = mean_spread([one["test"] for one in found])
-    for part in ("compressed", "pruned", "single_exit", "ddn"):
+    for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
         if part in found[0]:
             out[part] = mean_spread([one[part]["test"] for one in found])
     if "compressed" in found[0]:
@@ -165,6 +165,9 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
                 for one in found
             ]
         )
+    elif "discretised" in found[0]:
+        each = [one["structure"]["entropy"] for one in found]
+        out["structure"] = mean_spread([{"entropy": e} for e in each])
     elif "structure" in found[0]:
         keys = ("depth_chosen", "depth_expected", "tv_to_exact")
         out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])

@@ -24,7 +24,11 @@ _NETWORK: dict[str, dict[str, Any]] = {
     "conv": {"width": 16, "inner": 8, "max_depth": 10, "pool": 4},
     "resnet": {"variant": "resnet18"},
 }
-_DEFAULT = {"stack": ("mlp", "conv"), "net": ("perceptron", "lenet-300-100")}
+_DEFAULT = {
+    "stack": ("mlp", "conv"),
+    "net": ("perceptron", "lenet-300-100"),
+    "graph": ("perceptron-graph", "cell-graph"),
+}
 _FIT: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
     "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},

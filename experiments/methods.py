@@ -22,6 +22,7 @@ from ..models.affine import AFFINE
 from ..models.dropout import with_dropout
 from ..models.names import unknown_name
 from ..models.plain_networks import PLAIN
+from ..models.ready_graphs import GRAPHS
 from ..models.stack import DepthStack
 from . import narrowing, points, sharing
 from .stages import Options, Pair, Stages, no_stages
@@ -38,7 +39,8 @@ class Method:
         title: in one line.
         reference: where it comes from.
         build: from a network, the data and the options to a (model, guide) pair.
-        over: what kind of network it takes: a ``stack`` that can stop at any depth, or any ``net``.
+        over: what kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
+            one with a ``graph`` of alternatives in it.
         options: what ``--set`` takes beside the network's and the fit's settings, with defaults.
         settings: fit settings that differ from the network's.
         full_batch: it cannot take minibatches.
@@ -50,7 +52,7 @@ class Method:
     title: str
     reference: str
     build: Callable[[Any, Dataset, dict[str, Any]], Pair]
-    over: Literal["stack", "net"] = "stack"
+    over: Literal["stack", "net", "graph"] = "stack"
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     full_batch: bool = False
@@ -60,7 +62,9 @@ class Method:
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
         """Ready networks that it takes, by name."""
-        return dict(networks.NETWORKS) if self.over == "stack" else PLAIN
+        if self.over == "stack":
+            return dict(networks.NETWORKS)
+        return PLAIN if self.over == "net" else GRAPHS
 
     def network(self, name: str) -> Callable[..., nn.Module]:
         """What makes a network, from the shape of an input, the number of outputs and options.
@@ -152,6 +156,18 @@ def _gaussian_dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) ->
     model = models.BayesianNetwork(net, data, prior=prior, layers=layers, random_biases=False)
     log_alpha = math.log(rate / (1.0 - rate))
     return model, guides.VariationalDropout(model, rate="layer", log_alpha=log_alpha, learn=False)
+
+
+def _structured(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
+    asked = options["prior"]
+    model = models.StructuredNetwork(
+        net,
+        data,
+        structure=models.priors.parse_structure(str(options["structure"])),
+        prior=None if asked is None else models.priors.parse_weights(str(asked)),
+    )
+    family = guides.StructureFamily(options["family"], options["temperature"])
+    return model, guides.MeanField(model, structure=family)
 
 
 def _layers(asked: Any, net: nn.Module) -> list[str] | None:
@@ -339,6 +355,22 @@ METHODS: dict[str, Method] = {
             "Guo, Yao, Chen 2016, arXiv:1608.04493",
             points.SURGERY,
             points.surgery,
+        ),
+        Method(
+            "structure",
+            "graphs of alternatives: which primitive on which edge",
+            "Bakhteev, Strijov, Bayesian selection of deep learning model structure; Maddison, "
+            "Mnih, Teh 2017, arXiv:1611.00712; Liu, Simonyan, Yang 2019, arXiv:1806.09055",
+            _structured,
+            "graph",
+            {
+                "structure": "gumbel-softmax:1:0.2",
+                "family": "prior",
+                "temperature": "tied",
+                "prior": None,
+                "random": 3,
+            },
+            {**_WEIGHTS, "lr": 5e-3, "kl_warmup": 0.0, "weight_decay": 1e-4, "epochs": 60},
         ),
         _row(
             "bayes",

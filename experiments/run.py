@@ -26,8 +26,8 @@ from ..inference.predict import (
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
 from ..inference.run_directory import CHECKPOINT, versions, write_json
 from ..inference.settings import Settings
-from ..models import BayesianNetwork, LearntDepth, PrunedNetwork
-from . import weights
+from ..models import BayesianNetwork, LearntDepth, PrunedNetwork, StructuredNetwork
+from . import structured, weights
 from .config import RunConfig
 from .methods import find
 from .pictures import draw
@@ -175,7 +175,7 @@ def _run(
             found = _fit_depth(same, depth, out, **more)
             compared |= dict(zip(members, found, strict=True))
     return [
-        _report(job, before, compared.get(i), figures)
+        _report(job, before, compared.get(i), figures, compare, **more)
         for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
     ]
 
@@ -255,7 +255,14 @@ def _pair_of(stage: Stage, before: Fit, config: RunConfig) -> Pair:
         return stage.build(before, config.options)
 
 
-def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> Outcome:
+def _report(
+    job: _Job,
+    fits: Sequence[Fit],
+    ddn: Fit | None,
+    figures: bool,
+    compare: bool,
+    **arguments: Any,
+) -> Outcome:
     """Cut, measure and write one run, of one fit or of several."""
     config, out, result = job.config, job.out, fits[-1]
     model, data = result.model, result.data
@@ -313,7 +320,13 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, figures: bool) -> O
                 "seconds": ddn.seconds,
                 "test": metrics_on_test(ddn),
             }
-    if isinstance(model, BayesianNetwork):
+    if isinstance(model, StructuredNetwork):
+        settings = _settings_of(config, 0)
+        begun = build_network(config, data)
+        metrics |= structured.report(
+            result, begun, config.options, settings, out, compare, **arguments
+        )
+    elif isinstance(model, BayesianNetwork):
         threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
         metrics |= weights.report(result, threshold, tolerance or 0.0, out, figures, fits[0])
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,9 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         console.print(f"\n[yellow]Not compressed:[/yellow] {reason}", highlight=False)
     if "compressed" in metrics:
         print_compressed(console, metrics, task)
+        return
+    if "discretised" in metrics:
+        print_structured(console, metrics, task)
         return
     if structure is not None:
         d, q = structure["depth_chosen"], structure["depth_probs"]
@@ -141,6 +145,63 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
         f"(batches of {small['batch']}). {_trained(metrics)}",
         highlight=False,
     )
+
+
+def print_structured(console: Console, metrics: dict[str, Any], task: str) -> None:
+    """The chosen primitives, and the networks with and without the other ones."""
+    structure, small = metrics["structure"], metrics["discretised"]
+    console.print("")
+    chosen = Table("edge", "chosen", "probability of each", box=None)
+    for edge, names in structure["chosen"].items():
+        probs = structure["probs"].get(edge, {})
+        each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items()) or "no alternative"
+        chosen.add_row(edge, " + ".join(names) or "none", each)
+    console.print(chosen)
+    console.print(
+        f"Probability of all of them together {math.exp(structure['log_prob']):.3f}; entropy of "
+        f"the structure {structure['entropy']:.2f} nats.\n",
+        highlight=False,
+    )
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    test, method = metrics["test"], metrics["method"]
+    rows: list[tuple[str, Any, int | None, float | None]] = [
+        (
+            f"{method}, {DRAWS} draws of structure",
+            test["ensemble"],
+            small["parameters_before"],
+            small["seconds_per_batch_before"],
+        ),
+        (
+            "chosen structure, cut out",
+            small["test"],
+            small["parameters"],
+            small["seconds_per_batch"],
+        ),
+    ]
+    if "retrained" in metrics:
+        part = metrics["retrained"]
+        rows.append(("chosen structure, trained afresh", part["test"], part["parameters"], None))
+    for label, scores, parameters, seconds in rows:
+        table.add_row(
+            label,
+            *(f"{scores[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    if "random" in metrics:
+        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
+        sizes = [run["parameters"] for run in runs]
+        table.add_row(
+            f"{len(runs)} random structures, mean ± sd",
+            *(f"{spread[c]['mean']:.4f} ± {spread[c]['sd']:.4f}" for c in columns),
+            f"{min(sizes):,} to {max(sizes):,}",
+            "",
+        )
+    console.print(table)
+    console.print(_trained(metrics), highlight=False)
 
 
 def _trained(metrics: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from ..models.pruned import load, save
 from . import cutting, figures, metrics, packing
 from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
+from .discrete import StructureChoice, choose_structure, discretise, random_structures
 from .draws import DrawnNetwork
 from .elbo import EnumMeanFieldELBO, bound
 from .ensemble import EnsembleNetwork
@@ -49,13 +50,16 @@ __all__ = [
     "Selection",
     "Settings",
     "Structure",
+    "StructureChoice",
     "TrainingStep",
     "Uncertainty",
     "bound",
     "choose_depth",
+    "choose_structure",
     "compress",
     "curvature",
     "cutting",
+    "discretise",
     "evidence",
     "exact_depth_posterior",
     "figures",
@@ -71,6 +75,7 @@ __all__ = [
     "prune",
     "prune_weights",
     "pruned_weights",
+    "random_structures",
     "rounded_mean",
     "save",
     "seconds_per_batch",

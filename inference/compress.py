@@ -30,7 +30,7 @@ from .relevance import Irrelevance
 from .thresholds import (
     Threshold,
     choose_thresholds,
-    refuse_zero_mean,
+    refuse_uncut,
     relevant_to,
     with_zeros,
 )
@@ -143,7 +143,7 @@ def compress(
             "To cut the depth of a learnt-depth network use inference.prune."
         )
     guide: Any = fit.guide
-    refuse_zero_mean(guide)
+    refuse_uncut(guide)
     if type(guide) is guides.Delta and mixtures(model):
         guide = assigned_guide(model, guide)
     known = moments(model, guide)

@@ -18,7 +18,7 @@ from .posterior import mean_network, power_moments
 from .thresholds import (
     Threshold,
     choose_thresholds,
-    refuse_zero_mean,
+    refuse_uncut,
     relevant_to,
     with_zeros,
 )
@@ -69,7 +69,7 @@ def narrow(
             f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
             "cut the depth of a learnt-depth network use inference.prune."
         )
-    refuse_zero_mean(guide)
+    refuse_uncut(guide)
     found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
     thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)

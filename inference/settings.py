@@ -41,7 +41,7 @@ class Settings:
         lr: its learning rate for the weights at the start of the schedule.
         weight_decay: for the parameters of the network; never for those of the guide, of the
             likelihood (the noise of a regression) or of a prior.
-        guide_lr: learning rate of the guide's parameters (q(d) by gradient), constant.
+        guide_lr: learning rate of a guide over structure (q(d) by gradient, q(Γ)), constant.
         schedule: ``cosine`` or ``linear`` to zero, ``onecycle`` (a tenth of the steps up, then
             cosine) or ``constant``.
         kl_warmup: fraction of the steps over which the weight of the KL rises from 0.
@@ -154,8 +154,9 @@ class ParameterGroup:
     """Parameters of a pair that are treated alike.
 
     Attributes:
-        name: ``weights``, ``noise`` (of the likelihood), ``prior`` (what a prior over weights
-            or structure learns), ``posterior`` (of random weights) or ``guide``.
+        name: ``structure`` (of the posterior of a graph's), ``weights``, ``noise`` (of the
+            likelihood), ``prior`` (what a prior over weights or structure learns), ``posterior``
+            (of random weights) or ``guide``.
         parameters: that require a gradient.
         options: for the optimiser; ``scheduled`` says whether the schedule scales ``lr``.
     """
@@ -182,16 +183,21 @@ def parameter_groups(
     known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     moving = {"lr": settings.lr, "scheduled": True}
+    edges = [guide.edge(site) for site in guide.edges] if isinstance(guide, NetworkGuide) else []
+    shape = list(
+        {id(p): p for edge in edges for p in edge.parameters() if p.requires_grad}.values()
+    )
+    latents = [p for p in latents if all(p is not other for other in shape)]
+    apart = {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
     groups = [
+        ParameterGroup("structure", shape, apart),
         ParameterGroup("weights", weights, {**moving, "weight_decay": settings.weight_decay}),
         ParameterGroup("noise", noise, {**moving, "weight_decay": 0.0}),
         ParameterGroup("prior", prior, {**moving, "weight_decay": 0.0}),
         # Where the weights are random, their posterior is what is trained.
         ParameterGroup("posterior", latents, {**moving, "weight_decay": 0.0})
         if isinstance(guide, NetworkGuide)
-        else ParameterGroup(
-            "guide", latents, {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
-        ),
+        else ParameterGroup("guide", latents, apart),
     ]
     groups = [group for group in groups if group.parameters]
     if not groups:

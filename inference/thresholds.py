@@ -18,7 +18,7 @@ from .relevance import Irrelevance, irrelevance, search, valley
 if TYPE_CHECKING:
     from ..data import Dataset
 
-__all__ = ["Threshold", "choose_thresholds", "refuse_zero_mean", "relevant_to", "with_zeros"]
+__all__ = ["Threshold", "choose_thresholds", "refuse_uncut", "relevant_to", "with_zeros"]
 
 Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
 
@@ -30,12 +30,17 @@ def relevant_to(
     return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
 
 
-def refuse_zero_mean(guide: NetworkGuide) -> None:
-    """A network is cut by its posterior means.
+def refuse_uncut(guide: NetworkGuide) -> None:
+    """A network is cut by its posterior means, and its structure is known.
 
     Raises:
-        ValueError: for layers that have none.
+        ValueError: for layers without means, or random structure.
     """
+    if guide.edges:
+        raise ValueError(
+            f"The structure of the network is random (site {guide.edges[0]!r}): take one, "
+            "net = inference.discretise(fit), and go on with models.BayesianNetwork(net, ...)."
+        )
     if guide.zero_mean:
         raise ValueError(
             f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}): "

@@ -17,6 +17,7 @@ from .structure import (
     GumbelSoftmax,
     RelaxedBernoulli,
     StructurePrior,
+    parse_structure,
 )
 from .student_t import StudentT
 from .weights import Latent, LayerPrior, LayerShape, WeightPrior
@@ -54,5 +55,6 @@ __all__ = [
     "WeightPrior",
     "normal_optimum",
     "parse",
+    "parse_structure",
     "parse_weights",
 ]

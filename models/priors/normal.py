@@ -24,9 +24,9 @@ class Normal(WeightPrior):
         loc: mean of the weights; the biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
             that begin at the values given and are learnt with the guide (empirical Bayes);
-            :func:`normal_optimum` is what learning tends to. ``"weight"`` for a scale of each weight
-            and bias, :math:`N(0, A^{-1})` with a diagonal A that is a parameter (of what is learnt
-            at the outer level of :func:`~pyroccam.inference.select`; where both levels are one,
+            :func:`normal_optimum` is what learning tends to. ``"weight"`` for a scale of each
+            weight and bias, :math:`N(0, A^{-1})` with a diagonal A that is a parameter (learnt at
+            the outer level of :func:`~pyroccam.inference.select`; where both levels are one,
             :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a
             fixed prior.
 

@@ -25,6 +25,7 @@ __all__ = [
     "RelaxedBernoulli",
     "Restriction",
     "StructurePrior",
+    "parse_structure",
 ]
 
 Restriction = Literal["simplex interior", "simplex vertices", "cube interior", "cube vertices"]
@@ -330,3 +331,44 @@ class Bernoulli(StructurePrior):
                 f"subsets to enumerate, at most 2^{MOST_SUBSETS}: use RelaxedBernoulli."
             )
         return super().of_edge(edge, names, logits, shared)
+
+
+_KINDS: dict[str, Any] = {
+    "gumbel-softmax": GumbelSoftmax,
+    "dirichlet": Dirichlet,
+    "categorical": Categorical,
+    "relaxed-bernoulli": RelaxedBernoulli,
+    "bernoulli": Bernoulli,
+}
+
+
+def parse_structure(text: str) -> StructurePrior:
+    """A structure prior from words: a kind and, where it is relaxed, a temperature after a colon,
+    or two for one that falls: ``gumbel-softmax:1``, ``gumbel-softmax:1:0.2``, ``categorical``.
+
+    Raises:
+        ValueError: naming what can be written.
+
+    Example:
+        >>> parse_structure("dirichlet:0.5")
+        Dirichlet(temperature=0.5, probs=None, learn=False)
+    """
+    name, *numbers = text.strip().lower().replace("_", "-").split(":")
+    if name not in _KINDS:
+        raise ValueError(unknown_name("structure prior", name, _KINDS))
+    kind = _KINDS[name]
+    hard = name in ("categorical", "bernoulli")
+    values: list[Any]
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        values = [math.nan] * 3
+    if len(values) > (0 if hard else 2):
+        raise ValueError(
+            f"Cannot read the structure prior {text!r}: write {name}"
+            + ("." if hard else f", {name}:TEMPERATURE or {name}:FIRST:LAST.")
+        )
+    if len(values) == 2:
+        values = [Annealed(values[0], values[1])]
+    made: StructurePrior = kind(*values)
+    return made

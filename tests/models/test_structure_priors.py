@@ -1,0 +1,329 @@
+"""Priors over structure: what is in them, what they refuse, and temperatures."""
+
+import itertools
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from alternatives import EDGES, FIRST, SECOND, make
+from pyroccam import guides, inference
+from pyroccam.inference.settings import parameter_groups
+from pyroccam.models import Annealed, priors
+from pyroccam.models.priors.structure import StructurePrior
+from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
+from pyroccam.models.temperature import LearntTemperature, Temperature
+from random_weights import limit
+
+SIMPLEX, CUBE = (3.0, 1.0, 0.5), (0.9, 0.5, 0.2)
+KINDS = {  # the distribution of a site, and the restriction
+    priors.GumbelSoftmax: (ExpRelaxedCategorical, "simplex interior"),
+    priors.Dirichlet: (ExpDirichlet, "simplex interior"),
+    priors.Categorical: (dist.Categorical, "simplex vertices"),
+    priors.RelaxedBernoulli: (LogitRelaxedBernoulli, "cube interior"),
+    priors.Bernoulli: (dist.Categorical, "cube vertices"),
+}
+RELAXED = (priors.GumbelSoftmax, priors.Dirichlet, priors.RelaxedBernoulli)
+
+
+def weights_of(kind):
+    return CUBE if kind.cube else SIMPLEX
+
+
+def expected_probs(kind):
+    weights = torch.tensor(weights_of(kind))
+    return weights if kind.cube else weights / weights.sum()
+
+
+def of_edge(kind, names=("a", "b", "c"), edge="x-h", **options):
+    """The prior of one edge."""
+    options = {"probs": weights_of(kind)[: len(names)], **options}
+    return kind(**options).for_edges({edge: names})[edge]
+
+
+def test_all_kinds_are_here():
+    kinds = [getattr(priors, name) for name in priors.__all__]
+    found = {k for k in kinds if isinstance(k, type) and issubclass(k, StructurePrior)}
+    assert found - {StructurePrior} == {*KINDS}
+
+
+# -- distributions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_distribution_of_a_site(kind):
+    torch.manual_seed(0)
+    prior = of_edge(kind)
+    fn = prior()
+    family, restriction = KINDS[kind]
+    assert isinstance(getattr(fn, "base_dist", fn), family)
+    assert fn.batch_shape == ()
+    assert prior.restriction == kind.kind.restriction == restriction
+    assert (prior.edge, prior.primitives) == ("x-h", ("a", "b", "c"))
+    torch.testing.assert_close(prior.probs(), expected_probs(kind))
+    value = fn.sample((40,))
+    gamma = prior.gamma(value)
+    assert gamma.shape == (40, 3)
+    assert fn.log_prob(value).isfinite().all()
+    assert ((gamma >= 0) & (gamma <= 1)).all()
+    if not restriction.startswith("cube"):
+        torch.testing.assert_close(gamma.sum(-1), torch.ones(40))
+    hard = ((gamma == 0) | (gamma == 1)).all()
+    assert bool(hard) == restriction.endswith("vertices")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "straight"], ids=lambda k: getattr(k, "__name__", k))
+def test_rounded_draws_have_the_probabilities(kind):
+    """The largest coordinate, or those above one half; of a Dirichlet near T = 0."""
+    torch.manual_seed(0)
+    more = {"temperature": 0.01} if kind is priors.Dirichlet else {}
+    if kind == "straight":
+        kind, more = priors.GumbelSoftmax, {"straight_through": True, "temperature": 3.0}
+    prior, draws = of_edge(kind, **more), 20_000
+    gamma = prior.gamma(prior().sample((draws,)))
+    rounded = (gamma > 0.5) if kind.cube else torch.nn.functional.one_hot(gamma.argmax(-1), 3)
+    if "straight_through" in more:
+        assert torch.equal(gamma, rounded.float())
+    probs = expected_probs(kind)
+    # Concentrations of 0.01 (3, 1, ½) leave a rounding error of the order of 0.01 in the vertices.
+    slack = 0.01 if kind is priors.Dirichlet else 0.0
+    error = (rounded.float().mean(0) - probs).abs() - slack
+    assert (error < limit(3) * (probs * (1 - probs) / draws).sqrt()).all()
+
+
+def test_values_of_a_site_and_gamma():
+    log = torch.tensor([0.2, 0.5, 0.3]).log()
+    torch.testing.assert_close(of_edge(priors.GumbelSoftmax).gamma(log), log.exp())
+    torch.testing.assert_close(of_edge(priors.Dirichlet).gamma(log), log.exp())
+    logit = torch.tensor([-1.0, 0.0, 2.0])
+    torch.testing.assert_close(of_edge(priors.RelaxedBernoulli).gamma(logit), logit.sigmoid())
+    position = torch.tensor([[2], [0]])  # as enumerated
+    expected = torch.tensor([[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]])
+    assert torch.equal(of_edge(priors.Categorical).gamma(position), expected)
+
+
+def test_straight_through_computes_at_the_vertex_with_the_gradient_of_gamma():
+    log = torch.tensor([0.2, 0.5, 0.3]).log().requires_grad_()
+    hard = of_edge(priors.GumbelSoftmax, straight_through=True).gamma(log)
+    soft = of_edge(priors.GumbelSoftmax).gamma(log)
+    assert hard.tolist() == [0.0, 1.0, 0.0]
+    cost = torch.tensor([1.0, -2.0, 5.0])
+    slopes = [torch.autograd.grad(gamma @ cost, log)[0] for gamma in (hard, soft)]
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_subsets_of_the_primitives(count):
+    """All of them, with the products of the marginals, which sum to one."""
+    p = torch.linspace(0.1, 0.9, count).tolist()
+    prior = priors.Bernoulli(p).for_edges({"x-h": [str(k) for k in range(count)]})["x-h"]
+    assert prior.vertices.tolist() == [list(v) for v in itertools.product((0, 1), repeat=count)]
+    probs = prior().log_prob(torch.arange(2**count)).exp()
+    by_hand = torch.tensor(
+        [math.prod(q if v else 1 - q for q, v in zip(p, one, strict=True))
+         for one in prior.vertices.tolist()]
+    )  # fmt: skip
+    torch.testing.assert_close(probs, by_hand, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(probs.sum(), torch.tensor(1.0))
+    torch.testing.assert_close(probs @ prior.vertices, prior.probs())
+    torch.testing.assert_close(prior.probs(), torch.tensor(p))
+
+
+def test_every_primitive_of_a_categorical():
+    prior = of_edge(priors.Categorical)
+    probs = prior().log_prob(torch.arange(3)).exp()
+    torch.testing.assert_close(probs, prior.probs())
+    assert torch.equal(prior.vertices, torch.eye(3))
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
+def test_a_dirichlet_has_the_concentration_t_s(temperature):
+    """The mean is s / Σs at any temperature; s is not normalised."""
+    fn = of_edge(priors.Dirichlet, temperature=temperature)()
+    torch.testing.assert_close(fn.concentration, temperature * torch.tensor(SIMPLEX))
+    torch.testing.assert_close(fn.gamma_mean, expected_probs(priors.Dirichlet))
+
+
+@pytest.mark.parametrize("kind", [priors.GumbelSoftmax, priors.Categorical])
+def test_a_common_factor_of_the_weights_changes_nothing(kind):
+    one, other = of_edge(kind)(), of_edge(kind, probs=[6.0, 2.0, 1.0])()
+    torch.manual_seed(0)
+    value = one.sample((5,))
+    torch.testing.assert_close(one.log_prob(value), other.log_prob(value), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_probabilities_of_all_edges_or_by_edge(kind):
+    mine = kind({SECOND: weights_of(kind)[:2]}) if kind not in RELAXED else kind(
+        probs={SECOND: weights_of(kind)[:2]}
+    )  # fmt: skip
+    found = mine.for_edges(EDGES)
+    assert list(found) == [FIRST, SECOND]
+    uniform = torch.full((3,), 0.5 if kind.cube else 1 / 3)
+    torch.testing.assert_close(found[FIRST].probs(), uniform)
+    torch.testing.assert_close(found[SECOND].probs(), of_edge(kind, ("a", "b")).probs())
+    for prior in kind().for_edges(EDGES).values():
+        assert not prior.logits.any()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("learn", [False, True])
+def test_what_is_learnt_is_a_parameter_of_the_prior(kind, learn):
+    prior = kind(learn=learn)
+    model = make(prior, rows=None)
+    guide = guides.MeanField(model)
+    groups = {g.name: g.parameters for g in parameter_groups(inference.Settings(), model, guide)}
+    logits = [one.logits for one in model.structure.values()]
+    found = groups.get("prior", [])
+    assert len(found) == (2 if learn else 0)
+    assert all(any(p is q for q in logits) for p in found)
+    assert not {id(p) for p in found} & {id(p) for p in (*groups["weights"], *groups["posterior"])}
+    names = [name for name, _ in model.named_parameters() if "edge_priors" in name]
+    assert names == [f"edge_priors.{edge}.logits" for edge in EDGES if learn]
+    # Where they are not learnt they are made of the arguments, not of a saved state.
+    kept = [name for name in model.state_dict() if name.endswith("logits")]
+    assert len(kept) == (2 if learn else 0)
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_what_cannot_be_is_refused(kind):
+    name = kind.__name__
+    two = r"edge 'x-h' has 3 primitives \(tanh, relu, deep\), but 2 probabilities were given"
+    with pytest.raises(ValueError, match=rf"{name}\(probs\): {two}"):
+        kind(probs=[0.5, 0.5]).for_edges(EDGES)
+    with pytest.raises(ValueError, match=rf"{name}\(probs\).*'x-g'.*'x-h'"):
+        kind(probs={"x-g": [0.5, 0.5]}).for_edges(EDGES)
+    need = r"in \(0, 1\)" if kind.cube else "positive and finite"
+    for value in (0.0, -1.0, math.inf, math.nan, *([1.0] if kind.cube else [])):
+        with pytest.raises(ValueError, match=rf"primitive 'straight' of edge 'h-y' must be {need}"):
+            kind(probs={SECOND: [value, 0.5]}).for_edges(EDGES)
+
+
+@pytest.mark.parametrize("kind", RELAXED)
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, math.nan, math.inf])
+def test_a_temperature_is_positive(kind, value):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\(temperature\) must be positive"):
+        kind(temperature=value).for_edges(EDGES)
+
+
+def test_too_many_subsets():
+    names = [str(k) for k in range(13)]
+    message = r"edge 'x-h' has 13 primitives and so 2\^13 .* at most 2\^12: use RelaxedBernoulli"
+    with pytest.raises(ValueError, match=message):
+        priors.Bernoulli().for_edges({"x-h": names})
+    priors.RelaxedBernoulli().for_edges({"x-h": names})
+
+
+# -- temperatures -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_edges_share_one_temperature(kind):
+    one, other = kind().for_edges(EDGES).values()
+    assert one.temperature is other.temperature
+    assert (one.temperature is None) == (kind not in RELAXED)
+    model = make(kind())
+    assert model.temperature is next(iter(model.structure.values())).temperature
+    model.anneal(0.5)  # nothing to do, and no error
+    if kind in RELAXED:
+        values = {id(b) for name, b in model.named_buffers() if name.endswith("temperature.value")}
+        assert len(values) == 1
+        assert not any("temperature" in name for name, _ in model.named_parameters())
+        assert model.temperature.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Annealed(4.0, 1.0), [4.0, 3.25, 2.5, 1.0]),
+        (Annealed(4.0, 1.0, over=0.5), [4.0, 2.5, 1.0, 1.0]),
+        (Annealed(4.0, 1.0, shape="exponential"), [4.0, 2**1.5, 2.0, 1.0]),
+        (Annealed(4.0, 1.0, over=0.5, shape="exponential"), [4.0, 2.0, 1.0, 1.0]),
+        (Annealed(0.5, 2.0), [0.5, 0.875, 1.25, 2.0]),
+    ],
+)
+def test_annealing(schedule, expected):
+    found = [schedule.at(progress) for progress in (0.0, 0.25, 0.5, 1.0)]
+    assert found == pytest.approx(expected, rel=1e-12)
+    prior = priors.GumbelSoftmax(schedule).for_edges(EDGES)[FIRST]
+    before = prior.temperature.value
+    assert prior().temperature is before
+    for progress, value in zip((0.0, 0.25, 0.5, 1.0), expected, strict=True):
+        prior.temperature.anneal(progress)
+        assert prior.temperature.value is before  # in place: guides hold the same tensor
+        assert float(prior().temperature) == pytest.approx(value, rel=1e-6)
+    fixed = Temperature(0.7)
+    fixed.anneal(0.9)
+    assert float(fixed()) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": 0.0}, r"Annealed\(start\) must be positive"),
+        ({"end": -1.0}, r"Annealed\(end\) must be positive"),
+        ({"over": 0.0}, r"Annealed\(over\) is a fraction in \(0, 1\], got 0.0"),
+        ({"over": 1.5}, r"Annealed\(over\) is a fraction in \(0, 1\], got 1.5"),
+        ({"shape": "cosine"}, r"Annealed\(shape\) must be one of 'linear', 'exponential'"),
+    ],
+)
+def test_a_schedule_that_is_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        Annealed(**{"start": 1.0, "end": 0.1, **options})
+
+
+def test_a_learnt_temperature_stays_positive():
+    temperature = LearntTemperature(0.3)
+    assert float(temperature()) == pytest.approx(0.3)
+    with torch.no_grad():
+        temperature.log_value.sub_(50.0)
+    assert temperature() > 0
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        LearntTemperature(0.0)
+
+
+# -- a scale of each weight -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.3, "fan_in"])
+def test_normal_weights_with_scales_of_their_own(scale):
+    layer = torch.nn.Linear(4, 2)
+    model = make(
+        priors.Categorical(), prior=priors.Normal(scale, learn="weight"), layers=["edges.h-y.bent.1"]
+    )
+    (layer,) = model.layers.values()
+    latents = layer.latents()
+    start = 2**-0.5 if scale == "fan_in" else scale
+    for name, shape in (("weight", (1, 2)), ("bias", (1,))):
+        fn = latents[name].prior
+        assert fn.event_shape == shape
+        torch.testing.assert_close(fn.base_dist.scale, torch.full(shape, start).double())
+        assert not fn.base_dist.loc.any()
+    assert [p.shape for p in layer.prior.parameters()] == [(1, 2), (1,)]
+    with torch.no_grad():
+        layer.prior.log_scale[0, 1] = 2.0
+    scales = layer.latents()["weight"].prior.base_dist.scale
+    torch.testing.assert_close(scales[0], torch.tensor([start, math.exp(2.0)]).double())
+    guide = guides.MeanField(model)
+    groups = {g.name: g.parameters for g in parameter_groups(inference.Settings(), model, guide)}
+    assert {id(p) for p in groups["prior"]} == {id(p) for p in layer.prior.parameters()}
+
+
+def test_normal_weights_with_scales_of_their_own_have_no_means():
+    with pytest.raises(ValueError, match=r"Normal\(learn='weight'\) has means of 0, got loc=0.5"):
+        priors.Normal(loc=0.5, learn="weight")
+    with pytest.raises(ValueError, match=r"Normal\(learn\) must be one of None, 'layer', 'weight'"):
+        priors.Normal(learn="unit")
+
+
+def test_a_layer_without_bias_and_scales_of_its_own():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False))
+    from pyroccam.models import BayesianNetwork
+    from random_weights import Rows
+
+    model = BayesianNetwork(net, Rows(3, outputs=1), prior=priors.Normal(learn="weight"))
+    assert list(model.sites) == ["0.weight"]
+    assert model.layers["0"].prior.log_scale_bias is None

@@ -370,7 +370,14 @@ METHODS: dict[str, Method] = {
                 "prior": None,
                 "random": 3,
             },
-            {**_WEIGHTS, "lr": 5e-3, "kl_warmup": 0.0, "weight_decay": 1e-4, "epochs": 60},
+            {
+                **_WEIGHTS,
+                "lr": 5e-3,
+                "guide_lr": 0.02,
+                "kl_warmup": 0.0,
+                "weight_decay": 1e-4,
+                "epochs": 60,
+            },
         ),
         _row(
             "bayes",

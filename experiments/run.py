@@ -324,7 +324,7 @@ def _report(
         settings = _settings_of(config, 0)
         begun = build_network(config, data)
         metrics |= structured.report(
-            result, begun, config.options, settings, out, compare, **arguments
+            result, begun, config.options, settings, out, compare, figures, **arguments
         )
     elif isinstance(model, BayesianNetwork):
         threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))

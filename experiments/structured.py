@@ -11,13 +11,20 @@ from torch import nn
 
 from .. import guides, models
 from ..data import Dataset
-from ..inference.discrete import Choice, choose_structure, discretise, random_structures
+from ..inference.discrete import (
+    Choice,
+    StructureChoice,
+    choose_structure,
+    discretise,
+    random_structures,
+)
+from ..inference.figures import save, structure_graph
 from ..inference.fit import Fit, fit
 from ..inference.metrics import mean_spread
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
-from ..models.graph import discretised
+from ..models.graph import discretised, structures
 from .stages import Pair
 
 __all__ = ["report"]
@@ -33,6 +40,7 @@ def report(
     settings: Mapping[str, Any],
     out: Path | None,
     compare: bool,
+    figures: bool = True,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Parts of ``metrics.json`` of a run over random structure.
@@ -45,6 +53,7 @@ def report(
         settings: of the fits.
         out: folder of the run, or ``None``.
         compare: train the chosen structure afresh, and random ones.
+        figures: draw the graphs into ``out/figures``.
         arguments: of :func:`~pyroccam.inference.fit`.
     """
     choice = choose_structure(result)
@@ -65,6 +74,8 @@ def report(
     }
     if out is not None:
         models.pruned.save(small, out / "discretised")
+        if figures:
+            _draw(result, choice, out / "figures")
     if not compare:
         return found
     size = count_parameters(small)
@@ -89,6 +100,20 @@ def report(
         tests = [row["test"] for row in rows.values()]
         found["random"] = {"runs": list(rows.values()), "spread": mean_spread(tests)}
     return found
+
+
+def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
+    """Every structure with its posterior."""
+    net: Any = result.model.part("net")
+    for path in structures(net):
+        prefix = f"{path}." if path else ""
+
+        def own(of: Mapping[str, Any], prefix: str = prefix) -> dict[str, Any]:
+            return {k.removeprefix(prefix): v for k, v in of.items() if k.startswith(prefix)}
+
+        graph: Any = net.get_submodule(path)
+        picture = structure_graph(graph, own(choice.probs), own(choice.chosen))
+        save(picture, folder / f"structure{'-' if path else ''}{path}")
 
 
 def _fixed(net: nn.Module, choice: Choice, data: Dataset, options: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ Figures are 6 inches wide, made to be read at 600 pixels.
 
 from .canvas import save
 from .depth import depth_comparison, depth_posterior, spiral_functions
+from .graph import structure_graph
 from .relevance import irrelevance_histograms
 from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram, training_curve
@@ -22,5 +23,6 @@ __all__ = [
     "save",
     "scan_panels",
     "spiral_functions",
+    "structure_graph",
     "training_curve",
 ]

@@ -76,7 +76,7 @@ def under_noise(net: nn.Module, sd: float, seed: int) -> nn.Module:
 
 
 def _row(
-    problem: str, criterion: str, method: str, seed: int, root: str | None, rows: int | None,
+    problem: str, criterion: str, method: Any, seed: int, root: str | None, rows: int | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     model, guide, data, levels = _pair(problem, criterion, seed, root, rows)

@@ -169,13 +169,13 @@ def print_structured(console: Console, metrics: dict[str, Any], task: str) -> No
     test, method = metrics["test"], metrics["method"]
     rows: list[tuple[str, Any, int | None, float | None]] = [
         (
-            f"{method}, {DRAWS} draws of structure",
+            f"{method}, {DRAWS} draws",
             test["ensemble"],
             small["parameters_before"],
             small["seconds_per_batch_before"],
         ),
         (
-            "chosen structure, cut out",
+            "chosen, cut out",
             small["test"],
             small["parameters"],
             small["seconds_per_batch"],
@@ -183,7 +183,7 @@ def print_structured(console: Console, metrics: dict[str, Any], task: str) -> No
     ]
     if "retrained" in metrics:
         part = metrics["retrained"]
-        rows.append(("chosen structure, trained afresh", part["test"], part["parameters"], None))
+        rows.append(("chosen, afresh", part["test"], part["parameters"], None))
     for label, scores, parameters, seconds in rows:
         table.add_row(
             label,
@@ -195,9 +195,15 @@ def print_structured(console: Console, metrics: dict[str, Any], task: str) -> No
         runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
         sizes = [run["parameters"] for run in runs]
         table.add_row(
-            f"{len(runs)} random structures, mean ± sd",
-            *(f"{spread[c]['mean']:.4f} ± {spread[c]['sd']:.4f}" for c in columns),
-            f"{min(sizes):,} to {max(sizes):,}",
+            f"{len(runs)} at random, mean",
+            *(f"{spread[c]['mean']:.4f}" for c in columns),
+            f"{round(sum(sizes) / len(sizes)):,}",
+            "",
+        )
+        table.add_row(
+            "standard deviation",
+            *(f"{spread[c]['sd']:.4f}" for c in columns),
+            "",
             "",
         )
     console.print(table)

@@ -1,6 +1,6 @@
 """Networks, priors, likelihoods and the Pyro models made of them."""
 
-from . import networks, priors, pruned
+from . import networks, primitives, priors, pruned
 from .bayesian import BayesianLayer, BayesianNetwork
 from .depth import FixedDepth, LearntDepth
 from .graph import StructureGraph
@@ -30,6 +30,7 @@ __all__ = [
     "StructuredNetwork",
     "match_adapters",
     "networks",
+    "primitives",
     "priors",
     "pruned",
 ]

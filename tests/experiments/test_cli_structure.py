@@ -1,0 +1,83 @@
+"""Random structure on the command line: the choice, its network, and what chance would do."""
+
+import json
+
+import pytest
+import torch
+from command_line import call
+from pyroccam import inference
+from pyroccam.experiments.run import load_fit
+
+SMALL = ("--data", "digits", "--epochs", "4", "--set", "width=8")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    sets = ("--set", "structure=gumbel-softmax:1:0.3", "--set", "random=2")
+    return folder, call("fit", "structure", "--out", folder, *SMALL, *sets)
+
+
+def test_a_run(run):
+    folder, said = run
+    found = json.loads((folder / "metrics.json").read_text())
+    structure, small = found["structure"], found["discretised"]
+    assert list(structure["chosen"]) == ["2.v0-v1", "2.v0-v2", "2.v1-v2"]
+    for edge, probs in structure["probs"].items():
+        assert sum(probs.values()) == pytest.approx(1.0, abs=1e-4)
+        assert structure["chosen"][edge] == [max(probs, key=probs.get)]
+    assert set(found["test"]) == {"stochastic", "deterministic", "ensemble"}
+    assert small["test"] == pytest.approx(found["test"]["deterministic"])
+    assert small["parameters"] < small["parameters_before"]
+    assert found["retrained"]["parameters"] == small["parameters"]
+    runs = found["random"]["runs"]
+    assert len(runs) == found["random"]["spread"]["accuracy"]["n"] == 2
+    assert "chosen, cut out" in said
+    assert "2 at random, mean" in said
+    for name in ("structure-2", "training", "reliability"):
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 0
+
+
+def test_the_network_of_a_run_and_the_run_itself_are_read_back(run):
+    folder, _ = run
+    fit = load_fit(folder)
+    # The temperature is part of the state: it has fallen, but for the last step.
+    assert 0.3 < float(fit.model.temperature.value) < 0.34
+    net = inference.load(folder / "discretised")
+    x = fit.data.x_test
+    torch.testing.assert_close(net(x), inference.discretise(fit)(x))
+
+
+def test_resuming_a_finished_run_changes_nothing(run):
+    folder, _ = run
+    before = json.loads((folder / "metrics.json").read_text())
+    sets = ("--set", "structure=gumbel-softmax:1:0.3", "--set", "random=2")
+    call("fit", "structure", "--out", folder, "--resume", *SMALL, *sets)
+    after = json.loads((folder / "metrics.json").read_text())
+    assert after["structure"] == before["structure"]
+    assert after["random"]["spread"] == before["random"]["spread"]
+
+
+def test_random_weights_and_no_comparison(tmp_path):
+    sets = ("--set", "prior=normal:1", "--set", "structure=categorical", "--no-compare")
+    call("fit", "structure", "--out", tmp_path / "run", *SMALL, *sets)
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert "retrained" not in found
+    assert "random" not in found
+
+
+def test_repeats(tmp_path):
+    more = ("--repeats", "2", "--no-compare", "--out", tmp_path / "runs")
+    said = call("fit", "structure", *SMALL, *more)
+    found = json.loads((tmp_path / "runs" / "metrics.json").read_text())
+    assert found["spread"]["discretised"]["accuracy"]["n"] == 2
+    assert "entropy" in said
+
+
+def test_errors(tmp_path):
+    wrong = ("--set", "structure=gumbel:1")
+    said = call("fit", "structure", "--out", tmp_path / "a", *SMALL, *wrong, code=2)
+    assert "Did you mean 'gumbel-softmax'" in said
+    wrong = ("--set", "structure=categorical:1")
+    said = call("fit", "structure", "--out", tmp_path / "b", *SMALL, *wrong, code=2)
+    assert "write categorical." in said

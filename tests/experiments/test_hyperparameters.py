@@ -1,0 +1,42 @@
+"""The script behind the table of hyperparameters."""
+
+import pytest
+import torch
+from pyroccam.experiments import hyperparameters
+from scripts import call, read
+from torch import nn
+
+
+def test_the_table(tmp_path):
+    small = ("--problems", "polynomial", "--methods", "greedy,random", "--seeds", 2)
+    steps = ("--outer-steps", 3, "--inner-steps", 4, "--out", tmp_path)
+    call(hyperparameters, *small, *steps)
+    for criterion in hyperparameters.CRITERIA:
+        found = read(tmp_path / f"polynomial-{criterion}-greedy.json")
+        assert [run["seed"] for run in found["runs"]] == [0, 1]
+        run = found["runs"][0]
+        assert len(run["history"]) == 3
+        assert run["Q"] == pytest.approx(max(run["history"]), abs=1e-2)
+        assert {"rmse", "nll"} <= set(run["test"])
+        assert found["spread"]["Q"]["n"] == 2
+        assert found["spread"]["noise 0.5 rmse"]["mean"] > 0
+    before = (tmp_path / "polynomial-elbo-greedy.json").stat().st_mtime_ns
+    call(hyperparameters, *small, *steps)
+    assert (tmp_path / "polynomial-elbo-greedy.json").stat().st_mtime_ns == before
+
+
+def test_when_the_gain_was_there():
+    history = [{"Q": q} for q in (-10.0, -5.0, -0.05, 0.0, -1.0)]
+    assert hyperparameters.reached(history) == 2  # 99.5 % of the gain
+    assert hyperparameters.reached(history[:1]) == 0
+
+
+def test_noise_on_all_parameters():
+    net = nn.Linear(300, 300)
+    before = [p.detach().clone() for p in net.parameters()]
+    state = torch.get_rng_state()
+    hyperparameters.under_noise(net, 0.25, seed=0)
+    assert torch.equal(state, torch.get_rng_state())
+    pairs = zip(net.parameters(), before, strict=True)
+    moved = torch.cat([(p.detach() - b).flatten() for p, b in pairs])
+    assert float(moved.std()) == pytest.approx(0.25, rel=0.02)

@@ -1,0 +1,138 @@
+"""One structure out of a posterior: what is chosen, the plain network, random ones beside it."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from alternatives import EDGES, FIRST, SECOND, graph
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.discrete import random_structures
+from pyroccam.models import priors
+from torch import nn
+
+
+@pytest.fixture(scope="module")
+def rows():
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    y = x.sum(1, keepdim=True).tanh() + 0.1 * torch.randn(40, 1)
+    return data.Dataset.from_tensors(x, y, x, y)
+
+
+def fitted(rows, structure=None, prior=None, net=None):
+    structure = structure or priors.GumbelSoftmax(0.5)
+    net = graph() if net is None else net
+    model = models.StructuredNetwork(net, rows, structure=structure, prior=prior)
+    return inference.fit(
+        model, guides.MeanField(model), rows, epochs=3, weight_decay=0.0, progress=False
+    )
+
+
+def put(fit, edge, *weights):
+    factor = fit.guide.edge(f"{edge}.structure")
+    with torch.no_grad():
+        factor.logits.copy_(torch.tensor(weights).log())
+
+
+def test_what_is_chosen(rows):
+    fit = fitted(rows)
+    put(fit, FIRST, 0.1, 0.7, 0.2)
+    put(fit, SECOND, 0.6, 0.4)
+    found = inference.choose_structure(fit)
+    assert found.chosen == {FIRST: ["relu"], SECOND: ["straight"]}
+    assert found.probs[FIRST] == pytest.approx({"tanh": 0.1, "relu": 0.7, "deep": 0.2}, abs=1e-6)
+    assert found.log_prob == pytest.approx(math.log(0.7 * 0.6), abs=1e-6)
+    each = [0.1, 0.7, 0.2], [0.6, 0.4]
+    entropy = -sum(p * math.log(p) for part in each for p in part)
+    assert found.entropy == pytest.approx(entropy, abs=1e-6)
+    assert "x-h: relu (0.70)" in str(found)
+    assert "Probability of all 0.420" in str(found)
+
+
+def test_entropy_over_all_vertices_of_the_cube(rows):
+    fit = fitted(rows, priors.Bernoulli())
+    factor = fit.guide.edge(f"{SECOND}.structure")
+    p, r = 0.9, 0.3
+    with torch.no_grad():  # independent, though a table could do more
+        table = [[(1 - p) * (1 - r), (1 - p) * r, p * (1 - r), p * r]]
+        factor.logits.copy_(torch.tensor(table[0]).log())
+        first = fit.guide.edge(f"{FIRST}.structure")
+        first.logits.fill_(-50.0)
+        first.logits[5] = 50.0  # the subset 101
+    found = inference.choose_structure(fit)
+    assert found.chosen == {FIRST: ["tanh", "deep"], SECOND: ["straight"]}
+    entropy = -sum(q * math.log(q) for q in table[0])
+    assert found.entropy == pytest.approx(entropy, abs=1e-4)
+    assert found.log_prob == pytest.approx(math.log(p * (1 - r)), abs=1e-4)
+
+
+@pytest.mark.parametrize("prior", [None, priors.Normal(1.0)])
+def test_the_plain_network_is_that_of_the_most_probable_structure(rows, prior):
+    fit = fitted(rows, prior=prior)
+    x = rows.x_test
+    for first, second in itertools.product(range(3), range(2)):
+        put(fit, FIRST, *[1.0 + 5.0 * (k == first) for k in range(3)])
+        put(fit, SECOND, *[1.0 + 5.0 * (k == second) for k in range(2)])
+        net = inference.discretise(fit)
+        expected = fit.outputs(x, "deterministic")[0]
+        torch.testing.assert_close(net(x), expected)
+        assert {m.__module__.split(".")[0] for m in net.modules()} == {"torch"}
+        layers = [m for m in net.modules() if isinstance(m, nn.Linear)]
+        assert len(layers) == 2 + (EDGES[FIRST][first] == "deep")
+    other = inference.discretise(fit, {FIRST: "deep", SECOND: "bent"})
+    assert sum(p.numel() for p in other.parameters()) == 3 * 2 + 2 + 2 * 2 + 2 + 2 + 1
+
+
+def test_it_is_saved_and_loaded_without_pickle(rows, tmp_path):
+    fit = fitted(rows)
+    net = inference.discretise(fit)
+    inference.save(net, tmp_path)
+    again = inference.load(tmp_path)
+    assert torch.equal(again(rows.x_test), net(rows.x_test))
+
+
+def test_random_structures_of_one_size(rows):
+    fit = fitted(rows)
+    sizes = {"tanh": 8, "relu": 8, "deep": 14}
+    found = random_structures(fit.model, 10, parameters=8 + 3, seed=1)
+    small = [c for c in found if c[FIRST] != ["deep"]]
+    assert len(small) == 4  # all there are within a tenth; the others come after them
+    assert found[:4] == small
+    assert len({str(choice) for choice in found}) == len(found) == 6
+    for choice in found:
+        net = inference.discretise(fit, choice)
+        count = sizes[choice[FIRST][0]] + 3
+        assert sum(p.numel() for p in net.parameters()) == count
+    assert random_structures(fit.model, 3, seed=1) == random_structures(fit.model, 3, seed=1)
+    before = torch.get_rng_state()
+    random_structures(fit.model, 2)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_random_structures_are_equally_probable(rows):
+    fit = fitted(rows)
+    firsts = [random_structures(fit.model, 1, seed=s)[0][FIRST][0] for s in range(300)]
+    for name in EDGES[FIRST]:
+        assert abs(firsts.count(name) - 100) < 5 * math.sqrt(300 * (1 / 3) * (2 / 3))
+
+
+def test_random_subsets_leave_no_vertex_empty(rows):
+    fit = fitted(rows, priors.Bernoulli())
+    for choice in random_structures(fit.model, 20, parameters=20, tolerance=2.0):
+        assert choice[FIRST]
+        assert choice[SECOND]
+        inference.discretise(fit, choice)
+
+
+def test_errors(rows):
+    fit = fitted(rows)
+    for cut in (inference.compress, inference.narrow):
+        with pytest.raises(ValueError, match="net = inference.discretise"):
+            cut(fit)
+    with pytest.raises(ValueError, match="Did you mean 'relu'"):
+        inference.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
+    model = models.BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(1.0))
+    known = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
+    with pytest.raises(TypeError, match="one of BayesianNetwork, whose structure is known"):
+        inference.discretise(known)

@@ -1,8 +1,8 @@
-"""The script behind the table of hyperparameters."""
+"""The scripts about hyperparameters and structure."""
 
 import pytest
 import torch
-from pyroccam.experiments import hyperparameters
+from pyroccam.experiments import hyperparameters, structures
 from scripts import call, read
 from torch import nn
 
@@ -40,3 +40,13 @@ def test_noise_on_all_parameters():
     pairs = zip(net.parameters(), before, strict=True)
     moved = torch.cat([(p.detach() - b).flatten() for p, b in pairs])
     assert float(moved.std()) == pytest.approx(0.25, rel=0.02)
+
+
+def test_learnt_structure_against_structure_at_random(tmp_path):
+    small = ("--data", "digits", "--network", "perceptron-graph", "--set", "width=8")
+    call(structures, *small, "--set", "random=1", "--epochs", 2, "--seeds", 1, "--out", tmp_path)
+    found = read(tmp_path / "digits-perceptron-graph.json")
+    (run,) = found["runs"]
+    assert set(run["test"]) == {"mixture", "cut out", "afresh", "random"}
+    assert run["test"]["random"]["accuracy"] == run["random"][0]["accuracy"]
+    assert found["spread"]["afresh accuracy"]["mean"] == run["test"]["afresh"]["accuracy"]

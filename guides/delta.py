@@ -51,7 +51,8 @@ class Delta(NetworkGuide):
 
     Arguments:
         model: a Bayesian network; weights begin where those of its network are.
-        begin: a delta guide of a model with the same sites, to begin at its values instead.
+        begin: a delta guide of a model with the same sites, to begin at its values instead, and
+            with its posterior of structure.
         structure: posterior of random structure, see
             :class:`~pyroccam.guides.mean_field.NetworkGuide`; a point only if asked for.
 
@@ -71,6 +72,7 @@ class Delta(NetworkGuide):
         self.build(model)
         if begin is not None:
             self._begin(begin)
+            self.take_edges(model, begin)
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if latent.unbounded or relaxed(latent.prior) is not None:  # a gate is densest at its ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.depth import LocalModule
 from ..models.local import LocalReparameterization, Scales, base
 from ..models.priors.weights import Latent
+from ..models.temperature import Temperature
 from .factors import Factor, GateFactor, NormalFactor
 from .structure import EdgeFactor, StructureFamily
 
@@ -106,6 +108,33 @@ class NetworkGuide(LocalModule):
         factors: Any = self._modules["factors"]
         found: EdgeFactor = factors[key(site)]
         return found
+
+    def take_edges(self, model: BayesianNetwork, other: NetworkGuide) -> None:
+        """Take over the posterior of structure of another guide, as it is: a copy, of whatever
+        family.
+
+        Arguments:
+            model: of this guide. A temperature tied to that of its prior is that of this one's.
+            other: of a model with the same structure.
+
+        Raises:
+            ValueError: for another structure.
+        """
+        if other.edges != self.edges:
+            odd = sorted({*other.edges} ^ {*self.edges})
+            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        copied: dict[int, Any] = {}  # what edges share is copied once
+        for site, prior in model.structure.items():
+            theirs = other.edge(site)
+            if theirs.restriction != prior.restriction or len(theirs.probs()) != len(prior.logits):
+                raise ValueError(
+                    f"begin= has {len(theirs.probs())} primitives on the {theirs.restriction} at "
+                    f"site {site!r}, expected {len(prior.logits)} on the {prior.restriction}."
+                )
+            temperature = getattr(theirs, "temperature", None)
+            if isinstance(temperature, Temperature):
+                copied[id(temperature)] = prior.temperature
+            self.factors[key(site)] = copy.deepcopy(theirs, copied).to(prior.logits)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site."""

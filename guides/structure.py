@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..models.names import unknown_name
 from ..models.priors.structure import EdgePrior
 from ..models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
-from ..models.temperature import LearntTemperature, Temperature
+from ..models.temperature import LearntTemperature, Temperature, lend
 from .factors import Factor
 
 __all__ = ["EdgeFactor", "StructureFamily"]
@@ -30,6 +30,11 @@ class EdgeFactor(Factor):
         super().__init__()
         self.restriction = prior.restriction
 
+    def own(self, temperature: nn.Module) -> None:
+        """Have the temperature that all edges use as a submodule, if this one does."""
+        if "temperature" in vars(self):
+            self.temperature = temperature
+
     def probs(self) -> Tensor:
         """Of each primitive that it is the chosen one, or, in the cube, one of the chosen,
         ``(K,)``."""
@@ -44,10 +49,12 @@ class EdgeFactor(Factor):
 
 
 class _GumbelSoftmax(EdgeFactor):
+    temperature: nn.Module
+
     def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
         super().__init__(prior)
         self.logits = nn.Parameter(prior.logits.detach().clone())
-        self.temperature = temperature
+        lend(temperature, self)
 
     def forward(self) -> Any:
         return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
@@ -69,10 +76,12 @@ class _Dirichlet(EdgeFactor):
 
 
 class _RelaxedBernoulli(EdgeFactor):
+    temperature: nn.Module
+
     def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
         super().__init__(prior)
         self.logits = nn.Parameter(prior.logits.detach().clone())
-        self.temperature = temperature
+        lend(temperature, self)
 
     def forward(self) -> Any:
         fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
@@ -161,6 +170,8 @@ class StructureFamily:
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)
             found[site] = _make(family, prior, own)
+            if isinstance(own, LearntTemperature) and len(found) == 1:
+                found[site].own(own)
         return found
 
     def _temperature(self, prior: Temperature) -> nn.Module:

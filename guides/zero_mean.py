@@ -114,8 +114,7 @@ class ZeroMean(NetworkGuide):
             raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         self.build(model)
         if begin is not None:
-            for site in self.edges:
-                self.edge(site).load_state_dict(begin.edge(site).state_dict())
+            self.take_edges(model, begin)
         self._begin = (None,)
 
     @property

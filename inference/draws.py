@@ -19,6 +19,7 @@ from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.names import unknown_name
 from ..models.priors.weights import one_of
+from ..models.structured import StructuredNetwork
 from .elbo import local_parameters
 from .modes import evaluating
 from .posterior import mean_network, moments
@@ -67,10 +68,14 @@ def draw_weights(
         if only is not None and name in only:
             found["weight"] = torch.where(only[name], found["weight"], means[name].mean)
         drawn |= {prefix + key: value for key, value in found.items()}
-    for site, prior in model.structure.items():
-        value = guide.distribution(site).sample((draws,))
-        drawn[_gamma(prior.edge)] = prior.gamma(value)
-    return drawn
+    if not isinstance(model, StructuredNetwork):
+        return drawn
+    gammas = {
+        prior.edge: prior.gamma(guide.distribution(site).sample((draws,)))
+        for site, prior in model.structure.items()
+    }
+    found = {_gamma(edge): gamma for edge, gamma in gammas.items()}
+    return model.scaled(drawn, gammas) | found
 
 
 def _gamma(edge: str) -> str:

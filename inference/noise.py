@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_flatten
 
 from .tracing import DRAWS, Untraceable
 
-__all__ = ["lift_noise"]
+__all__ = ["Draw", "lift_noise"]
+
+Draw = Callable[[], list[Tensor]]
 
 
 def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Draw]:
@@ -28,11 +30,14 @@ def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Dra
         the graph, and a function that gives ``noise``, a list of tensors.
 
     Raises:
-        Untraceable: for a draw whose law depends on values, such as that of a gamma variable.
+        Untraceable: for any other draw, such as that of a gamma variable, whose law depends on
+            values.
     """
-    recorder = _Recorder(graph)
-    with torch.no_grad():
-        recorder.run(*tree_flatten(inputs)[0], enable_io_processing=False)
+    flat = tree_flatten(inputs)[0]
+    recorder = _Recorder(graph, {t.device for t in flat if isinstance(t, Tensor)})
+    cuda = [device for device in recorder.devices if device.type == "cuda"]
+    with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        recorder.run(*flat, enable_io_processing=False)
     lifted = copy.deepcopy(graph)
     lifted.graph.set_codegen(fx.graph.CodeGen())  # flat: the noise is in no tree of arguments
     nodes = {node.name: node for node in lifted.graph.nodes}
@@ -48,28 +53,36 @@ def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Dra
     return lifted, lambda: [draw() for draw in draws]
 
 
-Draw = Callable[[], list[Tensor]]
-
-
 class _Recorder(fx.Interpreter):
     """Finds the random operations of a graph, and how to draw again from each."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, devices: set[torch.device]) -> None:
         super().__init__(graph)
+        self.extra_traceback = False  # nothing of nodes in a message
+        self.devices = devices
         self.draws: dict[str, Callable[[], Tensor]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         target: Any = n.target
-        tags = getattr(target, "tags", ())
         if target in DRAWS:
             shapes = fx.node.map_aggregate(
                 args, lambda a: torch.empty_like(a) if isinstance(a, Tensor) else a
             )
             self.draws[n.name] = lambda: target(*shapes, **kwargs)
-        elif torch.Tag.nondeterministic_seeded in tags:
+            return super().run_node(n)
+        before = self._generators()
+        found = super().run_node(n)
+        own = any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values()))
+        if own or not all(map(torch.equal, before, self._generators())):
             raise Untraceable(
-                f"it draws by {target}, from a law that depends on values: its noise cannot be "
-                "held fixed"
+                f"it draws by {target}, whose noise cannot be held fixed: only that of "
+                "torch.randn, torch.rand, normal_ and the like can, into a new tensor, where "
+                "nothing but its shape matters"
             )
-        return super().run_node(n)
+        return found
+
+    def _generators(self) -> list[Tensor]:
+        """What any draw changes."""
+        cuda = [device for device in self.devices if device.type == "cuda"]
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..models.bayesian import BayesianNetwork
+from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from .draws import seeded
 from .fit import Fit, pick_device
 from .hypergradient import (
+    NonFiniteGradient,
     Tensors,
     Update,
     adam,
@@ -30,7 +33,7 @@ from .predict import component_weights
 from .progress import FitProgress
 from .settings import Settings
 from .trainer import Interrupted
-from .two_level import Key, Level, Objectives
+from .two_level import Key, Level, Objectives, of_likelihood
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -141,8 +144,8 @@ def select(
     Raises:
         ValueError: for settings that contradict each other, a pair that cannot be traced, or
             nothing to learn at a level.
-        NonFiniteGradient: if a gradient turns NaN or infinite; model and guide are left as they
-            were after the last sound outer step.
+        NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``random``
+            goes on with another h); model and guide are left as they were at the best step so far.
         Interrupted: on Ctrl-C; the same.
 
     References:
@@ -151,7 +154,9 @@ def select(
     """
     L, Q = L or Level(), Q or Level()
     _check(method, L, Q, inner, restart)
-    for name, number in (("outer_steps", outer_steps), ("inner_steps", inner_steps)):
+    counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
+    counts |= {"batch_size": batch_size, "particles": particles}
+    for name, number in counts.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}.")
     where = pick_device(device)
@@ -165,6 +170,10 @@ def select(
         )
     start = time.perf_counter()
     objectives = Objectives(model, guide, (L, Q), particles)
+    words = sorted({_word(name) for name in objectives.h_names})
+    for word in ranges or {}:
+        if word not in words:
+            raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
     with seeded(seed, where), FitProgress(f"select, {method}", outer_steps, progress) as bar:
         rows = [_Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
         search = _Search(objectives, rows, inner_steps, lr, outer_lr, inner)
@@ -178,7 +187,7 @@ def select(
         step: Callable[[], None] = getattr(search, method.replace("-", "_"))
         watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []
-        best, kept = 0, (search.theta, search.h)
+        best, largest, kept = 0, -math.inf, (search.theta, search.h)
         try:
             for outer in range(outer_steps):
                 step()
@@ -186,19 +195,27 @@ def select(
                 row["inner"] = float(search.count)
                 row["seconds"] = time.perf_counter() - start
                 history.append(row)
-                if row["Q"] > history[best]["Q"] or outer == 0:
-                    best, kept = outer, (search.theta, search.h)
+                sound = math.isfinite(row["Q"]) and math.isfinite(row["L"])
+                if not sound and method != "random":
+                    raise NonFiniteGradient(
+                        f"Q is {row['Q']:g} and L {row['L']:g} after outer step {outer + 1}: take "
+                        "a smaller lr or outer_lr."
+                    )
+                if sound and row["Q"] > largest:
+                    best, largest, kept = outer + 1, row["Q"], (search.theta, search.h)
                 bar.bar.update(bar.task, completed=outer + 1, loss=f"Q {row['Q']:.2f}")
+            if not best:
+                raise NonFiniteGradient(
+                    "Q is finite for none of the h that were drawn: take a smaller lr, or ranges=."
+                )
         except KeyboardInterrupt:
-            objectives.put(*kept)
+            where_left = f"at the best, step {best}" if best else "before"
             raise Interrupted(
                 f"Stopped after outer step {len(history)} of {outer_steps}; model and guide are "
-                f"as they were at the best, step {best + 1}."
+                f"as they were {where_left}."
             ) from None
-        except BaseException:
+        finally:
             objectives.put(*kept)
-            raise
-    objectives.put(*kept)
     model.eval()
     found = Fit(
         model=model,
@@ -209,14 +226,14 @@ def select(
             epochs=outer_steps, weight_decay=0.0, schedule="constant",
         ),
         history=history,
-        best_epoch=best + 1,
+        best_epoch=best,
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
         structure=None,
         weights=component_weights(model, guide),
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
-    return Selection(found, method, history, best)
+    return Selection(found, method, history, best - 1)
 
 
 def _check(method: str, L: Level, Q: Level, inner: str, restart: bool) -> None:
@@ -317,10 +334,10 @@ class _Search:
         """``f(*args)`` by a graph of tensor operations, once the optimisers have a state."""
         keys = [a for a in args if isinstance(a, Key)]
         flat = [a for a in args if not isinstance(a, Key)]
-        flat += [[k.x, k.y, *k.noise] for k in keys]
+        flat += [[k.x, k.y, k.noise, k.structure] for k in keys]
 
         def call(*parts: Any) -> Any:
-            made = [Key(p[0], p[1], p[2:]) for p in parts[len(parts) - len(keys) :]]
+            made = [Key(*p) for p in parts[len(parts) - len(keys) :]]
             return f(*parts[: len(parts) - len(keys)], *made)
 
         if any(part is None for part in flat):
@@ -431,10 +448,15 @@ class _Search:
         self.ascend()
 
     def _range(self, name: str) -> tuple[float, float]:
-        word = "likelihood" if ".likelihood." in name else name.rpartition(".")[2]
+        word = _word(name)
         if word not in self.options:
             raise ValueError(
                 f"method='random' has no range for {name!r}: give ranges={{{word!r}: (low, high)}}."
             )
         found: tuple[float, float] = self.options[word]
         return found
+
+
+def _word(name: str) -> str:
+    """For a hyperparameter in ``ranges``."""
+    return "likelihood" if of_likelihood(name) else name.rpartition(".")[2]

@@ -393,7 +393,7 @@ def differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule
         if node.target is aten.batch_norm.default:
             node.target = _batch_norm if normalisation else node.target
         elif node.target is aten.dropout.default:
-            node.target = _dropout
+            _write_out_dropout(graph.graph, node)
         elif node.target in _NOISE and _unseen(node.args[0]):
             node.target = _NOISE[node.target]
     graph.recompile()
@@ -437,12 +437,20 @@ def _batch_norm(
     return out if bias is None else out + bias.view(shape)
 
 
-def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    if not train or p == 0.0:
-        return x
-    if p == 1.0:
-        return x * 0.0
-    return x * (torch.rand_like(x) >= p) / (1.0 - p)
+def _write_out_dropout(graph: fx.Graph, node: fx.Node) -> None:
+    """What it draws is an operation by itself."""
+    x, p, train = node.args
+    drawn: fx.Node | None = None
+    if train and 0.0 < p < 1.0:  # type: ignore[operator]
+        with graph.inserting_before(node):
+            drawn = graph.call_function(aten.rand_like.default, (x,))
+    node.target, node.args = _dropout, (x, p, train, drawn)
+
+
+def _dropout(x: Tensor, p: float, train: bool, drawn: Tensor | None = None) -> Tensor:
+    if drawn is not None:
+        return x * (drawn >= p) / (1.0 - p)
+    return x * 0.0 if train and p == 1.0 else x
 
 
 def _normal_(t: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:

@@ -300,6 +300,7 @@ class Trainer:
         self.epoch += 1
         self.position = 0
         self.loss_sum.zero_()
+        self.step.warm_up(self.progress)  # a temperature that falls is at its end after the last
         last = self.epoch == self.epochs
         if last or self.epoch % self.evaluate_every == 0:
             self._evaluate(losses)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..models.bayesian import BayesianNetwork
 from ..models.priors.structure import EdgePrior, StructurePrior
@@ -17,7 +18,7 @@ from ..models.priors.weights import LayerPrior, positive
 from ..models.structured import StructuredNetwork
 from .elbo import bound
 from .hypergradient import Tensors
-from .noise import lift_noise
+from .noise import Draw, lift_noise
 from .tracing import TracedBound, Untraceable, differentiable
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
@@ -61,8 +62,8 @@ class InverseGamma:
         positive("InverseGamma(rate)", self.rate)
 
     def log_density(self, h: Tensors) -> Tensor:
-        """Sum over all variances in ``h``: those of parameters named ``log_scale``."""
-        logs = [t for name, t in h.items() if ".log_scale" in name]
+        """Sum over all variances of weights in ``h``: those of priors' ``log_scale``."""
+        logs = [t for name, t in h.items() if ".log_scale" in name and not of_likelihood(name)]
         if not logs:
             raise ValueError(
                 "hyperprior= is for the variances of priors that are learnt, but the model has "
@@ -113,11 +114,17 @@ class Level:
 
 @dataclass
 class Key:
-    """A batch and the noise of an evaluation: the same key gives the same value."""
+    """A batch and the noise of an evaluation: the same key gives the same value.
+
+    Attributes:
+        noise: of the pair; with a leading dimension for several particles.
+        structure: of each KL between priors of structure, by level.
+    """
 
     x: Tensor
     y: Tensor
     noise: list[Tensor] = field(default_factory=list)
+    structure: list[list[list[Tensor]]] = field(default_factory=list)
 
 
 @dataclass
@@ -185,10 +192,11 @@ class Objectives:
     def key(self, x: Tensor, y: Tensor) -> Key:
         """A batch, and fresh noise for it."""
         _, draw = self._graph(x, y)
+        structure = [[draw() for _, _, draw in terms] for terms in self._others]
         if self.particles == 1:
-            return Key(x, y, draw())
+            return Key(x, y, draw(), structure)
         each = [draw() for _ in range(self.particles)]
-        return Key(x, y, [torch.stack(parts) for parts in zip(*each, strict=True)])
+        return Key(x, y, [torch.stack(parts) for parts in zip(*each, strict=True)], structure)
 
     def terms(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
         """The log-likelihood and the KL, neither weighted, for each observation: ``(2,)``."""
@@ -214,14 +222,15 @@ class Objectives:
         log_likelihood, kl = self.terms(theta, h, key)
         value = level.likelihood * log_likelihood - level.prior * kl
         rows = float(self.model.size)
-        for weight, other in self._others[which]:
-            value = value - weight * self.structure_kl(h, other) / rows
+        for k, (weight, graph, _) in enumerate(self._others[which]):
+            noise = key.structure[which][k]
+            value = value - weight * graph(*(h[n] for n in self.h_names), *noise)[0] / rows
         if level.hyperprior is not None:
             value = value + level.hyperprior.log_density(h) / rows
         return value
 
-    def _other(self, term: Against) -> tuple[float, dict[str, EdgePrior]]:
-        """The weight of a term, and its prior of every edge."""
+    def _other(self, term: Against) -> tuple[float, Any, Draw]:
+        """The weight of a term, and its KL as a graph of h and of noise."""
         if not isinstance(self.model, StructuredNetwork):
             raise ValueError(
                 f"Level(structure) is for the prior of a models.StructuredNetwork, got "
@@ -230,17 +239,26 @@ class Objectives:
         ours = {prior.edge: prior for prior in self.model.structure.values()}
         made = term.prior.for_edges({edge: prior.primitives for edge, prior in ours.items()})
         for edge, other in made.items():
-            other.to(ours[edge].logits)
+            other.to(ours[edge].logits).requires_grad_(False)
             own, given = ours[edge].temperature, other.temperature
             if own is not None and given is not None and float(own.value) == float(given.value):
                 other.temperature = own  # so that the KL is in closed form
-        return term.weight, made
 
-    def structure_kl(self, h: Tensors, other: dict[str, EdgePrior]) -> Tensor:
-        """``KL(p(Γ | h) || p')`` over all edges, see :func:`structure_kl`."""
-        held = {n: t for n, t in h.items() if n.startswith("model.edge_priors.")}
-        found: Tensor = torch.func.functional_call(_Priors(self.model), held, (other,))
-        return found
+        def call(*h: Tensor) -> list[Tensor]:
+            named = dict(zip(self.h_names, h, strict=True))
+            held = {n: t for n, t in named.items() if n.startswith("model.edge_priors.")}
+            return [torch.func.functional_call(_Priors(self.model), held, (made,))]
+
+        present = [self._parameters[n].detach() for n in self.h_names]
+        cuda = [t.device for t in present[:1] if t.device.type == "cuda"]
+        try:
+            with torch.random.fork_rng(devices=cuda):
+                graph = make_fx(call)(*present)
+            return term.weight, *lift_noise(graph, *present)
+        except Untraceable as error:
+            raise ValueError(
+                f"Level(structure): {error}. Take a p' of the prior's kind."
+            ) from error
 
     # -- the graph -------------------------------------------------------------------------------
 
@@ -270,6 +288,11 @@ class Objectives:
             raise ValueError(f"select cannot take {kind}: {error}.") from error
 
 
+def of_likelihood(name: str) -> bool:
+    """Whether a hyperparameter is the noise of a regression."""
+    return name.startswith("model.likelihood.")
+
+
 class _Priors(nn.Module):
     """So that the parameters of the priors can be put in its place."""
 
@@ -286,9 +309,17 @@ def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Te
 
     In closed form where torch's registry has it; else the mean of log-ratios at draws from the
     first, differentiable in its parameters.
+
+    Raises:
+        ValueError: if one is a prior over other γ than the other.
     """
     total: Tensor | None = None
     for edge, own in ours.items():
+        if own.restriction != theirs[edge].restriction:
+            raise ValueError(
+                f"No KL of the prior of edge {edge!r} to p': it is on the {own.restriction}, p' on "
+                f"the {theirs[edge].restriction}. Take a p' of the prior's kind."
+            )
         p, other = own(), theirs[edge]().expand(own().batch_shape)
         try:
             kl = kl_divergence(p, other)

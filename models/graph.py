@@ -296,7 +296,8 @@ def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn
             :func:`structures` gives to edges.
     """
     owners = structures(net)  # before the first of them is replaced
-    for path, graph in [(n, m) for n, m in net.named_modules() if isinstance(m, StructureGraph)]:
+    graphs = [(n, m) for n, m in net.named_modules() if isinstance(m, StructureGraph)]
+    for path, graph in reversed(graphs):  # those within a primitive first
         first = next(name for name, gammas in owners.items() if gammas is graph.gamma)
         prefix = f"{first}." if first else ""
         own = {edge: choice[prefix + edge] for edge in graph.primitives if prefix + edge in choice}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions.torch import Independent
 from torch import Tensor
 
 from .priors.weights import Latent, positive
@@ -38,6 +39,10 @@ class Scaling:
     def outputs(self, out: Tensor, share: Share) -> Tensor:
         """Of a layer, ``(rows, *)``."""
         return out
+
+    def plain(self, value: Tensor, gamma: Tensor) -> Tensor:
+        """A weight or bias ``(S, *)`` as a plain layer has it, for γ_k ``(S,)``."""
+        return value
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,19 @@ class Floored(Scaling):
             gamma = share.gamma.reshape(*share.gamma.shape, *[1] * dims)
             scale = (gamma * own.scale).clamp(min=self.floor)
             fn = dist.Normal(own.loc * gamma, scale, validate_args=False)
-            found[name] = replace(latent, prior=fn.to_event(dims))
+            found[name] = replace(latent, prior=_GivenStructure(fn, dims))
         return found
+
+
+class _GivenStructure(Independent):
+    """A prior of weights, of which enumerated structures give several.
+
+    Pyro compares shapes of model and guide (while validation is on), and those of weights alone are
+    equal. Of a guide with fewer dims than there are plates it would cut a shape at the wrong end.
+    """
+
+    def shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
+        return sample_shape + self.event_shape
 
 
 @dataclass(frozen=True)
@@ -90,3 +106,6 @@ class NonCentred(Scaling):
     def outputs(self, out: Tensor, share: Share) -> Tensor:
         rows = share.rows
         return out * (rows.reshape(-1, *[1] * (out.dim() - 1)) if rows.dim() else rows)
+
+    def plain(self, value: Tensor, gamma: Tensor) -> Tensor:
+        return value * gamma.reshape(-1, *[1] * (value.dim() - 1))

@@ -38,6 +38,9 @@ class StructuredNetwork(BayesianNetwork):
         prior: of the weights; ``None`` leaves them parameters, learnt as numbers.
         scaling: the prior of the weights of a primitive depends on γ; by default it does not.
 
+    Attributes:
+        temperature: that all edges share, if they are relaxed.
+
     Raises:
         ValueError: if no edge has an alternative, besides those of a Bayesian network.
 
@@ -56,6 +59,8 @@ class StructuredNetwork(BayesianNetwork):
         >>> list(model.structure)
         ['x-h.structure']
     """
+
+    temperature: Temperature | None
 
     def __init__(
         self,
@@ -94,6 +99,9 @@ class StructuredNetwork(BayesianNetwork):
         self.edge_priors = nn.ModuleDict(
             {_key(edge): prior.to(like) for edge, prior in made.items()}
         )
+        self.temperature = next(iter(made.values())).temperature
+        if self.temperature is not None:
+            self.temperature.to(like)
 
     def _choose(self, net: nn.Module, prior: Any, layers: Chosen) -> list[str]:
         if prior is None:
@@ -117,11 +125,6 @@ class StructuredNetwork(BayesianNetwork):
         """The priors of the edges with alternatives, by site, in the order of the model."""
         priors: Any = self._modules["edge_priors"]
         return {f"{prior.edge}.structure": prior for prior in priors.values()}
-
-    @property
-    def temperature(self) -> Temperature | None:
-        """That all edges share, if they are relaxed."""
-        return next(iter(self.structure.values())).temperature
 
     def anneal(self, progress: float) -> None:
         """Set the temperature to what it is after a fraction ``progress`` of the steps."""
@@ -177,22 +180,45 @@ class StructuredNetwork(BayesianNetwork):
     ) -> list[tuple[BayesianLayer, tuple[Scaling, Share]]]:
         """For every Bayesian layer in a primitive that has alternatives."""
         assert self.scaling is not None
+        found: dict[str, tuple[BayesianLayer, tuple[Scaling, Share]]] = {}
+        for layer, edge, k in self._counted():
+            gamma, of_rows = gammas[edge][..., k], rows[edge][..., k]
+            if layer.name in found:  # a graph within a primitive
+                outer = found[layer.name][1][1]
+                gamma, of_rows = outer.gamma * gamma, outer.rows * of_rows
+            found[layer.name] = layer, (self.scaling, Share(gamma, of_rows))
+        return list(found.values())
+
+    def _counted(self) -> Iterator[tuple[BayesianLayer, str, int]]:
+        """Bayesian layers in primitives that have alternatives, the edge, the primitive."""
         net: Any = self._modules["net"]
-        graphs = [m for m in net.modules() if isinstance(m, StructureGraph)]
         paths = {id(gammas): path for path, gammas in structures(net).items()}
-        found = []
-        for graph in graphs:
+        known = {prior.edge for prior in self.structure.values()}
+        for graph in [m for m in net.modules() if isinstance(m, StructureGraph)]:
             prefix = f"{paths[id(graph.gamma)]}.".lstrip(".")
             edges: Any = graph.edges
-            for edge, primitives in edges.items():
-                if prefix + edge not in gammas:
-                    continue
-                gamma, of_rows = gammas[prefix + edge], rows[prefix + edge]
-                for k, primitive in enumerate(primitives.values()):
-                    share = Share(gamma[..., k], of_rows[..., k])
+            for edge in (name for name in edges if prefix + name in known):
+                for k, primitive in enumerate(edges[edge].values()):
                     for layer in primitive.modules():
                         if isinstance(layer, BayesianLayer):
-                            found.append((layer, (self.scaling, share)))
+                            yield layer, prefix + edge, k
+
+    def scaled(
+        self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Weights and biases as plain layers have them, from those that are drawn.
+
+        Arguments:
+            weights: ``(S, *)``, by their names in a plain network.
+            gammas: ``(S, K)`` by edge.
+        """
+        found = dict(weights)
+        if self.scaling is None:
+            return found
+        for layer, edge, k in self._counted():
+            for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
+                if name in found:
+                    found[name] = self.scaling.plain(found[name], gammas[edge][..., k])
         return found
 
     def plain(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .priors.weights import one_of, positive
 
-__all__ = ["Annealed", "LearntTemperature", "Temperature"]
+__all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Temperature(nn.Module):
     """One temperature, that all who use it share.
 
     A KL between relaxed distributions is in closed form where they have the *same* temperature,
-    which is recognised by its being the same tensor: so prior and guide hold this one module.
+    which is recognised by its being the same tensor: so prior and guide hold this one module. It is
+    a submodule of the model alone; the others have it by :func:`lend`.
 
     Arguments:
         asked: a number or a schedule.
@@ -94,3 +95,12 @@ class LearntTemperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_value.exp()
+
+
+def lend(temperature: nn.Module | None, to: nn.Module) -> None:
+    """Make a temperature the attribute ``temperature`` of a module, without making it a submodule.
+
+    Of a module that is registered at two places, ``torch.func.functional_call`` does not put the
+    tensors back: a traced step would go on with the temperature that it was traced at.
+    """
+    object.__setattr__(to, "temperature", temperature)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..names import unknown_name
 from ..relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli, straight_through
-from ..temperature import Annealed, Temperature
+from ..temperature import Annealed, Temperature, lend
 
 __all__ = [
     "Bernoulli",
@@ -42,7 +42,7 @@ class EdgePrior(nn.Module):
         primitives: their names.
         logits: of the primitives, ``(K,)``.
         learn: they are parameters of the prior (part of h), and learnt with it.
-        temperature: that all edges share, where there is one.
+        temperature: that all edges share, where there is one; a submodule of the network.
 
     Attributes:
         restriction: of γ.
@@ -50,6 +50,7 @@ class EdgePrior(nn.Module):
 
     restriction: ClassVar[Restriction]
     logits: Tensor
+    temperature: Temperature | None
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class EdgePrior(nn.Module):
             self.logits = nn.Parameter(logits)
         else:
             self.register_buffer("logits", logits, persistent=False)
-        self.temperature = temperature
+        lend(temperature, self)
 
     def forward(self) -> Any:
         """The distribution of the site, batch shape ``()``."""

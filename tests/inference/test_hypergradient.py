@@ -4,35 +4,12 @@ import math
 
 import pytest
 import torch
+from differences import differences, error
 from pyroccam.inference import hypergradient as hg
 from torch.func import functional_call, grad, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
 F64 = torch.float64
-
-
-def differences(f, h, step=1e-3):
-    """Of a function of a dict, central and of fourth order."""
-    found = {}
-    for name, value in h.items():
-        slopes = []
-        for i in range(value.numel()):
-            unit = torch.zeros(value.numel(), dtype=F64)
-            unit[i] = step
-            unit = unit.reshape(value.shape)
-            far, near = (
-                f({**h, name: value + k * unit}) - f({**h, name: value - k * unit}) for k in (2, 1)
-            )
-            slopes.append((8 * near - far) / (12 * step))
-        found[name] = torch.stack(slopes).reshape(value.shape)
-    return found
-
-
-def error(found, expected):
-    """The greatest one, relative to the greatest entry."""
-    assert {*found} == {*expected}
-    gap = max(float((found[n] - e).abs().max()) for n, e in expected.items())
-    return gap / max(float(e.abs().max()) for e in expected.values())
 
 
 # Ridge regression with a precision for each weight

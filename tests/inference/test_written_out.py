@@ -54,7 +54,7 @@ def test_noise_has_its_distribution_in_every_replicate(name):
     draw, mean, variance = NOISE[name]
     torch.manual_seed(0)
     with pyro.validation_enabled(False):
-        graph = tracing._differentiable(make_fx(draw, pre_dispatch=True)(), True)
+        graph = tracing.differentiable(make_fx(draw, pre_dispatch=True)(), True)
     found = torch.vmap(lambda _: graph(), randomness="different")(torch.zeros(3)).double()
     threshold = float(normal.isf(FALSE_ALARM / 18))  # 9 two-sided tests
     centred = found - mean
@@ -80,7 +80,7 @@ def test_noise_in_a_part_of_a_tensor_stays_there():
 
     x = torch.zeros(2, 50)
     graph = make_fx(draw, pre_dispatch=True)(x)
-    out = tracing._differentiable(graph, True)(x)
+    out = tracing.differentiable(graph, True)(x)
     assert bool((out[0] != 0).all())
     assert not bool(out[1].any())
 

@@ -99,7 +99,7 @@ def test_aggregations():
     assert StructureGraph(edges, aggregate={"z": "mean"})(x).tolist() == [[2.5, 2.5]]
     graph = StructureGraph(edges, aggregate={"z": "concatenate"})
     assert graph(x).tolist() == [[2.0, 2.0, 3.0, 3.0]]
-    assert graph.discretise({e: "0" for e in graph.primitives})(x).tolist() == graph(x).tolist()
+    assert graph.discretise(dict.fromkeys(graph.primitives, "0"))(x).tolist() == graph(x).tolist()
     product = StructureGraph(edges, aggregate={"z": lambda parts: parts[0] * parts[1]})
     assert product(x).tolist() == [[6.0, 6.0]]
     with pytest.raises(ValueError, match="Without edge 'x-z' vertex 'z' has nothing"):
@@ -177,7 +177,9 @@ def test_primitives_are_modules():
 def test_errors_of_shapes():
     x = torch.ones(2, 3)
     wide = StructureGraph({("x", "y"): {"a": nn.Linear(3, 2), "b": nn.Linear(3, 4)}})
-    with pytest.raises(ValueError, match=r"edge 'x-y' are mixed, but 'a' .*\(2, 2\) and 'b' \(2, 4"):
+    with pytest.raises(
+        ValueError, match=r"edge 'x-y' are mixed, but 'a' .*\(2, 2\) and 'b' \(2, 4"
+    ):
         wide(x)
     wrong = StructureGraph({("x", "y"): {"a": nn.Linear(5, 2)}})
     with pytest.raises(ValueError, match=r"Primitive 'a' of edge 'x-y' does not take"):

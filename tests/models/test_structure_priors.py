@@ -9,11 +9,11 @@ import torch
 from alternatives import EDGES, FIRST, SECOND, make
 from pyroccam import guides, inference
 from pyroccam.inference.settings import parameter_groups
-from pyroccam.models import Annealed, priors
+from pyroccam.models import Annealed, BayesianNetwork, priors
 from pyroccam.models.priors.structure import StructurePrior
 from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
 from pyroccam.models.temperature import LearntTemperature, Temperature
-from random_weights import limit
+from random_weights import Rows, limit
 
 SIMPLEX, CUBE = (3.0, 1.0, 0.5), (0.9, 0.5, 0.2)
 KINDS = {  # the distribution of a site, and the restriction
@@ -154,10 +154,7 @@ def test_a_common_factor_of_the_weights_changes_nothing(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_probabilities_of_all_edges_or_by_edge(kind):
-    mine = kind({SECOND: weights_of(kind)[:2]}) if kind not in RELAXED else kind(
-        probs={SECOND: weights_of(kind)[:2]}
-    )  # fmt: skip
-    found = mine.for_edges(EDGES)
+    found = kind(probs={SECOND: weights_of(kind)[:2]}).for_edges(EDGES)
     assert list(found) == [FIRST, SECOND]
     uniform = torch.full((3,), 0.5 if kind.cube else 1 / 3)
     torch.testing.assert_close(found[FIRST].probs(), uniform)
@@ -177,7 +174,11 @@ def test_what_is_learnt_is_a_parameter_of_the_prior(kind, learn):
     found = groups.get("prior", [])
     assert len(found) == (2 if learn else 0)
     assert all(any(p is q for q in logits) for p in found)
-    assert not {id(p) for p in found} & {id(p) for p in (*groups["weights"], *groups["posterior"])}
+    others = [p for name, own in groups.items() if name not in ("prior", "noise") for p in own]
+    assert not {id(p) for p in found} & {id(p) for p in others}
+    assert {id(p) for p in others} == {
+        id(p) for p in (*model.net.parameters(), *guide.parameters())
+    }
     names = [name for name, _ in model.named_parameters() if "edge_priors" in name]
     assert names == [f"edge_priors.{edge}.logits" for edge in EDGES if learn]
     # Where they are not learnt they are made of the arguments, not of a saved state.
@@ -277,7 +278,7 @@ def test_a_schedule_that_is_none(options, message):
 
 def test_a_learnt_temperature_stays_positive():
     temperature = LearntTemperature(0.3)
-    assert float(temperature()) == pytest.approx(0.3)
+    assert temperature().item() == pytest.approx(0.3)
     with torch.no_grad():
         temperature.log_value.sub_(50.0)
     assert temperature() > 0
@@ -290,9 +291,10 @@ def test_a_learnt_temperature_stays_positive():
 
 @pytest.mark.parametrize("scale", [0.3, "fan_in"])
 def test_normal_weights_with_scales_of_their_own(scale):
-    layer = torch.nn.Linear(4, 2)
     model = make(
-        priors.Categorical(), prior=priors.Normal(scale, learn="weight"), layers=["edges.h-y.bent.1"]
+        priors.Categorical(),
+        prior=priors.Normal(scale, learn="weight"),
+        layers=["edges.h-y.bent.1"],
     )
     (layer,) = model.layers.values()
     latents = layer.latents()
@@ -321,9 +323,6 @@ def test_normal_weights_with_scales_of_their_own_have_no_means():
 
 def test_a_layer_without_bias_and_scales_of_its_own():
     net = torch.nn.Sequential(torch.nn.Linear(3, 1, bias=False))
-    from pyroccam.models import BayesianNetwork
-    from random_weights import Rows
-
     model = BayesianNetwork(net, Rows(3, outputs=1), prior=priors.Normal(learn="weight"))
     assert list(model.sites) == ["0.weight"]
     assert model.layers["0"].prior.log_scale_bias is None

@@ -1,16 +1,23 @@
 """Small networks of random structure, pairs over them, and what they compute, by hand."""
 
 import itertools
+import math
 
 import torch
+from pyro import poutine
 from pyroccam import guides, models
-from pyroccam.models import StructureGraph, StructuredNetwork
+from pyroccam.models import StructuredNetwork, StructureGraph
 from random_weights import Rows
 from torch import nn
 from torch.func import functional_call
 
 FIRST, SECOND = "x-h", "h-y"
 EDGES = {FIRST: ("tanh", "relu", "deep"), SECOND: ("straight", "bent")}
+GAMMAS = {  # within the simplex
+    FIRST: torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64),
+    SECOND: torch.tensor([0.9, 0.1], dtype=torch.float64),
+}
+NOISE = 0.5
 
 
 def graph(outputs=1, inputs=3, seed=0, **more):
@@ -33,14 +40,24 @@ def graph(outputs=1, inputs=3, seed=0, **more):
         )
 
 
+def larger(shared):
+    """A network with two graphs, which have one structure or two."""
+    torch.manual_seed(5)
+    first = graph(outputs=3, seed=1)
+    gamma = first.gamma if shared else None
+    return nn.Sequential(
+        nn.Linear(3, 3), first, nn.Tanh(), graph(outputs=2, seed=2, gamma=gamma), nn.Linear(2, 1)
+    )
+
+
 def make(structure, net=None, rows=None, **options):
-    """A model in double precision of regression with known noise, N = 12."""
+    """A model in double precision of regression N = 12."""
     rows = Rows(3, outputs=1, N=12) if rows is None else rows
-    likelihood = models.Regression(rows.outputs, scale=0.5, floor=0.0)
-    likelihood.log_scale.requires_grad_(False)
+    likelihood = models.Regression(rows.outputs, floor=0.0)
     net = graph(rows.outputs) if net is None else net
     model = StructuredNetwork(net, rows, structure=structure, likelihood=likelihood, **options)
-    return model.double()
+    nn.init.constant_(model.double().likelihood.log_scale, math.log(NOISE))
+    return model
 
 
 def pair(structure, guide=guides.MeanField, seed=0, **options):
@@ -70,7 +87,7 @@ def every(model):
         yield at, {site.removesuffix(".structure"): tables[site][k] for site, k in at.items()}
 
 
-def computed(model, weights, gammas, x, net=None):
+def computed(weights, gammas, x, net=None):
     """Outputs of the plain network with these weights by name and this γ by edge, by torch alone.
 
     Arguments:
@@ -83,3 +100,27 @@ def computed(model, weights, gammas, x, net=None):
         path, _, own = edge.rpartition(".")
         named[f"{path}.gamma.{own}".lstrip(".")] = gamma
     return functional_call(net, named, (x,))
+
+
+def means(model, x):
+    """Of the outputs, in a pass through the model."""
+    return poutine.trace(model).get_trace(x).nodes["y"]["fn"].base_dist.loc
+
+
+def known(path=""):
+    """Values of relaxed sites at ``GAMMAS``."""
+    return {f"{path}{edge}.structure": gamma.log() for edge, gamma in GAMMAS.items()}
+
+
+def share(gamma, site):
+    """γ of the primitive that a weight of the graph belongs to."""
+    _, edge, primitive = site.split(".")[:3]
+    return gamma[edge][EDGES[edge].index(primitive)]
+
+
+def drawn_weights(model):
+    """Values for all sites of the weights."""
+    return {
+        site: torch.randn(layer.latents()[name].prior.event_shape, dtype=torch.float64)
+        for site, (layer, name) in model.sites.items()
+    }

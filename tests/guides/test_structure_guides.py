@@ -1,0 +1,329 @@
+"""Posteriors of structure: every prior with every family, temperatures, weights beside them."""
+
+import copy
+import math
+
+import pyro
+import pytest
+import torch
+from alternatives import EDGES, FIRST, SECOND, batch, graph, make, pair
+from pyroccam import guides, inference
+from pyroccam.guides import StructureFamily
+from pyroccam.inference.elbo import bound
+from pyroccam.models import BayesianNetwork, priors
+from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
+from pyroccam.models.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
+from pyroccam.models.temperature import LearntTemperature
+from random_weights import Rows, limit, table
+from stepping import step_of
+
+SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
+PRIORS = {
+    "gumbel-softmax": priors.GumbelSoftmax(0.7),
+    "straight-through": priors.GumbelSoftmax(0.7, straight_through=True),
+    "dirichlet": priors.Dirichlet(0.7),
+    "categorical": priors.Categorical(),
+    "relaxed-bernoulli": priors.RelaxedBernoulli(0.7),
+    "bernoulli": priors.Bernoulli(),
+}
+FAMILIES = {  # distribution, and the restrictions it is for
+    "gumbel-softmax": (ExpRelaxedCategorical, ["simplex interior"]),
+    "dirichlet": (ExpDirichlet, ["simplex interior"]),
+    "relaxed-bernoulli": (LogitRelaxedBernoulli, ["cube interior"]),
+    "table": (torch.distributions.Categorical, ["simplex vertices", "cube vertices"]),
+    "point": (pyro.distributions.Delta, ["simplex interior", "cube interior"]),
+}
+OWN = {"straight-through": "gumbel-softmax", "categorical": "table", "bernoulli": "table"}
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def mean_field(family="prior", temperature="tied", **options):
+    family = StructureFamily(family, temperature)
+    return lambda model: guides.MeanField(model, structure=family, **options)
+
+
+def average(model, guide, count=6):
+    """Of the loss, by the same random numbers in each call."""
+    with torch.no_grad(), pyro.validation_enabled(False):
+        evaluate = bound(model, guide, max_plate_nesting=1)
+        torch.manual_seed(9)
+        return sum(float(evaluate(*batch())) for _ in range(count)) / count
+
+
+def train(model, guide, steps=8, **settings):
+    step = step_of((model, guide), optimizer="adam", lr=0.05, guide_lr=0.05, **settings)
+    losses = [float(step(*batch())) for _ in range(steps)]
+    assert all(map(math.isfinite, losses))
+    step.release()
+    return losses
+
+
+def family_of(guide, site):
+    fn = guide.distribution(site)
+    return getattr(fn, "base_dist", fn)
+
+
+# -- every prior with every family ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", ["tied", "learnt"])
+@pytest.mark.parametrize("family", [*FAMILIES, "prior"])
+@pytest.mark.parametrize("kind", PRIORS)
+def test_a_pair_trains_or_says_why_not(kind, family, temperature):
+    model = make(PRIORS[kind])
+    restriction = PRIORS[kind].kind.restriction
+    name = OWN.get(kind, kind) if family == "prior" else family
+    expected, allowed = FAMILIES[name]
+    if restriction not in allowed:
+        message = (
+            rf"structure='{family}' is .*prior of site 'x-h.structure' is on the {restriction}"
+        )
+        with pytest.raises(ValueError, match=message):
+            mean_field(family, temperature)(model)
+        return
+    guide = mean_field(family, temperature)(model)
+    for site in SITES:
+        assert isinstance(family_of(guide, site), expected)
+        if family != "point":
+            probs = model.structure[site].probs()
+            torch.testing.assert_close(guide.edge(site).probs(), probs.detach())  # at the start
+    relaxed = hasattr(family_of(guide, SITES[0]), "temperature")
+    assert len(list(guide.parameters())) == 2 + (relaxed and temperature == "learnt")
+    if family == "prior" or (not relaxed and temperature == "learnt"):
+        return  # as by its own name
+    before = average(model, guide)
+    start = [p.detach().clone() for p in guide.parameters()]
+    train(model, guide)
+    assert average(model, guide) < before
+    moved = [not torch.equal(p, q) for p, q in zip(guide.parameters(), start, strict=True)]
+    assert all(moved)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"family": "gumble-softmax"}, r"structure family 'gumble-softmax'.*'gumbel-softmax'"),
+        ({"temperature": "fixed"}, r"temperature is 'tied' or 'learnt', got 'fixed'"),
+    ],
+)
+def test_a_family_that_is_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        StructureFamily(**options)
+
+
+# -- what a factor says -----------------------------------------------------------------------
+
+LOGITS = torch.tensor([0.3, 2.0, -1.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_probabilities_and_the_most_probable_vertex(kind):
+    model = make(PRIORS[kind])
+    guide = guides.MeanField(model)
+    factor = guide.edge(SITES[0])
+    (parameter,) = factor.parameters()
+    cube = PRIORS[kind].cube
+    if kind == "bernoulli":  # a probability for each subset
+        values = torch.linspace(-1, 1, 8, dtype=torch.float64)
+        values[3] = 1.5
+        probs = (values.softmax(-1)[:, None] * factor.vertices).sum(0)
+        vertex = [0.0, 1.0, 1.0]
+    else:
+        values = LOGITS
+        probs = LOGITS.sigmoid() if cube else LOGITS.softmax(-1)
+        vertex = [1.0, 1.0, 0.0] if cube else [0.0, 1.0, 0.0]
+    with torch.no_grad():
+        parameter.copy_(values)
+    torch.testing.assert_close(factor.probs(), probs)
+    assert factor.vertex().tolist() == vertex
+    assert factor.vertex().dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", ["gumbel-softmax", "relaxed-bernoulli"])
+def test_a_point(kind):
+    """One γ: the site is its logarithm, or its log-odds."""
+    model, guide = pair(PRIORS[kind], mean_field("point"))
+    for site, prior in model.structure.items():
+        factor = guide.edge(site)
+        gamma = prior.gamma(guide.distribution(site).v)
+        torch.testing.assert_close(gamma, factor.probs())
+        terms = [bound(model, guide).terms(*batch()).kl for _ in range(2)]
+        assert torch.equal(*terms)  # nothing is drawn
+    expected = -sum(
+        prior().log_prob(guide.distribution(site).v) for site, prior in model.structure.items()
+    )
+    torch.testing.assert_close(terms[0], expected)
+
+
+# -- temperatures -----------------------------------------------------------------------------
+
+
+def closed_form(model, guide):
+    kl = 0.0
+    for site, prior in model.structure.items():
+        if prior.restriction.startswith("cube"):
+            kl = kl + relaxed_bernoulli_kl(guide.edge(site).logits, prior.logits).sum()
+        else:
+            kl = kl + relaxed_categorical_kl(guide.edge(site).logits, prior.logits)
+    return kl
+
+
+def assert_tied(model, guide):
+    """One tensor, by which the KL is known, and without noise."""
+    for site, prior in model.structure.items():
+        q, p = family_of(guide, site), prior()
+        assert q.temperature is getattr(p, "base_dist", p).temperature is model.temperature.value
+    rows = [t.to(model.temperature.value.dtype) for t in batch()]
+    kl = bound(model, guide).terms(*rows).kl
+    torch.testing.assert_close(kl, closed_form(model, guide), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gumbel-softmax", "straight-through", "relaxed-bernoulli"])
+def test_a_tied_temperature(kind):
+    model, guide = pair(PRIORS[kind])
+    assert_tied(model, guide)
+    model.temperature.value.fill_(0.2)  # as annealing does
+    assert_tied(model, guide)
+    other, own = pair(PRIORS[kind], seed=1)
+    other.load_state_dict(model.state_dict())
+    own.load_state_dict(guide.state_dict())
+    assert other.temperature.value == torch.tensor(0.2, dtype=torch.float64)
+    assert_tied(other, own)
+    assert_tied(*copy.deepcopy((other, own)))
+    for part in (other, own):  # in whichever order
+        part.float()
+    assert_tied(other, own)
+
+
+def test_a_tied_temperature_in_a_fit():
+    """Which moves the pair to a device, and puts weights back."""
+    rows = table("regression")
+    model = make(priors.GumbelSoftmax(0.6), rows=rows).float()
+    guide = guides.MeanField(model)
+    options = {"epochs": 3, "batch_size": 60, "device": "cpu", "progress": False}
+    inference.fit(model, guide, rows, checkpoint="best", **options)
+    assert_tied(model, guide)
+
+
+def log_ratio(model, guide, *shape):
+    """At draws."""
+    found = torch.zeros(shape, dtype=torch.float64)
+    for site, prior in model.structure.items():
+        q = guide.distribution(site)
+        value = q.rsample(shape)
+        found = found + q.log_prob(value) - prior().log_prob(value)
+    return found.detach()
+
+
+def test_a_learnt_temperature():
+    """One of all edges, that begins at the prior's; the KL is the log-ratio at the draw."""
+    model, guide = pair(priors.GumbelSoftmax(0.7), mean_field(temperature="learnt"))
+    (own,) = [m for m in guide.modules() if isinstance(m, LearntTemperature)]
+    names = [name for name, _ in guide.named_parameters()]
+    assert len(names) == 3
+    assert sum("temperature" in name for name in names) == 1
+    torch.nn.init.constant_(own.log_value, math.log(0.7))
+    for site in SITES:
+        torch.testing.assert_close(family_of(guide, site).temperature, own())
+    fresh = mean_field(temperature="learnt")(make(priors.GumbelSoftmax(0.7)))
+    assert family_of(fresh, SITES[0]).temperature.item() == pytest.approx(0.7)
+    torch.manual_seed(3)
+    kl = bound(model, guide).terms(*batch()).kl
+    torch.manual_seed(3)
+    torch.testing.assert_close(kl, log_ratio(model, guide))
+    # At the prior's temperature its mean is that of a tied one.
+    ratios = log_ratio(model, guide, 4000)
+    error = (ratios.mean() - closed_form(model, guide)).abs() / (ratios.std() / 4000**0.5)
+    assert error < limit(1)
+    before = own().item()
+    train(model, guide)
+    assert own().item() != before
+    assert model.temperature.value.item() == pytest.approx(0.7)
+    other = mean_field(temperature="learnt")(make(priors.GumbelSoftmax(0.3)))
+    other.load_state_dict(guide.state_dict())
+    assert family_of(other, SITES[1]).temperature.item() == own().item()
+
+
+# -- beside the posterior of the weights ------------------------------------------------------
+
+WEIGHTS = {
+    "mean-field": guides.MeanField,
+    "mean-field-drawn": lambda model, **more: guides.MeanField(model, local=False, **more),
+    "dropout": guides.VariationalDropout,
+    "zero-mean": lambda model, **more: guides.ZeroMean(model, scale=0.3, **more),
+    "delta": guides.Delta,
+}
+BOTH = ("mean-field", "delta")
+
+
+@pytest.mark.parametrize(
+    ("kind", "structure"),
+    [*((kind, "gumbel-softmax") for kind in WEIGHTS), *((k, "categorical") for k in BOTH)],
+)
+def test_every_guide_of_weights(kind, structure):
+    model = make(PRIORS[structure], prior=priors.Normal())
+    guide = WEIGHTS[kind](model)
+    assert (guide.edges, guide.sites) == (SITES, list(model.sites))
+    if structure == "gumbel-softmax":
+        other = WEIGHTS[kind](model, structure=StructureFamily("dirichlet"))
+        assert isinstance(family_of(other, SITES[0]), ExpDirichlet)
+    before = average(model, guide)
+    train(model, guide)
+    assert average(model, guide) < before
+
+
+@pytest.mark.parametrize("family", ["prior", "dirichlet", "point"])
+@pytest.mark.parametrize("temperature", ["tied", "learnt"])
+def test_variance_networks_begin_with_the_structure(family, temperature):
+    model, guide = pair(
+        PRIORS["gumbel-softmax"], mean_field(family, temperature), prior=priors.Normal()
+    )
+    own = guides.ZeroMean(model, begin=guide)
+    expected = {name: p for name, p in guide.named_parameters() if "structure" in name}
+    found = {name: p for name, p in own.named_parameters() if "structure" in name}
+    assert found.keys() == expected.keys()
+    for name, p in found.items():
+        assert torch.equal(p, expected[name])
+        assert p is not expected[name]  # trained on its own
+    for site in SITES:
+        assert type(own.edge(site)) is type(guide.edge(site))
+    if family == "prior" and temperature == "tied":
+        assert family_of(own, SITES[0]).temperature is model.temperature.value
+    bound(model, own)(*batch())
+
+
+@pytest.mark.parametrize("family", ["prior", "dirichlet"])
+def test_a_fit_without_means_keeps_its_structure(family):
+    rows = table("regression")
+    model = make(priors.GumbelSoftmax(0.6), rows=rows, prior=priors.Normal()).float()
+    guide = mean_field(family)(model)
+    options = {"epochs": 2, "batch_size": 60, "device": "cpu", "progress": False, "lr": 0.1}
+    fit = inference.fit(model, guide, rows, **options)
+    other, own = inference.without_means(fit, layers=["edges.h-y.straight"])
+    for site in SITES:
+        torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
+    assert other.temperature is not model.temperature
+    if family == "prior":
+        assert family_of(own, SITES[0]).temperature is other.temperature.value
+
+
+def test_points_begin_with_the_structure():
+    """Of another guide of points, as the weights do."""
+    model, guide = pair(PRIORS["gumbel-softmax"], guides.Delta, prior=priors.Normal())
+    own = guides.Delta(make(PRIORS["gumbel-softmax"], prior=priors.Normal()), begin=guide)
+    for site in SITES:
+        torch.testing.assert_close(own.edge(site).probs(), guide.edge(site).probs())
+    assert list(EDGES) == [site.removesuffix(".structure") for site in own.edges]
+    assert own.edge(SITES[0]).temperature is not model.temperature
+    with pytest.raises(ValueError, match=r"another network \(sites such as \['h-y.structure'\]\)"):
+        guides.Delta(BayesianNetwork(graph(), Rows(3), prior=priors.Normal()), begin=guide)
+    hard = make(PRIORS["categorical"], prior=priors.Normal())
+    with pytest.raises(ValueError, match=r"3 primitives on the simplex interior at site 'x-h.st"):
+        guides.Delta(hard, begin=guide)

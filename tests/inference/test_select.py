@@ -1,0 +1,460 @@
+"""Choosing hyperparameters: all methods, what they leave behind, and what they refuse."""
+
+import dataclasses
+import functools
+import importlib
+import math
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference import hypergradient as hg
+from pyroccam.inference.draws import seeded
+from pyroccam.inference.two_level import Key, Objectives
+from pyroccam.models import priors
+from selecting import F64, alternatives, linear, rows, scattered
+from torch import nn
+
+module = importlib.import_module("pyroccam.inference.select")  # a function hides it
+
+QUIET = {"progress": False, "device": "cpu"}
+POLYNOMIAL = data.load("polynomial")
+SCALE = "model.net.prior.log_scale"
+
+
+def polynomial(rows=POLYNOMIAL, prior=None):
+    """The same pair at each call: twelve features with a scale each, and the noise."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        net = nn.Linear(12, 1, bias=False)
+    prior = prior or priors.Normal(learn="weight")
+    model = models.BayesianNetwork(net, rows, prior=prior)
+    return model, guides.MeanField(model)
+
+
+OWN = {"drmad": {"inner": "sgd", "lr": 1e-3}, "implicit": {"damping": 1.0}}
+
+
+def run(method, pair=None, rows=POLYNOMIAL, **options):
+    options = {"outer_steps": 6, "inner_steps": 10, "lr": 0.02, "outer_lr": 0.05, **options}
+    options = {**OWN.get(method, {}), **options} | OWN.get(method, {})
+    model, guide = pair or polynomial(rows)
+    return inference.select(model, guide, rows, method=method, **{"draws": 5, **QUIET, **options})
+
+
+@functools.cache
+def once(method, seed=0):
+    return run(method, seed=seed)
+
+
+def held(found):
+    """θ and h that model and guide hold."""
+    made = Objectives(found.fit.model, found.fit.guide, (Level(), Level()))
+    return made.theta, made.h
+
+
+@functools.cache
+def watched(seed=0):
+    """L and Q of all pairs here, with the noise that a selection watches."""
+    made = Objectives(*polynomial(), (Level(), Level()))
+    batch = POLYNOMIAL.split("train")
+    with seeded(seed, torch.device("cpu")):
+        return made, [[made.key(*batch) for _ in range(5)] for _ in "LQ"]
+
+
+def q_of(theta, h, made, keys):
+    """As it is reported."""
+    with torch.no_grad():
+        values = [made.outer(theta, h, key) for key in keys[1]]
+    return made.model.size * float(torch.stack(values).mean())
+
+
+# Every method
+
+
+@pytest.mark.parametrize("method", module.METHODS)
+def test_every_method_improves_q(method):
+    found = once(method)
+    qs = [row["Q"] for row in found.history]
+    made, keys = watched()
+    assert max(qs) == qs[found.best] == found.Q
+    assert q_of(*held(found), made, keys) == pytest.approx(found.Q, rel=1e-6)
+    assert q_of(made.theta, made.h, made, keys) < found.Q - 5.0  # where it began
+    if method != "random":
+        assert qs == sorted(qs)
+    assert found.method == method
+    assert [row["outer"] for row in found.history] == [1, 2, 3, 4, 5, 6]
+    assert [row["inner"] for row in found.history] == [10, 20, 30, 40, 50, 60]
+    for row in found.history:
+        assert row["L"] == pytest.approx(row["log_likelihood"] - row["kl"], rel=1e-5)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Nothing is recorded, which takes longer than few steps do."""
+    monkeypatch.setattr(module._Search, "traced", lambda self, name, f, *args: f(*args))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_greedy_is_better_than_random(eager, seed):
+    options = {"outer_steps": 5, "inner_steps": 6, "seed": seed}
+    assert run("greedy", **options).Q > run("random", **options).Q
+
+
+def test_what_is_found_is_a_fit():
+    found = once("one-level")
+    fit = found.fit
+    assert fit.best_epoch == found.best + 1
+    assert not fit.model.training
+    assert fit.history is found.history
+    assert fit.predict(POLYNOMIAL.x_test[:3]).shape == (3, 1)
+    assert fit.evaluate("train")["rmse"] < float(POLYNOMIAL.y_train.std())
+
+
+def test_the_seed_says_all_and_the_generator_is_left_alone(eager):
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    options = {"outer_steps": 3, "inner_steps": 2, "batch_size": 16}
+    first, again, other = (run("greedy", **options, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    for row, same, differs in zip(first.history, again.history, other.history, strict=True):
+        assert {**row, "seconds": 0} == {**same, "seconds": 0}
+        assert row["Q"] != differs["Q"]
+    for one, two in zip(held(first), held(again), strict=True):
+        for name, value in one.items():
+            assert torch.equal(value, two[name])
+
+
+# Where they agree
+
+
+def test_one_unrolled_step_is_greedy(eager):
+    options = {"inner_steps": 1, "outer_steps": 8, "lr": 0.01}
+    greedy, unrolled = (run(method, **options) for method in ("greedy", "unrolled"))
+    for one, two in zip(greedy.history, unrolled.history, strict=True):
+        assert one["Q"] == pytest.approx(two["Q"], rel=1e-5)
+    for one, two in zip(held(greedy), held(unrolled), strict=True):
+        for name, value in one.items():
+            assert torch.allclose(value, two[name], rtol=1e-4, atol=1e-5)
+
+
+SD = 2.0
+
+
+def exact(monkeypatch):
+    """A linear model in double precision, and noise of ones and minus ones, whose mean is the
+    expectation of the bound: a selection that is not random."""
+
+    def key(self, x, y):
+        self._graph(x, y)
+        one = torch.ones(len(x), 1, dtype=F64)
+        return Key(x, y, [torch.stack([one, -one])], [[], []])
+
+    monkeypatch.setattr(Objectives, "key", key)
+    x, y = rows()
+    found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+    found = dataclasses.replace(found, x_train=x, y_train=y)
+
+    def make():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = linear(count=len(x), likelihood=models.Regression(1, scale=SD, floor=0.0))
+        model.likelihood.log_scale.requires_grad_(False).fill_(math.log(SD))
+        return model, guides.MeanField(model, scale=0.3).double()
+
+    return found, make, {"particles": 2, "draws": 1, "rows": found}
+
+
+def total(x, y, log_scale, weight):
+    """Q(θ*(h), h) for L of weights 1, by hand."""
+    precision = (-2 * log_scale).exp()
+    gram = x.T @ x / SD**2
+    mean = torch.linalg.solve(gram + precision.diag(), (x.T @ y)[:, 0] / SD**2)
+    variance = 1 / (precision + gram.diagonal())
+    gap = (y[:, 0] - x @ mean).square().sum() / SD**2 + (gram.diagonal() * variance).sum()
+    kl = 0.5 * (precision * (mean**2 + variance) - 1 - (precision * variance).log()).sum()
+    return -0.5 * (gap + len(x) * math.log(2 * math.pi * SD**2)) - weight * kl
+
+
+def optimum(x, y, weight):
+    """The largest, and where."""
+    v = torch.zeros(2, dtype=F64, requires_grad=True)
+    search = torch.optim.LBFGS(
+        [v], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def loss():
+        search.zero_grad()
+        value = -total(x, y, v, weight)
+        value.backward()
+        return value
+
+    search.step(loss)
+    return float(total(x, y, v.detach(), weight)), v.detach()
+
+
+def states_of(monkeypatch):
+    """θ and h after each outer step, as they come."""
+    look, states = module._Search.look, []
+
+    def watch(self, keys):
+        states.append((self.theta, self.h))
+        return look(self, keys)
+
+    monkeypatch.setattr(module._Search, "look", watch)
+    return states
+
+
+def test_one_level_and_greedy_go_to_the_maximum(monkeypatch):
+    """Where L = Q: to that of the bound over both, in closed form."""
+    found, make, options = exact(monkeypatch)
+    best, where = optimum(found.x_train, found.y_train, 1.0)
+    for method in ("one-level", "greedy"):
+        chosen = run(method, make(), outer_steps=3, inner_steps=100, lr=0.05, **options)
+        assert abs(chosen.Q - best) < 1e-5
+        assert torch.allclose(held(chosen)[1][SCALE][0], where, atol=5e-3)
+
+
+def test_where_the_levels_differ(monkeypatch):
+    """Implicit gradients go to the maximum of Q(θ*(h), h). Greedy ones see by a short step only how
+    θ* depends on h, and without that the weight of the KL in Q makes no difference: they go near
+    the maximum of one level."""
+    found, make, options = exact(monkeypatch)
+    states, Q = states_of(monkeypatch), Level(prior=0.05)
+    rows = found.x_train, found.y_train
+    (best, where), (_, one_level) = optimum(*rows, 0.05), optimum(*rows, 1.0)
+    assert float((where - one_level).abs().max()) > 0.3
+    monkeypatch.setitem(OWN, "implicit", {})
+    chosen = run("implicit", make(), outer_steps=40, lr=0.1, outer_lr=0.1, Q=Q, **options)
+    assert abs(chosen.history[-1]["Q"] - best) < 5e-3
+    assert torch.allclose(states[-1][1][SCALE][0], where, atol=0.1)
+    run("greedy", make(), outer_steps=3, inner_steps=80, Q=Q, **options)
+    assert torch.allclose(states[-1][1][SCALE][0], one_level, atol=0.1)
+
+
+@pytest.mark.parametrize("method", ["unrolled", "implicit", "drmad"])
+def test_what_restart_does(eager, monkeypatch, method):
+    """Each outer step begins at the first θ: what it ends at is a function of h alone."""
+    found, make, options = exact(monkeypatch)
+    states = states_of(monkeypatch)
+    steps = {"outer_steps": 3, "inner_steps": 4, "inner": "sgd", "lr": 0.05, **options}
+    monkeypatch.setitem(OWN, method, {})
+    damping = {"damping": 2.0} if method == "implicit" else {}
+    run(method, make(), restart=True, **damping, **steps)
+    made = Objectives(*make(), (Level(), Level()), 2)
+    key, start = made.key(found.x_train, found.y_train), made.theta
+    before = [made.h, *(h for _, h in states)]  # h moves after θ
+    for h, (theta, _) in zip(before, states, strict=False):
+        end, _ = hg.ascend(made.inner, start, h, steps=4, update=hg.gradient_ascent(0.05), key=key)
+        for name, value in end.items():
+            assert torch.allclose(theta[name], value, rtol=1e-9, atol=1e-9)
+
+
+# Rows
+
+
+def test_minibatches_are_rows_that_belong_together():
+    torch.manual_seed(0)
+    x = torch.arange(10.0)[:, None]
+    batches = module._Rows(x, 2 * x, 4, "train")
+    seen = [batches.batch() for _ in range(6)]
+    for one, two in zip(seen[::2], seen[1::2], strict=True):  # two of four rows, and two left out
+        for a, b in (one, two):
+            assert torch.equal(b, 2 * a)
+            assert a.shape == (4, 1)
+        assert len({*one[0].flatten().tolist(), *two[0].flatten().tolist()}) == 8
+    assert not torch.equal(seen[0][0], seen[2][0])
+    whole = module._Rows(x, 2 * x, 512, "train")
+    assert whole.batch()[0] is x
+
+
+def test_a_batch_of_each_level_for_each_step(monkeypatch):
+    key, seen = Objectives.key, []
+
+    def watch(self, x, y):
+        seen.append(x)
+        return key(self, x, y)
+
+    monkeypatch.setattr(Objectives, "key", watch)
+    found = run("unrolled", batch_size=16)
+    assert {len(x) for x in seen} == {16}
+    assert len(seen) == 2 * 5 + 6 * (10 + 1)  # those that are watched, of L, of Q
+    assert not torch.equal(seen[-1], seen[-2])
+    assert found.history[0]["Q"] < found.Q
+
+
+def test_hold_out(monkeypatch):
+    """Q of other rows than L: those of validation, for each of the training rows."""
+    key, seen = Objectives.key, []
+
+    def watch(self, x, y):
+        seen.append((self, key(self, x, y)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(Objectives, "key", watch)
+    split = data.load("polynomial", val_fraction=0.25)
+    found = run("unrolled", rows=split, Q=Level(prior=0.0, split="val"))
+    made, keys = seen[0][0], [key for _, key in seen[:10]]
+    assert [len(key.x) for key in keys] == [30] * 5 + [10] * 5
+    assert torch.equal(keys[5].x, split.x_val)
+    assert q_of(*held(found), made, [keys[:5], keys[5:]]) == pytest.approx(found.Q, rel=1e-6)
+    # The mean log-likelihood of the 10 validation rows, times the 30 that train.
+    outputs = found.fit.outputs(split.x_val, draws=2000)
+    density = found.fit.model.likelihood(outputs).log_prob(split.y_val)
+    assert 30 * density.mean().item() == pytest.approx(found.Q, rel=0.05)
+    with pytest.raises(
+        ValueError, match=r"Level\(split='val'\): the data has no such rows.*val_fraction"
+    ):
+        run("greedy", Q=Level(split="val"))
+
+
+# What is kept
+
+
+def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
+    """h is driven off from the fourth step on."""
+    step, seen = module._Search.unrolled, []
+
+    def driven(self):
+        step(self)
+        seen.append((self.theta, self.h))
+        if len(seen) > 3:
+            self.h = {n: t + 2.0 for n, t in self.h.items()}
+
+    monkeypatch.setattr(module._Search, "unrolled", driven)
+    found = run("unrolled")
+    assert (found.best, found.fit.best_epoch) == (2, 3)
+    assert found.history[-1]["Q"] < found.Q - 10.0
+    for values, own in zip(seen[2], held(found), strict=True):
+        for name, value in values.items():
+            assert torch.equal(own[name], value)
+    assert q_of(*held(found), *watched()) == pytest.approx(found.Q, rel=1e-6)
+
+
+ERRORS = {
+    "interrupted at once": (KeyboardInterrupt, 1, inference.Interrupted, "step 0 of 6.* before"),
+    "interrupted": (KeyboardInterrupt, 4, inference.Interrupted, "step 3 of 6.* the best, step 3"),
+    "broken": (RuntimeError("broken"), 4, RuntimeError, "broken"),
+    "nan": (None, 4, hg.NonFiniteGradient, "Q is nan and L nan after outer step 4: take a smaller"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_left_after_an_error(monkeypatch, name):
+    error, at, kind, message = ERRORS[name]
+    step, states = module._Search.unrolled, []
+
+    def failing(self):
+        states.append((self.theta, self.h))
+        if len(states) < at:
+            step(self)
+        elif error is not None:
+            raise error
+        else:
+            self.theta = {n: t + math.nan for n, t in self.theta.items()}
+
+    monkeypatch.setattr(module._Search, "unrolled", failing)
+    model, guide = polynomial()
+    before = torch.get_rng_state()
+    with pytest.raises(kind, match=message):
+        run("unrolled", (model, guide))
+    assert torch.equal(torch.get_rng_state(), before)
+    made = Objectives(model, guide, (Level(), Level()))
+    for values, own in zip(states[-1], (made.theta, made.h), strict=True):
+        for key, value in values.items():
+            assert torch.equal(own[key], value)
+
+
+def test_steps_that_are_too_long():
+    """Found in steps that are recorded, too, which do not look at values."""
+    for method, message in (("one-level", "smaller lr"), ("random", "none of the h")):
+        with pytest.raises(hg.NonFiniteGradient, match=message):
+            run(method, inner="sgd", lr=1e6, outer_steps=2)
+
+
+# Structure
+
+
+def test_recorded_steps_are_the_steps(monkeypatch):
+    """Of a random structure, and a KL of it that is estimated: they take all noise as given."""
+    x, y = rows()
+    found = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+    found = dataclasses.replace(found, x_train=x, y_train=y)
+    Q = Level(prior=0.5, structure=[Against(priors.GumbelSoftmax(0.4, [5.0, 1.0, 1.0]), -0.1)])
+    options = {"rows": found, "Q": Q, "outer_steps": 2, "inner_steps": 2}
+    model = alternatives(prior=None)
+    recorded = run("greedy", scattered(model), **options)
+    monkeypatch.setattr(module._Search, "traced", lambda self, name, f, *args: f(*args))
+    plain = run("greedy", scattered(model), **options)
+    for one, two in zip(plain.history, recorded.history, strict=True):
+        for name in ("Q", "L", "log_likelihood", "kl"):
+            assert one[name] == pytest.approx(two[name], rel=1e-9)
+    assert plain.history[0]["Q"] < plain.Q
+
+
+# Random search
+
+
+def test_ranges(monkeypatch):
+    ranges = {"log_scale": (-2.0, -1.0), "likelihood": (-0.5, 0.0)}
+    states = states_of(monkeypatch)
+    run("random", ranges=ranges, inner_steps=2)
+    scales = torch.stack([h[SCALE] for _, h in states])
+    noises = torch.stack([h["model.likelihood.log_scale"] for _, h in states])
+    assert -2.0 <= float(scales.min()) < -1.9
+    assert -1.1 < float(scales.max()) <= -1.0
+    assert -0.5 <= float(noises.min()) < float(noises.max()) <= 0.0
+    with pytest.raises(ValueError, match="'log_scal'.*Did you mean 'log_scale'"):
+        run("random", ranges={"log_scal": (0.0, 1.0)})
+
+    class Bent(priors.Normal):
+        def for_layer(self, layer):
+            made = super().for_layer(layer)
+            made.bend = nn.Parameter(torch.zeros(()))
+            return made
+
+    with pytest.raises(
+        ValueError, match=r"no range for 'model.net.prior.bend': give ranges=\{'bend'"
+    ):
+        run("random", polynomial(prior=Bent(learn="weight")))
+
+
+# What is refused
+
+
+def test_settings_that_contradict_each_other():
+    for message, options in (
+        (r"method must be one of 'one-level', 'greedy'.*got 'gredy'", {"method": "gredy"}),
+        (r"inner must be one of 'adam', 'sgd'; got 'lbfgs'", {"inner": "lbfgs"}),
+        (r"L needs a likelihood", {"L": Level(likelihood=0.0)}),
+        (r"change nothing in L: give them to Q", {"L": Level(hyperprior=InverseGamma(1.0, 1.0))}),
+        (
+            r"change nothing in L: give them to Q",
+            {"L": Level(structure=[Against(priors.GumbelSoftmax(), 1.0)])},
+        ),
+        (r"restart=True is for unrolled, implicit and drmad, not for 'greedy'", {"restart": True}),
+        (r"drmad goes back along plain gradient steps: use inner='sgd'", {"method": "drmad"}),
+        (
+            r"one and the same.*L has 1 / 1 on 'train', Q 0.5 / 1 on 'train'. Use method='greedy'",
+            {"method": "one-level", "Q": Level(prior=0.5)},
+        ),
+        (r"Q 1 / 0 on 'train'", {"method": "one-level", "Q": Level(likelihood=0.0)}),
+        (r"Q 1 / 1 on 'val'", {"method": "one-level", "Q": Level(split="val")}),
+        *(
+            (f"{n} must be at least 1, got 0", {n: 0})
+            for n in ("outer_steps", "inner_steps", "draws")
+        ),
+        *((f"{n} must be at least 1, got 0", {n: 0}) for n in ("batch_size", "particles")),
+        (r"lr must be positive; got -1", {"lr": -1.0}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inference.select(*polynomial(), POLYNOMIAL, **{**QUIET, **options})
+    # The same ratio is one level, whatever its terms are.
+    module._check("one-level", Level(2.0, 1.0), Level(4.0, 2.0), "adam", False)
+
+
+def test_other_data():
+    fewer = data.load("polynomial", n_train=30)
+    with pytest.raises(ValueError, match="made for 40 training rows, the data has 30"):
+        inference.select(*polynomial(), fewer, **QUIET)

@@ -1,0 +1,307 @@
+"""Fits of networks of random structure: predictions, draws, annealing, particles, resuming."""
+
+import os
+import signal
+
+import pytest
+import torch
+from alternatives import EDGES, FIRST, SECOND, batch, computed, graph, larger, pair
+from fitting import assert_same, spy
+from pyroccam import guides, inference
+from pyroccam.guides import StructureFamily
+from pyroccam.inference.draws import draw_outputs, draw_weights, outputs_of
+from pyroccam.inference.posterior import mean_network, moments
+from pyroccam.models import Annealed, Floored, NonCentred, StructuredNetwork, priors
+from random_weights import assert_same_means, limit, table
+from stepping import assert_close, stacked, step_of, walk
+from torch import nn
+
+QUICK = {"epochs": 4, "batch_size": 18, "lr": 0.02, "progress": False, "device": "cpu"}
+STEPS = 12  # of 54 training rows in batches of 18
+STRUCTURES = {
+    "gumbel-softmax": priors.GumbelSoftmax(0.7),
+    "dirichlet": priors.Dirichlet(0.7),
+    "categorical": priors.Categorical(),
+    "bernoulli": priors.Bernoulli(),
+    "relaxed-bernoulli": priors.RelaxedBernoulli(0.7),
+}
+RELAXED = ("gumbel-softmax", "dirichlet", "relaxed-bernoulli")
+
+
+def build(structure, net=None, rows=None, guide=guides.MeanField, seed=0, **options):
+    """A pair in single precision with data of three inputs and two classes."""
+    rows = table() if rows is None else rows
+    options = {"prior": priors.Normal(), **options}
+    net = graph(rows.outputs, seed=seed) if net is None else net
+    model = StructuredNetwork(net, rows, structure=structure, **options)
+    return model, guide(model), rows
+
+
+# -- a fit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_a_fit_is_evaluated(kind):
+    model, guide, rows = build(STRUCTURES[kind])
+    fit = inference.fit(model, guide, rows, **QUICK)
+    assert len(fit.history) == 4
+    assert torch.tensor([[r["loss"], r["val_nll"]] for r in fit.history]).isfinite().all()
+    for how in ("ensemble", "stochastic", "deterministic"):
+        found = fit.evaluate(how=how, draws=4)
+        assert torch.tensor([*found.values()]).isfinite().all()
+    x = rows.x_test
+    assert fit.outputs(x, draws=3).shape == (3, 20, 2)
+    assert fit.outputs(x, draws=3, noise="activations").shape == (3, 20, 2)
+    torch.testing.assert_close(fit.predict(x).exp().sum(-1), torch.ones(20))
+
+
+@pytest.mark.parametrize("kind", ["gumbel-softmax", "bernoulli"])
+def test_the_deterministic_network(kind):
+    """Has the most probable vertex, and the mean weights."""
+    model, guide, rows = build(STRUCTURES[kind])
+    fit = inference.fit(model, guide, rows, **QUICK)
+    with torch.no_grad():
+        for site in guide.edges:
+            (logits,) = [p for n, p in guide.edge(site).named_parameters() if "logits" in n]
+            logits.copy_(torch.randn_like(logits))
+    vertices = {e: guide.edge(f"{e}.structure").vertex() for e in EDGES}
+    weights = {s: guide.distribution(s).base_dist.loc.detach().double() for s in guide.sites}
+    x = rows.x_test
+    with torch.no_grad():
+        expected = computed(weights, vertices, x.double(), graph(2)).float()
+    torch.testing.assert_close(fit.outputs(x, "deterministic"), expected[None])
+    torch.testing.assert_close(mean_network(model, guide)(x), expected)
+
+
+# -- draws ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+def test_structures_are_drawn_with_their_probabilities(kind):
+    model, guide = pair(STRUCTURES[kind])
+    draws = 4000
+    found = draw_weights(model, guide, draws)
+    assert list(found) == [f"gamma.{edge}" for edge in EDGES]
+    z = []
+    for edge in EDGES:
+        factor = guide.edge(f"{edge}.structure")
+        p = factor.logits.softmax(-1).detach()
+        hit = (found[f"gamma.{edge}"][:, None] == factor.vertices).all(-1).double()
+        assert bool((hit.sum(-1) == 1).all())
+        z.append((hit.mean(0) - p).abs() / (p * (1 - p) / draws).sqrt())
+    z = torch.cat(z)
+    assert z.max() < limit(len(z))
+
+
+def test_relaxed_structures_are_drawn_as_they_are():
+    model, guide = pair(STRUCTURES["gumbel-softmax"])
+    torch.manual_seed(0)
+    found = draw_weights(model, guide, 5)
+    torch.manual_seed(0)
+    for edge in EDGES:
+        value = guide.distribution(f"{edge}.structure").sample((5,))
+        torch.testing.assert_close(found[f"gamma.{edge}"], value.exp())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("scaling", [None, NonCentred(), Floored(0.1)], ids=repr)
+def test_a_draw_is_the_network_of_the_model(scaling, shared):
+    """Of points in the interior, where nothing is left to chance."""
+    family = StructureFamily("point")
+    model, guide = pair(
+        STRUCTURES["gumbel-softmax"],
+        lambda model: guides.Delta(model, structure=family),
+        net=larger(shared),
+        prior=priors.Normal(),
+        scaling=scaling,
+    )
+    x = batch(5)[0]
+    expected = inference.DrawnNetwork(model, guide)(x)
+    plain = model.plain({n: (m.mean, m.bias) for n, m in moments(model, guide).items()})
+    weights = draw_weights(model, guide, 2)
+    torch.testing.assert_close(outputs_of(plain, weights, x)[0], expected)
+    found = draw_outputs(model, guide, x, 2)
+    torch.testing.assert_close(found, expected.expand_as(found))
+
+
+# -- annealing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "over"), [("eager", 0.5), ("eager", 1.0), ("graph", 1.0), ("together", 0.5)]
+)
+def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
+    schedule = Annealed(4.0, 0.5, over)
+    seen = []
+    spy(
+        monkeypatch,
+        "_step",
+        after=lambda t: seen.append([float(r.model.temperature.value) for r in t.replicates]),
+    )
+    if how == "graph":
+        monkeypatch.setattr("pyroccam.inference.trainer.TRACE_FROM", 1)
+    made = [build(priors.GumbelSoftmax(schedule), seed=seed, prior=None) for seed in (0, 1)]
+    if how == "together":
+        build_one = lambda seed: made[seed]  # noqa: E731
+        fits = inference.fit_repeats(build_one, [0, 1], together=True, **QUICK).fits
+    else:
+        fits = [inference.fit(*made[0], **QUICK)]
+    assert fits[0].engine["kind"] == ("eager" if how == "eager" else "graph")
+    expected = [[schedule.at(step / STEPS)] * len(fits) for step in range(STEPS)]
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected))
+    for fit in fits:
+        assert fit.model.temperature.value == 0.5
+        assert fit.guide.distribution(f"{FIRST}.structure").temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "temperature"),
+    [*((kind, "tied") for kind in RELAXED), ("gumbel-softmax", "learnt")],
+)
+def test_a_traced_step_anneals_as_an_eager_one(kind, temperature):
+    """The temperature is an input of the graph: it is traced once."""
+    structure = type(STRUCTURES[kind])(Annealed(3.0, 0.3))
+    family = StructureFamily(temperature=temperature)
+    found = []
+    for compile in (False, "graph"):
+        model, guide = pair(structure, lambda m: guides.MeanField(m, structure=family))
+        step = step_of((model, guide), compile=compile)
+        step.prepare(*batch())
+        torch.manual_seed(0)
+        losses = [step(*batch(seed=k), progress=k / 3) for k in range(4)]
+        assert step.fallback is None
+        assert len(step._graphs) == (1 if compile else 0)
+        step.release()
+        found.append({"losses": torch.stack(losses), **dict(guide.named_parameters())})
+        assert float(model.temperature.value) == pytest.approx(0.3)
+        assert all(isinstance(p, nn.Parameter) for p in guide.parameters())
+    assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
+
+
+# -- particles --------------------------------------------------------------------------------
+
+
+def sampled(step, count):
+    """Losses and gradients of a step, as one vector each."""
+    x, y = batch()
+    found = []
+    for _ in range(count):
+        loss = step.evaluate(x, y).clone()
+        grads = [flat.grad[0].clone() for flat in step.flats.values()]
+        found.append(torch.cat([loss[None], *grads]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(("kind", "draws"), [("gumbel-softmax", 250), ("dirichlet", 150)])
+def test_particles_are_averaged(kind, draws):
+    """The same in expectation as one, with a third of its variance."""
+    samples = []
+    for particles in (1, 3):
+        step = step_of(pair(STRUCTURES[kind]), compile="graph", particles=particles)
+        step.prepare(*batch())
+        torch.manual_seed(particles)
+        samples.append(sampled(step, draws))
+        assert step.fallback is None
+        assert step.seen["y"].shape == (1, 12)  # of the first
+    assert_same_means(*samples)
+    (one, error), (three, other) = map(variance, samples)
+    assert ((one / 3 - three).abs() < limit(2) * (error / 9 + other).sqrt()).all()
+    assert (three < one).all()
+
+
+def variance(sample):
+    """Of the loss and of the first of the gradients, and the squared error of that."""
+    centred = sample[:, :2] - sample[:, :2].mean(0)
+    found = centred.square().mean(0)
+    return found, ((centred**4).mean(0) - found**2) / len(centred)
+
+
+def test_particles_of_what_is_enumerated():
+    """Nothing is drawn, so that they agree; together, too."""
+
+    def made(seed):
+        return pair(STRUCTURES["categorical"], seed=seed)
+
+    sequence = [batch(seed=k) for k in range(3)]
+    (expected,) = walk([made(0)], sequence)
+    for compile in (False, "graph"):
+        (found,) = walk([made(0)], sequence, compile, particles=3)
+        assert_close(found, expected)
+    both = walk([made(0), made(1)], stacked(sequence, sequence), particles=2)
+    assert_close(both[0], expected)
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.graph = nn.BatchNorm1d(3), graph()
+
+    def forward(self, x):
+        return self.graph(self.norm(x))
+
+
+def test_particles_that_change_state():
+    """Running statistics are moved by each in turn."""
+    found = []
+    for compile in (False, "graph"):
+        model, guide = pair(STRUCTURES["gumbel-softmax"], net=Normalised())
+        step = step_of((model, guide), compile=compile, particles=2)
+        step.prepare(*batch())
+        torch.manual_seed(0)
+        losses = [step(*batch(seed=k)) for k in range(3)]
+        assert step.fallback is None
+        step.release()
+        norm = model.part("net").norm
+        assert norm.num_batches_tracked == 6
+        found.append({"losses": torch.stack(losses), "mean": norm.running_mean})
+        found[-1] |= dict(guide.named_parameters())
+    assert_close(found[1], found[0], rtol=1e-6, atol=1e-8)
+
+
+def test_how_many_particles():
+    with pytest.raises(ValueError, match="particles must be a whole number of at least 1, got 0"):
+        inference.Settings(particles=0)
+
+
+# -- repeats and resuming ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gumbel-softmax", "bernoulli"])
+def test_repeats_together(kind):
+    """Each as it is alone; of numbers and enumeration, the same but for rounding."""
+
+    def one(seed):
+        return build(STRUCTURES[kind], seed=seed, prior=None)
+
+    settings = {**QUICK, "epochs": 2, "particles": 2 if kind == "gumbel-softmax" else 1}
+    fits = inference.fit_repeats(one, [0, 1], together=True, **settings).fits
+    assert fits[0].engine["replicates"] == 2
+    alone = inference.fit_repeats(one, [0, 1], together=False, **settings).fits
+    for mine, theirs in zip(fits, alone, strict=True):
+        assert torch.tensor([row["loss"] for row in mine.history]).isfinite().all()
+        if kind == "bernoulli":
+            assert_close(dict(mine.guide.named_parameters()), dict(theirs.guide.named_parameters()),
+                         rtol=1e-3, atol=1e-4)  # fmt: skip
+    assert not torch.equal(*(fit.guide.edge(f"{SECOND}.structure").logits for fit in fits))
+
+
+def test_a_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    def run(**more):
+        schedule = Annealed(2.0, 0.4, 0.7)
+        made = build(priors.GumbelSoftmax(schedule, learn=True), scaling=NonCentred())
+        return inference.fit(*made, **QUICK, **more)
+
+    whole, steps = run(), []
+
+    def kill(trainer):
+        steps.append(trainer.step_number)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", after=kill)
+        with pytest.raises(inference.Interrupted, match="after step 5 of 12"):
+            run(out=tmp_path)
+    again = run(out=tmp_path, resume=True)
+    assert_same(whole, again)
+    assert again.model.temperature.value == whole.model.temperature.value

@@ -1,0 +1,545 @@
+"""L and Q of a pair: their terms, their noise, their hypergradients, and what they refuse."""
+
+import functools
+import math
+
+import pyro
+import pytest
+import torch
+from differences import along, differences, directions, dot, error
+from pyroccam import guides, models
+from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference import hypergradient as hg
+from pyroccam.inference.two_level import structure_kl
+from pyroccam.models import priors
+from random_weights import Rows, limit
+from scipy.integrate import quad
+from scipy.stats import invgamma
+from selecting import F64, alternatives, linear, objectives, rows, scattered
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import softplus
+from torch.utils._pytree import tree_leaves
+
+# Terms
+
+
+def classes():
+    """Two classes, weights that are numbers, and a structure that is enumerated."""
+    graph = models.StructureGraph({("x", "y"): [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))]})
+    data = Rows(2, N=12, outputs=2, task="classification")
+    structure = priors.Categorical(learn=True)
+    return models.StructuredNetwork(graph, data, structure=structure).double()
+
+
+def learnt(structure=None):
+    """A pair whose guide has a temperature of its own."""
+    family = guides.StructureFamily("gumbel-softmax", "learnt")
+    return scattered(alternatives(structure), structure=family)
+
+
+STRAIGHT = priors.GumbelSoftmax(learn=True, straight_through=True)
+PAIRS = {  # and the number of random operations in a pass
+    "local": (lambda: scattered(linear()), 1),
+    "weights": (lambda: scattered(linear(), local=False), 1),
+    "point": (lambda: scattered(linear(), guides.Delta), 0),
+    "gumbel-softmax": (lambda: scattered(alternatives()), 3),
+    "straight through, learnt temperature": (lambda: learnt(STRAIGHT), 3),
+    "gates": (lambda: scattered(alternatives(priors.RelaxedBernoulli(learn=True))), 3),
+    "enumerated": (lambda: scattered(classes()), 0),
+}
+
+
+@functools.cache
+def of(name, particles=1):
+    """The objectives of a pair, which tests leave as they are."""
+    torch.manual_seed(0)
+    return objectives(PAIRS[name][0](), Level(prior=0.3), Level(0.5, 2.0), particles)
+
+
+def batch(name, count=12):
+    x, y = rows(count)
+    return (x, (y[:, 0] > 0).long()) if name == "enumerated" else (x, y)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_terms_are_those_of_the_bound(name):
+    made, (x, y) = of(name), batch(name, 12 if name == "gumbel-softmax" else 5)
+    torch.manual_seed(3)
+    key = made.key(x, y)
+    assert len(key.noise) == PAIRS[name][1]
+    found = made.terms(made.theta, made.h, key)
+    torch.manual_seed(3)
+    with torch.no_grad(), pyro.validation_enabled(False):
+        terms = made.bound.terms(x, y)
+    expected = torch.stack([terms.log_likelihood, terms.kl]) / 12
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
+    log_likelihood, kl = found
+    inner, outer = (f(made.theta, made.h, key) for f in (made.inner, made.outer))
+    assert float(inner) == pytest.approx(float(log_likelihood - 0.3 * kl), rel=1e-12)
+    assert float(outer) == pytest.approx(float(0.5 * log_likelihood - 2.0 * kl), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gumbel-softmax", "point"])
+def test_particles_are_averaged(name):
+    one, three, rows = of(name), of(name, particles=3), batch(name)
+    torch.manual_seed(1)
+    key = three.key(*rows)
+    assert [len(n) for n in key.noise] == [3] * PAIRS[name][1]
+    torch.manual_seed(1)
+    each = [one.terms(one.theta, one.h, one.key(*rows)) for _ in range(3)]
+    found = three.terms(one.theta, one.h, key)
+    assert torch.allclose(found, torch.stack(each).mean(0), rtol=1e-12, atol=1e-12)
+
+
+def test_dropout_is_held_too():
+    net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.Dropout(0.4), nn.Linear(4, 1, bias=False))
+    made, (x, y) = objectives(scattered(linear(net=net), guides.Delta), particles=2), rows()
+    key = made.key(x, y)
+    (drawn,) = key.noise
+    assert drawn.shape == (2, 12, 4)
+    first, second = (made.theta[f"guide.factors.{n}/weight.value"] for n in "02")
+    means = (x @ first.T) * (drawn >= 0.4) / 0.6 @ second.T
+    density = torch.distributions.Normal(means, made.model.likelihood.scale.detach()).log_prob(y)
+    found = made.terms(made.theta, made.h, key)[0]
+    assert float(found) == pytest.approx(float(density.sum() / 24), rel=1e-12)
+
+
+def test_the_key_is_all_the_noise():
+    """Common random numbers: of the pair, and of the KLs that are estimated."""
+    Q = Level(structure=[Against(priors.GumbelSoftmax(0.3), -1.0)])
+    made = objectives(scattered(alternatives()), Q=Q)
+    theta, h = made.theta, made.h
+    moved = {n: t + 1e-7 for n, t in h.items()}
+    keys = []
+    for seed in (5, 5, 6):  # it has to trace for the first of them
+        torch.manual_seed(seed)
+        keys.append(made.key(*rows()))
+    for one, two in zip(*(tree_leaves(vars(key)) for key in keys[:2]), strict=True):
+        assert torch.equal(one, two)
+    key, same, other = keys
+    for f in (made.inner, made.outer):
+        assert torch.equal(f(theta, h, key), f(theta, h, same))
+        assert abs(float(f(theta, h, key) - f(theta, h, other))) > 1e-3
+        assert abs(float(f(theta, h, key) - f(theta, moved, key))) < 1e-5
+    # The noise of the KL is not that of L.
+    same.structure = other.structure
+    assert torch.equal(made.inner(theta, h, same), made.inner(theta, h, key))
+    assert not torch.equal(made.outer(theta, h, same), made.outer(theta, h, key))
+
+
+def test_what_the_levels_learn():
+    """h is of the priors and of the likelihood; θ is of the guide, and weights that are numbers."""
+    made = of("gumbel-softmax")
+    assert set(made.h) == {
+        "model.net.edges.x-y.line.prior.log_scale",
+        "model.net.edges.x-y.curve.0.prior.log_scale",
+        "model.likelihood.log_scale",
+        "model.edge_priors.x-y.logits",
+    }
+    assert all(name.startswith("guide.") for name in made.theta)
+    assert "guide.factors.x-y/structure.logits" in made.theta
+    assert {*made.theta, *made.h} == {name for name, _ in made.bound.named_parameters()}
+    # Weights that are numbers.
+    made = of("enumerated")
+    assert [*made.h] == ["model.edge_priors.x-y.logits"]
+    numbers = {name for name in made.theta if name.startswith("model.net.edges.x-y.")}
+    assert {*made.theta} - numbers == {"guide.factors.x-y/structure.logits"}
+    assert len(numbers) == 4
+    # A temperature that is learnt is the guide's; what does not learn is neither.
+    model, guide = learnt()
+    model.likelihood.requires_grad_(False)
+    guide.factors["x-y/structure"].logits.requires_grad_(False)
+    made = objectives((model, guide))
+    assert "guide.factors.x-y/structure.temperature.log_value" in made.theta
+    assert "guide.factors.x-y/structure.logits" not in made.theta
+    assert "model.likelihood.log_scale" not in made.h
+
+
+def test_values_are_put_in_place():
+    model, guide = scattered(linear())
+    made = objectives((model, guide))
+    key = made.key(*rows())
+    before = made.outer(made.theta, made.h, key)
+    theta = {n: t + 1.0 for n, t in made.theta.items()}
+    h = {n: t - 1.0 for n, t in made.h.items()}
+    value = made.outer(theta, h, key)
+    assert torch.equal(made.outer(made.theta, made.h, key), before)  # what is held is not used
+    made.put(theta, h)
+    for values, own in ((theta, made.theta), (h, made.h)):
+        for name, t in values.items():
+            assert torch.equal(own[name], t)
+            assert own[name] is not t
+            assert not own[name].requires_grad
+    assert torch.equal(model.likelihood.log_scale, h["model.likelihood.log_scale"])
+    assert torch.equal(made.outer(made.theta, made.h, key), value)
+
+
+def test_an_annealed_temperature_is_followed():
+    annealed = priors.GumbelSoftmax(models.Annealed(2.0, 0.5), learn=True)
+    made = objectives(scattered(alternatives(annealed)))
+    torch.manual_seed(1)
+    key = made.key(*rows())
+    before = made.terms(made.theta, made.h, key)
+    made.model.anneal(1.0)
+    torch.manual_seed(1)
+    with torch.no_grad(), pyro.validation_enabled(False):
+        terms = made.bound.terms(*rows())
+    after = made.terms(made.theta, made.h, key)
+    assert float(after[0]) == pytest.approx(float(terms.log_likelihood) / 12, rel=1e-12)
+    assert abs(float(after[0] - before[0])) > 1e-3
+
+
+# Hypergradients
+
+
+@functools.cache
+def two_levels(particles=1):
+    """L and Q with everything that they can have, and a key of each, of other rows."""
+    torch.manual_seed(0)
+    outer = Level(
+        0.8,
+        0.4,
+        [
+            Against(priors.GumbelSoftmax(0.7, [3.0, 1.0, 0.5]), -0.5),  # in closed form
+            Against(priors.GumbelSoftmax(0.3, [1.0, 2.0, 1.0]), 0.3),
+            Against(priors.Dirichlet(2.0), 0.2),
+        ],
+        InverseGamma(1.0, 0.5),
+    )
+    made = objectives(scattered(alternatives()), Level(prior=0.7), outer, particles)
+    return made, made.key(*rows()), made.key(*rows(seed=1))
+
+
+def test_the_pair_has_structure_in_closed_form_and_not():
+    made, key, _ = two_levels(particles=2)
+    (site,) = made.model.structure.values()
+    assert made.guide.edge("x-y.structure").temperature is site.temperature  # tied
+    assert [len(noise) for noise in key.structure[1]] == [0, 1, 1]
+    assert key.structure[0] == []
+    assert key.noise[0].shape == (2, 3)
+
+
+def test_the_outer_objective_itself():
+    """Every part of Q depends on h; the derivatives alone, without an inner level."""
+    made, _, key = two_levels()
+    theta, h = made.theta, made.h
+    found = torch.func.grad(made.outer, argnums=1)(theta, h, key)
+    assert error(found, differences(lambda h: made.outer(theta, h, key), h)) < 1e-9
+    assert all(float(t.abs().min()) > 1e-6 for t in found.values())
+
+
+def test_one_step():
+    made, key, key_q = two_levels(particles=2)
+    theta, h = made.theta, made.h
+
+    def outer(theta, h, _):
+        return made.outer(theta, h, key_q)
+
+    found, moved = hg.one_step(made.inner, outer, theta, h, lr=0.05, key=key)
+
+    def after(h):
+        slope = torch.func.grad(made.inner)(theta, h, key)
+        return made.outer({n: t + 0.05 * slope[n] for n, t in theta.items()}, h, key_q)
+
+    assert error(found, differences(after, h)) < 1e-8
+    direct = torch.func.grad(made.outer, argnums=1)(moved, h, key_q)
+    assert error(found, direct) > 1e-3  # the step counts
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+@pytest.mark.parametrize("update", [hg.gradient_ascent(0.02), hg.adam(0.05)], ids=["sgd", "adam"])
+def test_unrolled(steps, update):
+    made, key, key_q = two_levels()
+    theta, h = made.theta, made.h
+    theta, state = hg.ascend(made.inner, theta, h, steps=2, update=update, key=key)
+    keys = [made.key(*rows(seed=s)) for s in range(steps)]
+    options = {"steps": steps, "update": update, "state": state, "keys": keys}
+    found, _, _ = hg.unrolled(made.inner, made.outer, theta, h, key=key_q, **options)
+
+    def after(h):
+        return made.outer(hg.ascend(made.inner, theta, h, **options)[0], h, key_q)
+
+    for direction in directions(h, 2):
+        slope = along(after, h, direction)
+        assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
+
+
+def converged(made, theta, h, key, steps=0):
+    """θ at the maximum of L: ascent with a graph, then Newton's method."""
+    if steps:
+        update = hg.adam(0.1)
+        theta, state = hg.ascend(made.inner, theta, h, steps=1, update=update, key=key)
+
+        def step(theta, state):
+            options = {"steps": 1, "update": update, "state": state, "key": key, "check": False}
+            return hg.ascend(made.inner, theta, h, **options)
+
+        graph = make_fx(step)(theta, state)
+        for _ in range(steps):
+            theta, state = graph(theta, state)
+    names, shapes = [*theta], [t.shape for t in theta.values()]
+
+    def unflat(v):
+        parts = v.split([s.numel() for s in shapes])
+        return {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)}
+
+    slope = torch.func.grad(lambda v: made.inner(unflat(v), h, key))
+    v = torch.cat([t.reshape(-1) for t in theta.values()])
+    for _ in range(20):
+        g = slope(v)
+        if float(g.abs().max()) < 1e-11:
+            return unflat(v)
+        # Logits are known up to a constant.
+        v = v - torch.linalg.pinv(torch.func.jacrev(slope)(v), rtol=1e-10, hermitian=True) @ g
+    raise AssertionError(f"The slope is still {float(g.abs().max())}.")
+
+
+def test_implicit():
+    made, key, key_q = two_levels()
+    h = made.h
+    theta = converged(made, made.theta, h, key, steps=250)
+
+    def outer(theta, h, _):
+        return made.outer(theta, h, key_q)
+
+    found = hg.implicit(made.inner, outer, theta, h, key=key, tol=1e-12)
+    assert found.slope < 1e-10
+    assert not found.solution.indefinite
+
+    def total(h):
+        return made.outer(converged(made, theta, h, key), h, key_q)
+
+    for direction in directions(h, 2):
+        slope = along(total, h, direction)
+        assert dot(found.gradient, direction) == pytest.approx(slope, rel=1e-6)
+
+
+# KLs between priors of structure
+
+
+def edges(*kinds, primitives=3, seed=0):
+    """Priors of one edge, with their own random logits."""
+    g = torch.Generator().manual_seed(seed)
+    found = []
+    for kind in kinds:
+        (prior,) = kind.for_edges({"e": "abcd"[:primitives]}).values()
+        prior.double().logits.copy_(torch.randn(primitives, generator=g, dtype=F64))
+        found.append({"e": prior})
+    return found
+
+
+def sampled(p, q, count=100_000):
+    """The mean of log-ratios of distributions, and its standard error."""
+    draws = p.sample((count,))
+    ratio = p.log_prob(draws) - q.log_prob(draws)
+    return float(ratio.mean()), float(ratio.std()) / count**0.5
+
+
+CLOSED = {
+    "gumbel-softmax": priors.GumbelSoftmax(0.5),
+    "dirichlet": priors.Dirichlet(1.5),
+    "categorical": priors.Categorical(),
+    "relaxed bernoulli": priors.RelaxedBernoulli(0.4),
+    "bernoulli": priors.Bernoulli(),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_structure_kl_in_closed_form(name):
+    ours, theirs = edges(CLOSED[name], CLOSED[name])
+    if theirs["e"].temperature is not None:
+        theirs["e"].temperature = ours["e"].temperature
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    found = float(structure_kl(ours, theirs))
+    assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn
+    mean, error = sampled(ours["e"](), theirs["e"]())
+    assert abs(found - mean) < limit(5) * error
+    assert error < 0.02 * found
+    assert float(structure_kl(ours, ours)) == pytest.approx(0.0, abs=1e-12)
+    # Edges are independent.
+    both = structure_kl({**ours, "f": theirs["e"]}, {**theirs, "f": ours["e"]})
+    assert float(both) == pytest.approx(found + float(structure_kl(theirs, ours)), rel=1e-12)
+
+
+def logistic(x, logit, temperature):
+    """The log density of a relaxed gate at its logit x: logistic, of scale 1 / T."""
+    z = torch.tensor(logit - temperature * x, dtype=F64)
+    return float(-softplus(z) - softplus(-z)) + math.log(temperature)
+
+
+def estimated(ours, theirs, repeats=200):
+    torch.manual_seed(2)
+    found = torch.stack([structure_kl(ours, theirs) for _ in range(repeats)])
+    return float(found.mean()), float(found.std()) / repeats**0.5
+
+
+@pytest.mark.parametrize("temperatures", [(0.8, 0.5), (0.5, 1.0)])
+def test_structure_kl_at_unequal_temperatures(temperatures):
+    """Of two primitives the KL is an integral over one number, log γ₁ - log γ₂."""
+    one, other = temperatures
+    ours, theirs = edges(priors.GumbelSoftmax(one), priors.GumbelSoftmax(other), primitives=2)
+    a, b = (float(e["e"].logits[0] - e["e"].logits[1]) for e in (ours, theirs))
+
+    def integrand(x):
+        log_p = logistic(x, a, one)
+        return math.exp(log_p) * (log_p - logistic(x, b, other))
+
+    exact, _ = quad(integrand, -80, 80, limit=500)
+    mean, error = estimated(ours, theirs)
+    assert abs(mean - exact) < limit(2) * error
+    assert error < 0.05 * exact
+
+
+def test_structure_kl_between_families():
+    ours, theirs = edges(priors.GumbelSoftmax(0.8), priors.Dirichlet(2.0))
+    mean, error = estimated(ours, theirs)
+    exact, rest = sampled(ours["e"](), theirs["e"]())
+    assert abs(mean - exact) < limit(1) * math.hypot(error, rest)
+    equal = edges(priors.GumbelSoftmax(0.8), priors.GumbelSoftmax(0.8))
+    assert equal[0]["e"].temperature is not equal[1]["e"].temperature
+    mean, error = estimated(*equal)  # equal numbers, but nobody has said so
+    equal[1]["e"].temperature = equal[0]["e"].temperature
+    assert abs(mean - float(structure_kl(*equal))) < limit(1) * error
+
+
+def test_a_term_of_structure():
+    """Equal temperatures are recognised, and the term is for each observation, with its sign."""
+    plain = of("gumbel-softmax")
+    theta, h, site = plain.theta, plain.h, plain.model.structure["x-y.structure"]
+    visited = priors.GumbelSoftmax(0.7, [0.99, 0.05, 0.05])
+    theirs = visited.for_edges({"x-y": site.primitives})
+    theirs["x-y"].double().temperature = site.temperature
+    with torch.no_grad():
+        kl = float(structure_kl({"x-y": site}, theirs))
+    # p' may be of an edge by its name, and may learn for all it is asked: it stays what it is.
+    learns = priors.GumbelSoftmax(0.7, {"x-y": [0.99, 0.05, 0.05]}, learn=True)
+    terms = [Against(visited, -1.0), Against(learns, 3.5)]
+    made = objectives(
+        (plain.model, plain.guide), Level(prior=0.3), Level(0.5, 2.0, structure=terms)
+    )
+    key = made.key(*rows())
+    assert key.structure == [[], [[], []]]
+    value = made.outer(theta, h, key)
+    gap = float(value - plain.outer(theta, h, key))
+    assert gap == pytest.approx(-2.5 * kl / 12, rel=1e-9)
+    assert torch.equal(made.inner(theta, h, key), plain.inner(theta, h, key))
+    assert not value.requires_grad
+
+
+# The hyperprior
+
+
+def test_inverse_gamma():
+    density = InverseGamma(1.7, 0.6)
+    torch.manual_seed(0)
+    h = {
+        "model.net.0.prior.log_scale": torch.randn(2, 3, dtype=F64),
+        "model.net.0.prior.log_scale_bias": torch.randn(2, dtype=F64),
+        "model.net.1.prior.log_scale": torch.randn((), dtype=F64),
+        "model.likelihood.log_scale": torch.randn(1, dtype=F64),  # is of the data, not of weights
+        "model.net.0.prior.loc": torch.randn((), dtype=F64),
+        "model.edge_priors.x-y.logits": torch.randn(3, dtype=F64),
+    }
+    variances = (
+        torch.cat([t.flatten() for n, t in h.items() if "prior.log_scale" in n]).mul(2).exp()
+    )
+    expected = invgamma.logpdf(variances.numpy(), 1.7, scale=0.6).sum()
+    assert float(density.log_density(h)) == pytest.approx(expected, rel=1e-12)
+    slopes = torch.func.grad(density.log_density)(h)
+    assert error(slopes, differences(density.log_density, h)) < 1e-9
+    assert not slopes["model.likelihood.log_scale"].any()
+    # For each observation, in Q.
+    plain, with_it = (
+        objectives(scattered(linear()), Q=Level(hyperprior=p)) for p in (None, density)
+    )
+    key = plain.key(*rows())
+    gap = with_it.outer(plain.theta, plain.h, key) - plain.outer(plain.theta, plain.h, key)
+    assert float(gap) == pytest.approx(float(density.log_density(plain.h)) / 12, rel=1e-10)
+
+
+# What is refused
+
+
+def test_out_of_range():
+    for value in (-1e-3, math.inf, math.nan):
+        for name in ("likelihood", "prior"):
+            with pytest.raises(ValueError, match=rf"Level\({name}\) must be at least 0"):
+                Level(**{name: value})
+    with pytest.raises(ValueError, match=r"Level\(split\) must be 'train' or 'val', got 'test'"):
+        Level(split="test")
+    for values in ((0.0, 1.0), (1.0, -1.0)):
+        with pytest.raises(ValueError, match=r"InverseGamma\((shape|rate)\) must be positive"):
+            InverseGamma(*values)
+
+
+def test_nothing_to_learn():
+    fixed = linear(prior=priors.Normal())
+    fixed.likelihood.requires_grad_(False)
+    with pytest.raises(
+        ValueError, match="outer level: give the model a prior that learns.*weight'"
+    ):
+        objectives(scattered(fixed))
+    model, guide = scattered(linear())
+    guide.requires_grad_(False)
+    with pytest.raises(ValueError, match="inner level: the guide has no parameters"):
+        objectives((model, guide))
+
+
+def refused(message, model, guide=guides.MeanField, **options):
+    made = objectives(scattered(model, guide, **options))
+    with pytest.raises(ValueError, match=message):
+        made.key(*rows())
+
+
+def test_what_cannot_be_traced():
+    norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    refused(
+        "BayesianNetwork with guides.MeanField: a pass changes its buffers.*GroupNorm",
+        linear(net=norm),
+    )
+    gamma = alternatives(priors.Dirichlet(1.0, learn=True))
+    refused(r"StructuredNetwork with guides.MeanField: it draws by aten\._standard_gamma", gamma)
+
+    class Branch(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2.0 if x.sum() > 0 else 1.0)
+
+    net = nn.Sequential(nn.Linear(2, 2), Branch(2, 1))
+    refused("turns a tensor into a Python value", linear(net=net, layers=["0"]))
+
+
+def test_terms_that_do_not_fit_the_model():
+    against = Level(structure=[Against(priors.GumbelSoftmax(), -1.0)])
+    with pytest.raises(ValueError, match="models.StructuredNetwork, got BayesianNetwork"):
+        objectives(scattered(linear()), Q=against)
+    for prior, place in (
+        (priors.Categorical(), "simplex vertices"),
+        (priors.RelaxedBernoulli(), "cube interior"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"'x-y' to p': it is on the simplex interior.*{place}"
+        ):
+            objectives(scattered(alternatives()), Q=Level(structure=[Against(prior, -1.0)]))
+    wrong = Level(structure=[Against(priors.GumbelSoftmax(probs={"x-v": [1.0, 2.0]}), 1.0)])
+    with pytest.raises(ValueError, match="Did you mean 'x-y'"):
+        objectives(scattered(alternatives()), Q=wrong)
+    # A Dirichlet prior is drawn by gamma variables, where its KL is not known.
+    own = alternatives(priors.Dirichlet(1.0, learn=True))
+    point = guides.StructureFamily("point")
+    with pytest.raises(
+        ValueError, match=r"Level\(structure\).*gamma.*Take a p' of the prior's kind"
+    ):
+        objectives(scattered(own, structure=point), Q=against)
+    known = Level(structure=[Against(priors.Dirichlet(2.0), -1.0)])
+    made = objectives(scattered(own, structure=point), Q=known)
+    assert math.isfinite(float(made.outer(made.theta, made.h, made.key(*rows()))))
+    # A hyperprior of variances, where none is learnt but the noise's.
+    made = objectives(
+        scattered(alternatives(prior=priors.Normal())), Q=Level(hyperprior=InverseGamma(1.0, 1.0))
+    )
+    with pytest.raises(
+        ValueError, match=r"hyperprior= is for .*the model has none.*learn='weight'"
+    ):
+        made.outer(made.theta, made.h, made.key(*rows()))

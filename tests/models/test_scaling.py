@@ -1,0 +1,256 @@
+"""Weights of a primitive that shrink with what the primitive counts."""
+
+import copy
+
+import pyro
+import pytest
+import torch
+from alternatives import (
+    EDGES,
+    FIRST,
+    GAMMAS,
+    SECOND,
+    batch,
+    computed,
+    drawn_weights,
+    known,
+    larger,
+    make,
+    means,
+    pair,
+    share,
+)
+from pyro import poutine
+from pyroccam import guides
+from pyroccam.inference import DrawnNetwork, mean_network
+from pyroccam.inference.draws import draw_outputs
+from pyroccam.inference.elbo import bound
+from pyroccam.models import Floored, NonCentred, StructureGraph, priors
+from pyroccam.models.bayesian import BayesianLayer
+from pyroccam.models.graph import discretised
+from torch import nn
+
+SIGMA = 0.8
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+def relaxed(**options):
+    return make(priors.GumbelSoftmax(), **{"prior": priors.Normal(SIGMA), **options})
+
+
+# -- non-centred ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("random_biases", [True, False])
+def test_weights_and_biases_are_multiplied(random_biases):
+    """By γ, in every layer of a primitive; the prior stays."""
+    model = relaxed(scaling=NonCentred(), random_biases=random_biases)
+    x = batch(4)[0]
+    trace = poutine.trace(poutine.condition(model, data=known())).get_trace(x)
+    drawn = {site: trace.nodes[site]["value"] for site in model.sites}
+    if not random_biases:
+        drawn |= {n: p for n, p in model.part("net").named_parameters() if n.endswith("bias")}
+    assert len(drawn) == 12
+    scaled = {site: share(GAMMAS, site) * value for site, value in drawn.items()}
+    torch.testing.assert_close(trace.nodes["y"]["fn"].base_dist.loc, computed(scaled, GAMMAS, x))
+    for site in model.sites:
+        assert (trace.nodes[site]["fn"].base_dist.scale - SIGMA).abs().max() < 1e-6
+
+
+def test_outputs_that_are_drawn_are_multiplied(monkeypatch):
+    """Of local reparameterisation: γ multiplies their mean and their noise."""
+    layer = "edges.h-y.straight"
+    model, guide = pair(
+        priors.GumbelSoftmax(), prior=priors.Normal(SIGMA), scaling=NonCentred(), layers=[layer]
+    )
+    x = batch(4)[0]
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
+    with guide.handler:
+        trace = poutine.trace(guide).get_trace(x)
+        found = means(poutine.condition(poutine.replay(model, trace=trace), data=known()), x)
+    net = model.plain({layer: (torch.zeros(1, 2), torch.zeros(1))})
+    h = sum(g * f(x) for g, f in zip(GAMMAS[FIRST], net.edges[FIRST].values(), strict=True))
+    q = {n: guide.distribution(f"{layer}.{n}").base_dist for n in ("weight", "bias")}
+    mean = h @ q["weight"].loc.T + q["bias"].loc
+    std = (h**2 @ q["weight"].scale.T ** 2 + q["bias"].scale ** 2).sqrt()
+    one, other = GAMMAS[SECOND]
+    torch.testing.assert_close(found, one**2 * (mean + std) + other * net.edges[SECOND]["bent"](h))
+
+
+def test_cells_with_one_structure_scale_alike():
+    """Both have their weights multiplied by the one γ; what is in no graph stays."""
+    model = make(priors.GumbelSoftmax(), larger(True), prior=priors.Normal(), scaling=NonCentred())
+    x, values = batch(4)[0], drawn_weights(model)
+    weights = {
+        site: value if site[0] in "04" else share(GAMMAS, site[2:]) * value
+        for site, value in values.items()
+    }
+    found = means(poutine.condition(model, data={**known("1."), **values}), x)
+    given = {f"1.{edge}": gamma for edge, gamma in GAMMAS.items()}
+    torch.testing.assert_close(found, computed(weights, given, x, larger(True)))
+
+
+def test_any_prior_will_do():
+    model = relaxed(prior=priors.GroupNormalJeffreys(), scaling=NonCentred())
+    guide = guides.MeanField(model).double()
+    terms = bound(model, guide).terms(*batch())
+    assert terms.kl.isfinite()
+    assert terms.log_likelihood.isfinite()
+
+
+class Nested(nn.Module):
+    """A primitive that is a graph itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = StructureGraph({("a", "b"): {"one": nn.Linear(3, 1), "two": nn.Linear(3, 1)}})
+
+    def forward(self, x):
+        return self.cell(x)
+
+
+def test_a_graph_within_a_primitive():
+    """Its weights count with the product of both γ; one structure is chosen of each."""
+    torch.manual_seed(1)
+    net = StructureGraph({("x", "y"): {"cell": Nested(), "line": nn.Linear(3, 1)}})
+    model, guide = pair(
+        priors.GumbelSoftmax(),
+        lambda model: guides.Delta(model, structure=guides.StructureFamily("point")),
+        net=net,
+        prior=priors.Normal(),
+        scaling=NonCentred(),
+    )
+    assert list(model.structure) == ["x-y.structure", "edges.x-y.cell.cell.a-b.structure"]
+    outer, inner = (guide.edge(site).probs() for site in model.structure)
+    at = {site: guide.distribution(site).v for site in model.sites}
+    x = batch(5)[0]
+    parts = []
+    for name in ("cell.cell.edges.a-b.one", "cell.cell.edges.a-b.two", "line"):
+        path = f"edges.x-y.{name}"
+        parts.append(x @ at[f"{path}.weight"].T + at[f"{path}.bias"])
+    expected = outer[1] ** 2 * parts[2]
+    expected = expected + outer[0] ** 2 * sum(
+        g**2 * p for g, p in zip(inner, parts[:2], strict=True)
+    )
+    torch.testing.assert_close(DrawnNetwork(model, guide)(x), expected)
+    torch.testing.assert_close(draw_outputs(model, guide, x, 1)[0], expected)
+    choice = {"x-y": "cell", "edges.x-y.cell.cell.a-b": "two"}
+    small = discretised(mean_network(model, guide), choice)
+    torch.testing.assert_close(small(x), parts[1])
+    assert not any(isinstance(module, StructureGraph) for module in small.modules())
+    within = discretised(nn.Sequential(net), {f"0.{edge}": name for edge, name in choice.items()})
+    assert not any(isinstance(module, StructureGraph) for module in within.modules())
+
+
+# -- floored ----------------------------------------------------------------------------------
+
+
+def scale_of(gamma, site, floor):
+    return (share(gamma, site) * SIGMA).clamp(min=floor)
+
+
+def test_floored_priors():
+    """``max(γ σ, floor)`` for each weight and bias, of each layer of a primitive."""
+    floor = 0.15
+    model = relaxed(scaling=Floored(floor))
+    x = batch(4)[0]
+    trace = poutine.trace(poutine.condition(model, data=known())).get_trace(x)
+    for site in model.sites:
+        scale = trace.nodes[site]["fn"].base_dist.scale
+        expected = scale_of(GAMMAS, site, floor).expand_as(scale)
+        torch.testing.assert_close(scale, expected, rtol=1e-6, atol=0)
+    assert len({float(scale_of(GAMMAS, site, floor)) for site in model.sites}) == 5
+    values = {site: trace.nodes[site]["value"] for site in model.sites}
+    expected = computed(values, GAMMAS, x)  # and the weights are as they are drawn
+    torch.testing.assert_close(trace.nodes["y"]["fn"].base_dist.loc, expected)
+
+
+def test_a_prior_with_a_mean_has_it_times_gamma():
+    model = relaxed(prior=priors.Normal(SIGMA, loc=0.5), scaling=Floored(1e-3))
+    trace = poutine.trace(poutine.condition(model, data=known())).get_trace(batch(4)[0])
+    fn = trace.nodes["edges.x-h.relu.0.weight"]["fn"].base_dist
+    torch.testing.assert_close(fn.loc, torch.full((2, 3), 0.25).double())
+
+
+def test_the_kl_given_gamma():
+    """``½ Σ (α + μ²) / γ² σ² - 1 - log (α / γ² σ²)``, for σ of each weight."""
+    model, guide = pair(
+        priors.GumbelSoftmax(),
+        lambda model: guides.MeanField(model, structure=guides.StructureFamily("point")),
+        prior=priors.Normal(SIGMA, learn="weight"),
+        scaling=Floored(1e-6),
+    )
+    gamma = {edge: guide.edge(f"{edge}.structure").probs() for edge in EDGES}
+    with torch.no_grad():
+        for layer in model.layers.values():
+            layer.prior.log_scale.normal_()
+            layer.prior.log_scale_bias.normal_()
+    expected = 0.0
+    for site, (layer, name) in model.sites.items():
+        q = guide.distribution(site).base_dist
+        own = layer.prior.log_scale if name == "weight" else layer.prior.log_scale_bias
+        variance = (share(gamma, site) * own.exp()) ** 2
+        ratio = q.scale**2 / variance
+        expected = expected + 0.5 * (ratio + q.loc**2 / variance - 1 - ratio.log()).sum()
+    for prior in model.structure.values():
+        expected = expected - prior().log_prob(gamma[prior.edge].log())
+    torch.testing.assert_close(bound(model, guide).terms(*batch()).kl, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("prior", "family"), [(priors.StudentT(), "StudentT"), (priors.LogUniform(), "LogUniform")]
+)
+def test_priors_that_are_not_normal(prior, family):
+    model = relaxed(prior=prior, scaling=Floored())
+    guide = guides.MeanField(model, local=False).double()
+    message = rf"Floored is for normal priors, site 'edges.x-h.tanh.0.weight' has \w*{family}.*Non"
+    with pytest.raises(TypeError, match=message):
+        bound(model, guide)(*batch())
+    assert_clear(model)
+    with pytest.raises(ValueError, match=r"Floored\(floor\) must be positive"):
+        Floored(0.0)
+
+
+# -- for one pass -----------------------------------------------------------------------------
+
+
+def assert_clear(model):
+    """Nothing of a pass is left."""
+    for module in model.modules():
+        if isinstance(module, BayesianLayer):
+            assert module.share is None
+        if isinstance(module, StructureGraph):
+            assert module.gamma._given is None
+
+
+class Fails(nn.Module):
+    """In a pass with more than two rows, which is when random numbers are drawn."""
+
+    def forward(self, x):
+        if len(x) > 2:
+            raise ArithmeticError("no")
+        return x
+
+
+@pytest.mark.parametrize("structure", [priors.GumbelSoftmax(), priors.Categorical()])
+@pytest.mark.parametrize("scaling", [NonCentred(), Floored()], ids=repr)
+def test_a_pass_leaves_nothing(structure, scaling):
+    """Nor does one that fails."""
+    model = make(structure, larger(True), prior=priors.Normal(), scaling=scaling)
+    guide = guides.MeanField(model).double()
+    bound(model, guide)(*batch(4))
+    assert_clear(model)
+    copy.deepcopy((model, guide))
+    bad = nn.Sequential(*larger(True), Fails())
+    model = make(structure, bad, prior=priors.Normal(), scaling=scaling)
+    guide = guides.MeanField(model).double()
+    with pytest.raises(ArithmeticError):
+        bound(model, guide, max_plate_nesting=1)(*batch(4))
+    assert_clear(model)

@@ -1,0 +1,342 @@
+"""Networks of random structure: what they compute, and bounds over all structures, by hand."""
+
+import copy
+
+import pyro
+import pytest
+import torch
+from alternatives import (
+    EDGES,
+    FIRST,
+    GAMMAS,
+    NOISE,
+    SECOND,
+    batch,
+    computed,
+    drawn_weights,
+    every,
+    graph,
+    known,
+    larger,
+    make,
+    means,
+    pair,
+    share,
+)
+from pyro import poutine
+from pyro.infer import SVI, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate
+from pyroccam import guides
+from pyroccam.inference.elbo import bound
+from pyroccam.models import Floored, NonCentred, StructureGraph, priors
+from pyroccam.models.relaxed_kl import relaxed_categorical_kl
+from random_weights import normal_kl, normal_log_density
+from torch import nn
+
+SITES = [f"{FIRST}.structure", f"{SECOND}.structure"]
+LAYERS = ["edges.x-h.tanh.0", "edges.x-h.relu.0", "edges.x-h.deep.0", "edges.x-h.deep.2"]
+LAYERS += ["edges.h-y.straight", "edges.h-y.bent.1"]
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+# -- a Pyro model -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [None, priors.Normal(), priors.GroupNormalJeffreys()])
+def test_sites_come_in_order(prior):
+    model = make(priors.GumbelSoftmax(), prior=prior)
+    guide = guides.MeanField(model, local=False).double()
+    x, y = batch(5)
+    with pyro.validation_enabled():
+        trace = poutine.trace(guide).get_trace(x)
+        replayed = poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y)
+        replayed.compute_log_prob()
+    weights = list(model.sites)
+    assert [site.rpartition(".")[0] for site in weights if site.endswith(".weight")] == (
+        [] if prior is None else LAYERS
+    )
+    assert names_of(replayed) == [*SITES, *weights, "y"]
+    assert names_of(trace) == [*SITES, *weights]
+    assert (guide.edges, guide.sites) == (SITES, weights)
+    site = replayed.nodes["y"]
+    assert (site["scale"], site["log_prob"].shape) == (12 / 5, (5,))
+    if prior is None:  # weights are parameters, learnt as numbers
+        names = {f"net.{name}" for name, _ in graph().named_parameters()}
+        assert {name for name, _ in model.named_parameters() if name.startswith("net.")} == names
+
+
+def names_of(trace):
+    sites = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
+    return [name for name in sites if name != "data"]
+
+
+def test_draws_from_the_prior():
+    model = make(priors.Categorical(), prior=priors.Normal())
+    with pyro.validation_enabled():
+        trace = poutine.trace(model).get_trace(batch(5)[0])
+    assert trace.nodes[SITES[0]]["value"].shape == ()
+    assert trace.nodes["y"]["value"].shape == (5, 1)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_the_network_for_a_given_structure(random):
+    model = make(priors.GumbelSoftmax(), prior=priors.Normal() if random else None)
+    x, weights = batch(5)[0], drawn_weights(model)
+    found = means(poutine.condition(model, data={**known(), **weights}), x)
+    torch.testing.assert_close(found, computed(weights, GAMMAS, x))
+    net = model.part("net")
+    assert net.gamma.of(FIRST).tolist() == pytest.approx([1 / 3] * 3)  # only for the pass
+
+
+def test_a_primitive_alone_is_no_choice():
+    made = graph()
+    net = StructureGraph(
+        {
+            ("x", "h"): dict(made.edges[FIRST].items()),
+            ("h", "y"): {"only": made.edges[SECOND]["straight"]},
+        }
+    )
+    assert list(make(priors.GumbelSoftmax(), net).structure) == SITES[:1]
+    assert list(make(priors.Bernoulli(), net).structure) == SITES  # in the cube it is one
+    model = make(priors.Categorical(), net)
+    assert list(model.structure) == SITES[:1]
+    assert model.primitives == {FIRST: EDGES[FIRST], SECOND: ("only",)}
+    x = batch(4)[0]
+    found = means(poutine.condition(model, data={SITES[0]: torch.tensor(1)}), x)
+    made = made.double()
+    expected = made.edges[SECOND]["straight"](made.edges[FIRST]["relu"](x))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_network_without_alternatives():
+    alone = StructureGraph({("x", "y"): [nn.Linear(3, 1)]})
+    for net in (alone, nn.Sequential(nn.Linear(3, 1))):
+        with pytest.raises(ValueError, match=r"No edge .* an alternative: .*BayesianNetwork"):
+            make(priors.GumbelSoftmax(), net)
+    make(priors.RelaxedBernoulli(), alone)
+    with pytest.raises(ValueError, match=r"layers= says which .* no prior="):
+        make(priors.GumbelSoftmax(), layers=["edges.h-y.straight"])
+
+
+# -- the sum over all structures --------------------------------------------------------------
+
+
+def prior_log_prob(prior, k):
+    vertex, p = prior.vertices[k], prior.probs()
+    if prior.restriction == "simplex vertices":
+        return (p @ vertex).log()
+    return (vertex * p.log() + (1 - vertex) * (1 - p).log()).sum()
+
+
+def by_hand(model, guide, weights, x, y, net=None, kl_of_weights=lambda gamma: 0.0):
+    """``Σ q(Γ) log p(y | Γ)`` of all rows, and ``Σ q(Γ) [log q(Γ) / p(Γ) + KL_w(Γ)]``, for weights
+    by name that may depend on Γ."""
+    likelihood = kl = 0.0
+    for at, gamma in every(model):
+        log_q = log_p = 0.0
+        for site, k in at.items():
+            log_q = log_q + guide.distribution(site).logits.log_softmax(-1)[k]
+            log_p = log_p + prior_log_prob(model.structure[site], k)
+        out = computed(weights(gamma), gamma, x, net)
+        log_y = normal_log_density(y, out, NOISE).sum() * model.size / len(x)
+        likelihood = likelihood + log_q.exp() * log_y
+        kl = kl + log_q.exp() * (log_q - log_p + kl_of_weights(gamma))
+    return likelihood, kl
+
+
+STRUCTURES = {
+    "categorical": priors.Categorical({FIRST: [0.7, 0.2, 0.1]}),
+    "bernoulli": priors.Bernoulli({FIRST: [0.7, 0.2, 0.1], SECOND: [0.4, 0.8]}),
+}
+
+
+@pytest.mark.parametrize("size", [12, 5])
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_the_bound_over_all_structures(kind, size):
+    """Weights are numbers: nothing is drawn. Two edges, in a minibatch too."""
+    model, guide = pair(STRUCTURES[kind])
+    x, y = batch(size)
+    terms = bound(model, guide).terms(x, y)
+    weights = dict(model.part("net").named_parameters())
+    likelihood, kl = by_hand(model, guide, lambda gamma: weights, x, y)
+    torch.testing.assert_close(terms.log_likelihood, likelihood, rtol=1e-6, atol=0)
+    torch.testing.assert_close(terms.kl, kl, rtol=1e-6, atol=1e-7)
+    count = [len(prior.vertices) for prior in model.structure.values()]
+    assert terms.by_site["y"].shape == (count[1], count[0], size)
+    wanted = [*guide.parameters(), *weights.values()]
+    gradients = [
+        torch.autograd.grad(loss, wanted)
+        for loss in (kl - likelihood, terms.kl - terms.log_likelihood)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("scaling", [None, NonCentred(), Floored(0.1)], ids=repr)
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_the_bound_with_random_weights(kind, scaling):
+    """One draw of the weights, the same for all structures; their KL is exact for each."""
+    model, guide = pair(
+        STRUCTURES[kind],
+        lambda model: guides.MeanField(model, local=False),
+        prior=priors.Normal(0.8),
+        scaling=scaling,
+    )
+    x, y = batch()
+    torch.manual_seed(3)
+    terms = bound(model, guide).terms(x, y)
+    torch.manual_seed(3)
+    drawn = {site: guide.distribution(site).rsample() for site in guide.sites}
+
+    def weights(gamma):
+        if not isinstance(scaling, NonCentred):
+            return drawn
+        return {site: share(gamma, site) * value for site, value in drawn.items()}
+
+    def kl_of_weights(gamma):
+        kl = 0.0
+        for site in guide.sites:
+            q, scale = guide.distribution(site).base_dist, torch.tensor(0.8)
+            if isinstance(scaling, Floored):
+                scale = (share(gamma, site) * scale).clamp(min=0.1)
+            kl = kl + normal_kl(q.loc, q.scale, scale)
+        return kl
+
+    likelihood, kl = by_hand(model, guide, weights, x, y, kl_of_weights=kl_of_weights)
+    torch.testing.assert_close(terms.log_likelihood, likelihood, rtol=1e-6, atol=0)
+    torch.testing.assert_close(terms.kl, kl, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_graphs_within_a_network(shared, random):
+    """Each with its structure, or all with that of the first."""
+    prior = priors.Normal(0.8) if random else None
+    model, guide = pair(priors.Categorical(), guides.Delta, net=larger(shared), prior=prior)
+    names = [f"{path}.{edge}" for path in ("1" if shared else "13") for edge in EDGES]
+    assert list(model.structure) == [f"{name}.structure" for name in names]
+    x, y = batch(4)
+    terms = bound(model, guide).terms(x, y)
+    if random:
+        weights = {site: guide.distribution(site).v for site in model.sites}
+    else:
+        weights = dict(model.part("net").named_parameters())
+    likelihood, kl = by_hand(model, guide, lambda gamma: weights, x, y, larger(shared))
+    torch.testing.assert_close(terms.log_likelihood, likelihood, rtol=1e-6, atol=0)
+    kl = kl - sum(normal_log_density(w, 0.0, 0.8).sum() for w in weights.values() if random)
+    torch.testing.assert_close(terms.kl, kl, rtol=1e-6, atol=0)
+
+
+# -- under Pyro -------------------------------------------------------------------------------
+
+
+def losses_of(elbo, model, guide, handler=None, steps=16):
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo)
+    found = []
+    for step in range(steps):
+        with pyro.validation_enabled(step < 2), handler or pyro.validation_enabled(step < 2):
+            found.append(svi.step(*batch()))
+    assert torch.tensor(found).isfinite().all()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scaling", "local"), [(None, False), (None, True), (NonCentred(), True), (Floored(0.1), True)]
+)
+def test_relaxed_structure_is_ordinary_pyro(scaling, local):
+    """It trains by SVI with Pyro's own bound, which is the same as ours at the same draws."""
+    model = make(priors.GumbelSoftmax(), prior=priors.Normal(), scaling=scaling)
+    guide = guides.MeanField(model, local=local).double()
+    x, y = batch()
+    torch.manual_seed(3)
+    ours = bound(model, guide)(x, y)
+    torch.manual_seed(3)
+    with guide.handler or pyro.validation_enabled():
+        theirs = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    found = losses_of(TraceMeanField_ELBO(), model, guide, guide.handler)
+    assert sum(found[-6:]) < sum(found[:6])
+    stored = dict(pyro.get_param_store().items())
+    assert len(stored) == len([*model.parameters(), *guide.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("prior", "scaling"), [(None, None), (priors.Normal(), None), (priors.Normal(), Floored(0.1))]
+)
+def test_enumerated_structure_is_ordinary_pyro(prior, scaling):
+    """All structures are summed over by Pyro's own bound."""
+    model, guide = pair(
+        STRUCTURES["categorical"],
+        lambda model: guides.MeanField(model, local=False),
+        prior=prior,
+        scaling=scaling,
+    )
+    elbo = TraceEnum_ELBO(max_plate_nesting=1)
+    if prior is None:
+        theirs = elbo.differentiable_loss(model, config_enumerate(guide), *batch())
+        ours = bound(model, guide)(*batch())
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    found = losses_of(elbo, model, config_enumerate(guide))
+    assert sum(found[-6:]) < sum(found[:6])
+
+
+# -- copies -----------------------------------------------------------------------------------
+
+
+def test_pairs_are_copied_as_any_module():
+    """The temperature is one in the copy too, so that the KL stays in closed form."""
+    model, guide = pair(priors.GumbelSoftmax(0.5), prior=priors.Normal())
+    x, y = batch()
+    torch.manual_seed(3)
+    expected = bound(model, guide)(x, y)
+    other, own = copy.deepcopy((model, guide))
+    torch.manual_seed(3)
+    torch.testing.assert_close(bound(other, own)(x, y), expected, rtol=1e-12, atol=0)
+    assert own.distribution(SITES[1]).temperature is other.temperature.value
+    with torch.no_grad():
+        for p in [*other.parameters(), *own.parameters(), other.temperature.value]:
+            p.add_(1.0)
+    torch.manual_seed(3)
+    torch.testing.assert_close(bound(model, guide)(x, y), expected, rtol=0, atol=0)
+    site = SITES[0]
+    kl = torch.distributions.kl_divergence(own.distribution(site), other.structure[site]())
+    expected = relaxed_categorical_kl(own.edge(site).logits, other.structure[site].logits)
+    torch.testing.assert_close(kl, expected)
+
+
+def test_a_saved_state_is_taken_up():
+    model, _ = pair(priors.GumbelSoftmax(0.5, learn=True), prior=priors.Normal(learn="weight"))
+    with torch.no_grad():
+        for p in [*model.parameters(), model.temperature.value]:
+            p.add_(0.3)
+    other = make(priors.GumbelSoftmax(0.5, learn=True), prior=priors.Normal(learn="weight"))
+    other.load_state_dict(model.state_dict())
+    for name, t in model.state_dict().items():
+        assert torch.equal(t, other.state_dict()[name]), name
+    assert other.temperature.value == model.temperature.value == pytest.approx(0.8)
+
+
+def test_the_plain_network():
+    """By the given γ, or the mean of the primitives; it shares nothing with the model."""
+    model = make(priors.GumbelSoftmax(), larger(True), prior=priors.Normal())
+    x, values = batch(4)[0], drawn_weights(model)
+    weights = {n: (values[f"{n}.weight"], values[f"{n}.bias"]) for n in model.layers}
+    given = {f"1.{edge}": gamma for edge, gamma in GAMMAS.items()}
+    plain = model.plain(weights, given)
+    assert not plain.training
+    assert not any(type(m).__module__.startswith("pyroccam.models.bay") for m in plain.modules())
+    expected = computed(values, given, x, larger(True))
+    torch.testing.assert_close(plain(x), expected)
+    centre = {edge: torch.full_like(gamma, 1 / len(gamma)) for edge, gamma in given.items()}
+    torch.testing.assert_close(
+        model.plain(weights)(x), computed(values, centre, x, larger(True)), rtol=1e-6, atol=1e-8
+    )
+    with torch.no_grad():
+        for t in [*model.parameters(), *model.buffers()]:
+            t.zero_()
+    torch.testing.assert_close(plain(x), expected)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyro.distributions as dist
+import torch
 from torch import Tensor, nn
 
 from ..models.names import unknown_name
@@ -40,12 +41,27 @@ class EdgeFactor(Factor):
         ``(K,)``."""
         raise NotImplementedError
 
+    def vertices_log_prob(self) -> tuple[float, float]:
+        """Entropy over the vertices and the log-probability of :meth:`vertex`, in nats.
+
+        Of a relaxation each vertex has the probability that γ is nearest to it.
+        """
+        p = self.probs().detach().double()
+        if not self.restriction.startswith("cube"):
+            return _entropy(p), float(p.max().log())
+        each = torch.stack([p, 1.0 - p])
+        return _entropy(each), float(each.amax(0).log().sum())
+
     def vertex(self) -> Tensor:
         """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``."""
         probs = self.probs()
         if self.restriction.startswith("cube"):
             return (probs > 0.5).to(probs.dtype)
         return nn.functional.one_hot(probs.argmax(), len(probs)).to(probs.dtype)
+
+
+def _entropy(p: Tensor) -> float:
+    return -float((p * p.clamp_min(1e-300).log()).sum())
 
 
 class _GumbelSoftmax(EdgeFactor):
@@ -111,6 +127,10 @@ class _Table(EdgeFactor):
     def vertex(self) -> Tensor:
         return self.vertices[self.logits.argmax()]
 
+    def vertices_log_prob(self) -> tuple[float, float]:
+        p = self.logits.detach().double().softmax(-1)
+        return _entropy(p), float(p.max().log())
+
 
 class _Point(EdgeFactor):
     """One γ, in the coordinates of the site."""
@@ -166,6 +186,11 @@ class StructureFamily:
                     f"structure={family!r} is for the {' or the '.join(_ALLOWED[family])}, but "
                     f"the prior of site {site!r} is on the {prior.restriction}: leave it to the "
                     "prior (family='prior'), or take another prior."
+                )
+            if self.temperature == "learnt" and family in ("dirichlet", "table", "point"):
+                raise ValueError(
+                    f"temperature='learnt' is of a relaxation, but the posterior of site {site!r} "
+                    f"is a {family}, which has none: leave it out."
                 )
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)

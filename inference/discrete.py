@@ -83,12 +83,8 @@ def choose_structure(fit: Fit) -> StructureChoice:
         pairs = zip(prior.primitives, p.tolist(), strict=True)
         probs[prior.edge] = {name: round(value, 6) for name, value in pairs}
         chosen[prior.edge] = [n for n, v in zip(prior.primitives, vertex, strict=True) if v > 0.5]
-        each = torch.stack([p, 1 - p]) if prior.restriction.startswith("cube") else p[None]
-        entropy -= float((each * each.clamp_min(1e-300).log()).sum())
-        if prior.restriction.startswith("cube"):
-            log_prob += float(torch.where(vertex > 0.5, p, 1 - p).log().sum())
-        else:
-            log_prob += float(p.max().log())
+        own = factor.vertices_log_prob()
+        entropy, log_prob = entropy + own[0], log_prob + own[1]
     return StructureChoice(probs, chosen, entropy, log_prob)
 
 

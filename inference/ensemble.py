@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.graph import StructureGraph
 from ..models.local import base
 from .draws import DrawnNetwork, Noise, chunks, seeded
 from .fit import Fit, Repeats
@@ -150,7 +151,7 @@ def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
     """A network as two: the second begins with the first part that is random."""
     if not isinstance(net, nn.Sequential):
         return nn.Identity(), net
-    random = (BayesianLayer, _DropoutNd)
+    random = (BayesianLayer, StructureGraph, _DropoutNd)
     first = next(
         k for k, part in enumerate(net) if any(isinstance(m, random) for m in part.modules())
     )
@@ -172,12 +173,14 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
 
 
 def is_point(one: Fit) -> bool:
-    """Whether every pass through a Bayesian network gives the same: weights that are points, and
-    no dropout."""
+    """Whether every pass through a Bayesian network gives the same: weights that are points, a
+    known structure, and no dropout."""
     if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
         return False
     guide: Any = one.guide
-    return all(hasattr(base(guide.distribution(site)), "v") for site in one.model.sites)
+    return not guide.edges and all(
+        hasattr(base(guide.distribution(site)), "v") for site in one.model.sites
+    )
 
 
 def components(

@@ -16,6 +16,7 @@ from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth, stacked_outputs
+from ..models.structured import StructuredNetwork
 from .draws import Noise, draw_outputs, seeded
 from .flat import difference
 from .modes import evaluating
@@ -172,6 +173,8 @@ class Replicate:
         options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
         if isinstance(self.guide, NetworkGuide):
             options["scales"] = self.guide.handler and self.guide.handler.scales
+            edges = [type(self.guide.edge(site)).__name__ for site in self.guide.edges]
+            options |= {"edges": edges} if edges else {}
         return {"kind": type(self.guide).__name__, **options}
 
     @property
@@ -201,6 +204,8 @@ class Replicate:
                 name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
                 for name, layer in self.model.layers.items()
             }
+        if isinstance(self.model, StructuredNetwork):
+            prior |= self.model.described()
         return {
             "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},

@@ -120,6 +120,11 @@ def select(
     all structures in turn    ``Q=Level(..., structure=[Against(found, -1)])``
     ========================  ================================================================
 
+    What greedy steps of a small ``lr`` converge to knows little of the λ_prior of Q, which only
+    the term of order ``lr`` sees: where L and Q differ, ``implicit`` is the one that solves the
+    problem. The outer step with the largest Q is kept; early ones, whose θ is not yet the best for
+    L, can have a Q that no solution has.
+
     Arguments:
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).

@@ -154,7 +154,7 @@ class ParameterGroup:
     """Parameters of a pair that are treated alike.
 
     Attributes:
-        name: ``structure`` (of the posterior of a graph's), ``weights``, ``noise`` (of the
+        name: ``structure`` (of the posterior of graphs), ``weights``, ``noise`` (of the
             likelihood), ``prior`` (what a prior over weights or structure learns), ``posterior``
             (of random weights) or ``guide``.
         parameters: that require a gradient.

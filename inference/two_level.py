@@ -37,7 +37,9 @@ class Against:
             (from a structure that was found before).
 
     The formula of the source has this sign, its experiments the opposite one: their
-    ``λ_struct = -1`` with a ``+`` is ``weight=-1`` here.
+    ``λ_struct = -1`` with a ``+`` is ``weight=-1`` here. Weights that drive away from vertices, and
+    whose sum is not small beside λ_prior of Q, can leave Q without a maximum: then what is found
+    depends on the number of steps.
     """
 
     prior: StructurePrior

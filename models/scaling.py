@@ -50,7 +50,8 @@ class Floored(Scaling):
     r"""``w ~ N(0, max(γ σ, floor)²)``, the prior of the source with a floor.
 
     With :math:`N(0, γ² σ²)` itself the bound is -∞ at temperatures up to 2, where
-    :math:`E_q[γ^{-2}]` is infinite. The floor is part of the model, and the bound depends on it.
+    :math:`E_q[γ^{-2}]` is infinite. The floor is part of the model, and the bound depends on it: at
+    the floor σ has no gradient, so that a primitive which was switched off seldom comes back.
 
     Arguments:
         floor: least standard deviation. The authors' code has e⁻⁴.

@@ -126,6 +126,20 @@ class StructuredNetwork(BayesianNetwork):
         priors: Any = self._modules["edge_priors"]
         return {f"{prior.edge}.structure": prior for prior in priors.values()}
 
+    def described(self) -> dict[str, object]:
+        """What was given and is not learnt: priors of edges, temperature, scaling."""
+        found: dict[str, object] = {
+            site: [
+                type(prior).__name__,
+                None if isinstance(prior.logits, nn.Parameter) else prior.logits.tolist(),
+            ]
+            for site, prior in self.structure.items()
+        }
+        schedule = None if self.temperature is None else self.temperature.schedule
+        start = None if self.temperature is None else float(self.temperature.value)
+        found["temperature"] = start if schedule is None else repr(schedule)
+        return {**found, "scaling": repr(self.scaling)}
+
     def anneal(self, progress: float) -> None:
         """Set the temperature to what it is after a fraction ``progress`` of the steps."""
         if self.temperature is not None:

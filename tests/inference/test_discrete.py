@@ -136,3 +136,36 @@ def test_errors(rows):
     known = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
     with pytest.raises(TypeError, match="one of BayesianNetwork, whose structure is known"):
         inference.discretise(known)
+
+
+def test_averages_over_structure_in_an_ensemble():
+    """Weights are numbers, and still a prediction needs draws: of the structure."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    classes = data.Dataset.from_tensors(x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
+    fit = fitted(classes, net=nn.Sequential(nn.Identity(), graph(outputs=2)))
+    inputs, draws = classes.x_test[:5], 400
+    each = fit.outputs(inputs, draws=draws).softmax(-1)
+    assert float(each.std(0).max()) > 1e-3
+    found = inference.EnsembleNetwork(fit, draws=draws, seed=1)(inputs).softmax(-1)
+    error = 6.0 * each.std(0) * (2.0 / draws) ** 0.5 + 1e-6  # of the difference of two means
+    assert bool(((found - each.mean(0)).abs() < error).all())
+
+
+def test_a_checkpoint_belongs_to_its_structure_prior(rows, tmp_path):
+    def go(prior, **more):
+        model = models.StructuredNetwork(graph(), rows, structure=prior)
+        return inference.fit(
+            model, guides.MeanField(model), rows, epochs=2, weight_decay=0.0, progress=False,
+            out=tmp_path, **more,
+        )  # fmt: skip
+
+    go(priors.GumbelSoftmax(0.5))
+    go(priors.GumbelSoftmax(0.5), resume=True)
+    for other in (
+        priors.GumbelSoftmax(0.7),
+        priors.GumbelSoftmax(models.Annealed(0.5, 0.2)),
+        priors.Dirichlet(0.5),
+    ):
+        with pytest.raises(inference.CheckpointError):
+            go(other, resume=True)

@@ -370,3 +370,27 @@ def test_an_error_that_has_nothing_to_do_with_values_names_its_line():
     x, y = batches(count=1)[0]
     with pytest.raises(Untraceable, match=r"KeyError in test_tracing.py:\d+, `raise KeyError"):
         traced_of(*build_fixed(Wrong), x, y)
+
+
+def test_the_terms_by_themselves():
+    """``in_terms``: likelihood and KL, whatever the weight of the KL is in the loss."""
+    with pyro.settings.context(module_local_params=True):
+        b = bound(Regression(), Gaussian(0))
+    (x, y) = batches(count=1)[0]
+    y, names = y.double(), [name for name, _ in b.named_parameters()]
+    tensors = {f"bound.{n}": t.detach() for n, t in [*b.named_parameters(), *b.named_buffers()]}
+    b.kl_weight.fill_(0.25)
+    found = {}
+    for in_terms in (False, True):
+        traced = TracedBound(b, 54, x, y, names, in_terms=in_terms)
+        traced.check(b, x, y)
+        state = [tensors[name] for name in traced.state_names]
+        params = [tensors[f"bound.{name}"] for name in names]
+        torch.manual_seed(0)
+        found[in_terms], (seen,) = traced.graph(params, state, x, y)
+    log_likelihood, kl = found[True]
+    assert torch.allclose(found[False], 0.25 * kl - log_likelihood, rtol=1e-12, atol=0)
+    assert float(log_likelihood) == pytest.approx(float(seen.sum()) / 18, rel=1e-12)
+    scale = b.guide.log_scale.exp()
+    exact = 0.5 * (b.guide.loc.square() + scale.square() - 1).sum() - scale.log().sum()
+    assert float(kl) == pytest.approx(exact.item() / 54, rel=1e-12)

@@ -40,6 +40,14 @@ def graph(outputs=1, inputs=3, seed=0, **more):
         )
 
 
+def small(outputs=1, seed=0):
+    """Of one edge with two primitives, which is traced faster."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        bent = nn.Sequential(nn.Linear(3, outputs), nn.Tanh())
+        return StructureGraph({("x", "h"): {"straight": nn.Linear(3, outputs), "bent": bent}})
+
+
 def larger(shared):
     """A network with two graphs, which have one structure or two."""
     torch.manual_seed(5)

@@ -64,7 +64,9 @@ def _entropy(p: Tensor) -> float:
     return -float((p * p.clamp_min(1e-300).log()).sum())
 
 
-class _GumbelSoftmax(EdgeFactor):
+class _Relaxed(EdgeFactor):
+    """With logits, and a temperature that all edges use."""
+
     temperature: nn.Module
 
     def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
@@ -72,6 +74,8 @@ class _GumbelSoftmax(EdgeFactor):
         self.logits = nn.Parameter(prior.logits.detach().clone())
         lend(temperature, self)
 
+
+class _GumbelSoftmax(_Relaxed):
     def forward(self) -> Any:
         return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
 
@@ -91,14 +95,7 @@ class _Dirichlet(EdgeFactor):
         return self.log_concentration.softmax(-1)
 
 
-class _RelaxedBernoulli(EdgeFactor):
-    temperature: nn.Module
-
-    def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
-        super().__init__(prior)
-        self.logits = nn.Parameter(prior.logits.detach().clone())
-        lend(temperature, self)
-
+class _RelaxedBernoulli(_Relaxed):
     def forward(self) -> Any:
         fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
         return fn.to_event(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..guides.mean_field import NetworkGuide
-from ..models.graph import StructureGraph, discretised, structures
+from ..models.graph import discretised
 from ..models.structured import StructuredNetwork
 from .draws import seeded
 from .posterior import mean_network
@@ -117,7 +118,7 @@ def random_structures(
     parameters: int | None = None,
     tolerance: float = 0.1,
     seed: int = 0,
-    tries: int = 10_000,
+    tries: int = 1000,
 ) -> list[Choice]:
     """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
 
@@ -132,7 +133,8 @@ def random_structures(
     Returns:
         by edge the names of the primitives, as :func:`discretise` takes them.
     """
-    plain = model.plain({name: _blank(layer) for name, layer in model.layers.items()})
+    blank = {name: _blank(layer) for name, layer in model.layers.items()}
+    plain = model.plain(blank).to("meta")
     found: dict[str, tuple[float, Choice]] = {}
     with seeded(seed, torch.device("cpu")):
         for _ in range(tries):
@@ -165,12 +167,5 @@ def _blank(layer: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _size(net: nn.Module, choice: Choice) -> int:
-    """Parameters of the discrete network."""
-    owners = structures(net)
-    graphs = [module for module in net.modules() if isinstance(module, StructureGraph)]
-    size = count_parameters(net) - sum(count_parameters(graph) for graph in graphs)
-    for graph in graphs:
-        first = next(name for name, gammas in owners.items() if gammas is graph.gamma)
-        prefix = f"{first}." if first else ""
-        size += graph.size_of({edge: choice[prefix + edge] for edge in graph.primitives})
-    return size
+    """Parameters of the discrete network, of a network without numbers."""
+    return count_parameters(discretised(copy.deepcopy(net), choice))

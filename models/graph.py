@@ -237,19 +237,6 @@ class StructureGraph(nn.Module):
         net = fx.GraphModule(root, graph, "DiscreteGraph")
         return net.train(self.training)
 
-    def size_of(self, choice: Mapping[str, str | Sequence[str]]) -> int:
-        """Number of parameters of what :meth:`discretise` would give; its errors, too."""
-        chosen = self._checked(choice)
-        alive = self._alive(chosen)
-        edges: Any = self.edges
-        kept = [
-            edges[edge.name][name]
-            for edge in self.edge_list
-            if edge.target in alive
-            for name in chosen[edge.name]
-        ]
-        return sum(p.numel() for module in kept for p in module.parameters())
-
     def _checked(self, choice: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
         chosen: dict[str, list[str]] = {}
         for name in choice:

@@ -169,3 +169,16 @@ def test_a_checkpoint_belongs_to_its_structure_prior(rows, tmp_path):
     ):
         with pytest.raises(inference.CheckpointError):
             go(other, resume=True)
+
+
+def test_random_structures_count_a_graph_within_a_graph_once(rows):
+    inner = models.StructureGraph(
+        {("a", "b"): {"one": nn.Linear(3, 3), "two": nn.Sequential(nn.Linear(3, 3), nn.ReLU())}}
+    )
+    outer = models.StructureGraph({("x", "y"): {"deep": inner, "flat": nn.Identity()}})
+    fit = fitted(rows, net=nn.Sequential(outer, nn.Linear(3, 1)))
+    (found,) = random_structures(fit.model, 1, parameters=4, tolerance=0.0)
+    assert found["0.x-y"] == ["flat"]
+    (found,) = random_structures(fit.model, 1, parameters=4 + 12, tolerance=0.0)
+    assert found["0.x-y"] == ["deep"]
+    assert sum(p.numel() for p in inference.discretise(fit, found).parameters()) == 16

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
-from .tracing import DRAWS, Untraceable
+from .tracing import Untraceable
+from .written_out import DRAWS
 
 __all__ = ["Draw", "lift_noise"]
 

@@ -19,7 +19,8 @@ from ..models.structured import StructuredNetwork
 from .elbo import bound
 from .hypergradient import Tensors
 from .noise import Draw, lift_noise
-from .tracing import TracedBound, Untraceable, differentiable
+from .tracing import TracedBound, Untraceable
+from .written_out import differentiable
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from pyroccam.inference.noise import lift_noise
-from pyroccam.inference.tracing import Untraceable, differentiable
+from pyroccam.inference.tracing import Untraceable
+from pyroccam.inference.written_out import differentiable
 from random_weights import assert_same_means
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
-from pyroccam.inference import tracing
+from pyroccam.inference import written_out
 from scipy.stats import norm as normal
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -20,7 +20,7 @@ def test_batch_normalisation_written_out(shape, affine, training, tracked):
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(shape, dtype=torch.float64)
     found = []
-    for f in (tracing._batch_norm, torch.batch_norm):
+    for f in (written_out._batch_norm, torch.batch_norm):
         torch.manual_seed(1)
         weight = torch.randn(3, dtype=torch.float64, requires_grad=True) if affine else None
         bias = torch.randn(3, dtype=torch.float64, requires_grad=True) if affine else None
@@ -54,7 +54,7 @@ def test_noise_has_its_distribution_in_every_replicate(name):
     draw, mean, variance = NOISE[name]
     torch.manual_seed(0)
     with pyro.validation_enabled(False):
-        graph = tracing.differentiable(make_fx(draw, pre_dispatch=True)(), True)
+        graph = written_out.differentiable(make_fx(draw, pre_dispatch=True)(), True)
     found = torch.vmap(lambda _: graph(), randomness="different")(torch.zeros(3)).double()
     threshold = float(normal.isf(FALSE_ALARM / 18))  # 9 two-sided tests
     centred = found - mean
@@ -69,7 +69,7 @@ def test_noise_has_its_distribution_in_every_replicate(name):
 
 def test_an_exponential_is_never_zero(monkeypatch):
     monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
-    assert float(tracing._exponential_(torch.empty(3)).log().min()) > -100
+    assert float(written_out._exponential_(torch.empty(3)).log().min()) > -100
 
 
 def test_noise_in_a_part_of_a_tensor_stays_there():
@@ -80,13 +80,13 @@ def test_noise_in_a_part_of_a_tensor_stays_there():
 
     x = torch.zeros(2, 50)
     graph = make_fx(draw, pre_dispatch=True)(x)
-    out = tracing.differentiable(graph, True)(x)
+    out = written_out.differentiable(graph, True)(x)
     assert bool((out[0] != 0).all())
     assert not bool(out[1].any())
 
 
 def test_edges_of_dropout():
     x = torch.ones(5)
-    assert torch.equal(tracing._dropout(x, 0.0, True), x)
-    assert torch.equal(tracing._dropout(x, 0.4, False), x)
-    assert not tracing._dropout(x, 1.0, True).any()
+    assert torch.equal(written_out._dropout(x, 0.0, True), x)
+    assert torch.equal(written_out._dropout(x, 0.4, False), x)
+    assert not written_out._dropout(x, 1.0, True).any()

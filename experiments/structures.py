@@ -10,24 +10,22 @@ earlier one stopped.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from ..inference.metrics import mean_spread
-from ..inference.run_directory import versions, write_json
-from .config import RunConfig, parse_settings
-from .kept import refuse_other_settings
-from .run import run
+from .config import parse_settings
+from .kept import add_seeds
+from .run import Outcome
 
 __all__ = ["row"]
 
 
-def row(metrics: dict[str, Any]) -> dict[str, Any]:
+def row(outcome: Outcome) -> dict[str, Any]:
     """What is kept of a run."""
+    metrics = outcome.metrics
     small = metrics["discretised"]
     parts = {
         "mixture": metrics["test"]["ensemble"],
@@ -71,30 +69,19 @@ def main(
     if data == "fashion-mnist":
         chosen["data.n_train"] = 10_000
     chosen |= parse_settings(sets or [])
-    path = out / f"{data}-{network}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-    for seed in range(seeds):
-        config, dataset = RunConfig.resolve(
-            "structure", data, network=network, data_root=data_root, seed=seed, sets=chosen
-        )
-        described = config.without_seed()
-        if found["runs"]:
-            refuse_other_settings(path, found["config"], described)
-        if seed in {one["seed"] for one in found["runs"]}:
-            continue
-        folder = None if runs is None else runs / f"{data}-{network}-{seed}"
-        outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
-        found["config"] = described
-        found["runs"].append(row(outcome.metrics))
-        flat = [
-            {f"{part} {name}": v for part, m in one["test"].items() for name, v in m.items()}
-            for one in found["runs"]
-        ]
-        found |= {"spread": mean_spread(flat), "versions": versions()}
-        write_json(path, found)
-        last = found["runs"][-1]
-        shown = ", ".join(f"{p} {next(iter(m.values())):.4f}" for p, m in last["test"].items())
-        print(f"seed {seed}: {shown}; {last['parameters']:,} parameters", flush=True)
+    add_seeds(
+        out / f"{data}-{network}.json", seeds, "structure", data, row=row, numbers=_numbers,
+        say=_line, runs=runs, device=device, network=network, data_root=data_root, sets=chosen,
+    )  # fmt: skip
+
+
+def _numbers(one: dict[str, Any]) -> dict[str, float]:
+    return {f"{part} {name}": v for part, m in one["test"].items() for name, v in m.items()}
+
+
+def _line(one: dict[str, Any]) -> str:
+    shown = ", ".join(f"{p} {next(iter(m.values())):.4f}" for p, m in one["test"].items())
+    return f"seed {one['seed']}: {shown}; {one['parameters']:,} parameters"
 
 
 if __name__ == "__main__":

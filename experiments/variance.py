@@ -9,7 +9,7 @@ earlier one stopped.
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +17,11 @@ import torch
 import typer
 
 from ..inference.evidence import evidence
-from ..inference.metrics import mean_spread
-from ..inference.run_directory import versions, write_json
 from ..inference.zero_mean import mean_costs
 from ..models.names import unknown_name
-from .config import RunConfig, parse_settings
-from .kept import refuse_other_settings
-from .run import run
+from .config import parse_settings
+from .kept import add_seeds
+from .run import Outcome
 
 __all__ = ["CONTENDERS", "PUBLISHED"]
 
@@ -76,39 +74,22 @@ def main(
             raise typer.BadParameter(unknown_name("contender", name, CONTENDERS))
         method, options = CONTENDERS[name]
         path = out / f"{data}-{network}-{name}.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-        for seed in range(seeds):
-            config, dataset = RunConfig.resolve(
-                method,
-                data,
-                network=network,
-                data_root=data_root,
-                seed=seed,
-                sets={**common, **options},
-            )
-            described = config.without_seed()
-            if found["runs"]:
-                refuse_other_settings(path, found["config"], described)
-            if seed in {one["seed"] for one in found["runs"]}:
-                continue
-            folder = None if runs is None else runs / f"{data}-{network}-{name}-{seed}"
-            outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
-            fit = outcome.fit
-            found["config"] = described
-            found["runs"].append(_row(outcome.metrics, fit))
-            found["versions"] = versions()
-            flat = [
-                {**{how: m["accuracy"] for how, m in one["test"].items()}, **one["numbers"]}
-                for one in found["runs"]
-            ]
-            found["spread"] = mean_spread(flat)
-            found["published"] = PUBLISHED.get(name) if data == "mnist" else None
-            write_json(path, found)
-            print(_line(name, found["runs"][-1]), flush=True)
+        published = PUBLISHED.get(name) if data == "mnist" else None
+        add_seeds(
+            path, seeds, method, data, row=_row, numbers=_numbers,
+            say=partial(_line, name), runs=runs, device=device, network=network,
+            data_root=data_root, sets={**common, **options}, beside={"published": published},
+        )  # fmt: skip
 
 
-def _row(metrics: dict[str, Any], fit: Any) -> dict[str, Any]:
+def _numbers(one: dict[str, Any]) -> dict[str, float]:
+    return {**{how: m["accuracy"] for how, m in one["test"].items()}, **one["numbers"]}
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
     """What is kept of a run."""
+    metrics = outcome.metrics
+    fit: Any = outcome.fit
     bound = evidence(fit.model, fit.guide, fit.data)
     numbers = {"elbo": bound.elbo, "elbo_error": bound.error, "kl": bound.kl}
     worth: dict[str, float] = {}

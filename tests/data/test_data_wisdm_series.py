@@ -204,7 +204,10 @@ def test_a_file_of_other_lines(tmp_path: Path) -> None:
         (gzip.compress(b"1600", mtime=0)[:-6], ["not a whole gzip file", "download it again"]),
         (b"1600,A,1,1.0,2.0,3.0;\n", ["not a whole gzip file"]),
         (gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0), ["no record of the activities A, B"]),
-        (gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0), ["no 200 records in a row, 50 ms apart"]),
+        (
+            gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0),
+            ["no 200 records in a row, 50 ms apart"],
+        ),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, words: list[str]) -> None:

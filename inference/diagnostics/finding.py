@@ -1,0 +1,40 @@
+"""What a diagnostic found, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+__all__ = ["Finding", "Verdict"]
+
+Verdict = Literal["good", "doubtful", "poor", "refused"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a diagnosis.
+
+    Attributes:
+        name: of the diagnostic, short: ``ELBO``, ``k-hat of the depth``.
+        verdict: ``refused`` where the diagnostic would mean nothing here.
+        text: one or two sentences for a person: what was found, and what to do about it.
+        numbers: behind the words, of Python's own types, as they go into JSON.
+        figure: that shows it, or ``None``.
+    """
+
+    name: str
+    verdict: Verdict
+    text: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+    figure: Figure | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the figure."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "text": self.text,
+            "numbers": self.numbers,
+        }

@@ -24,13 +24,65 @@ from .elbo import local_parameters
 from .modes import evaluating
 from .posterior import mean_network, moments
 
-__all__ = ["NOISES", "DrawnNetwork", "Noise", "draw_outputs", "draw_weights"]
+__all__ = [
+    "NOISES",
+    "DrawnNetwork",
+    "Noise",
+    "draw_outputs",
+    "draw_sites",
+    "draw_weights",
+    "weights_of",
+]
 
 Noise = Literal["weights", "activations"]
 NOISES = ("weights", "activations")
 
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
+
+
+def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
+    """Values of all sites, independent draws from the posterior, ``(S, *)`` by site."""
+    sites = (*model.sites, *model.structure)
+    return {site: guide.distribution(site).sample((draws,)) for site in sites}
+
+
+def weights_of(
+    model: BayesianNetwork,
+    values: Mapping[str, Tensor],
+    held: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+) -> dict[str, Tensor]:
+    """Weights, biases and structure by their names in a plain network, from values of the sites.
+
+    Arguments:
+        values: ``(S, *)`` of every site.
+        held: of layers by name, which of their weights follow from the values, and what the others
+            are.
+
+    Returns:
+        tensors ``(S, *)``.
+    """
+    found: dict[str, Tensor] = {}
+    for name, layer in model.layers.items():
+        latents = layer.latents()
+        own = {n: values[f"{name}.{n}"] for n in latents}
+
+        def effective(
+            one: dict[str, Tensor], layer: BayesianLayer = layer, latents: Any = latents
+        ) -> dict[str, Tensor]:
+            weight, bias = layer.effective(one, latents)
+            return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+        weights = vmap(effective)(own)
+        if held is not None and name in held:
+            chosen, others = held[name]
+            weights["weight"] = torch.where(chosen, weights["weight"], others)
+        prefix = f"{name}." if name else ""
+        found |= {prefix + key: value for key, value in weights.items()}
+    if not isinstance(model, StructuredNetwork):
+        return found
+    gammas = {prior.edge: prior.gamma(values[site]) for site, prior in model.structure.items()}
+    return model.scaled(found, gammas) | {_gamma(edge): g for edge, g in gammas.items()}
 
 
 def draw_weights(
@@ -49,33 +101,13 @@ def draw_weights(
     Returns:
         tensors ``(S, *)``.
     """
-    drawn: dict[str, Tensor] = {}
-    means = {} if only is None else moments(model, guide)
-    if only is not None and (unknown := sorted({*only} - {*means})):
-        raise ValueError(unknown_name("Bayesian layer in only=", unknown[0], means))
-    for name, layer in model.layers.items():
-        latents = layer.latents()
-        values = {n: guide.distribution(f"{name}.{n}").sample((draws,)) for n in latents}
-
-        def effective(
-            one: dict[str, Tensor], layer: BayesianLayer = layer, latents: Any = latents
-        ) -> dict[str, Tensor]:
-            weight, bias = layer.effective(one, latents)
-            return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-
-        prefix = f"{name}." if name else ""
-        found = vmap(effective)(values)
-        if only is not None and name in only:
-            found["weight"] = torch.where(only[name], found["weight"], means[name].mean)
-        drawn |= {prefix + key: value for key, value in found.items()}
-    if not isinstance(model, StructuredNetwork):
-        return drawn
-    gammas = {
-        prior.edge: prior.gamma(guide.distribution(site).sample((draws,)))
-        for site, prior in model.structure.items()
-    }
-    found = {_gamma(edge): gamma for edge, gamma in gammas.items()}
-    return model.scaled(drawn, gammas) | found
+    held = None
+    if only is not None:
+        means = moments(model, guide)
+        if unknown := sorted({*only} - {*means}):
+            raise ValueError(unknown_name("Bayesian layer in only=", unknown[0], means))
+        held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
+    return weights_of(model, draw_sites(model, guide, draws), held)
 
 
 def _gamma(edge: str) -> str:

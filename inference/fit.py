@@ -153,6 +153,46 @@ class Fit:
             return mixture_log_probs(outputs, shares)
         return torch.einsum("s,sbt->bt", shares, outputs)
 
+    def to_arviz(
+        self,
+        draws: int = 500,
+        *,
+        split: str = "train",
+        rows: int | None = None,
+        weights: bool = False,
+        prior: bool = True,
+        seed: int | None = None,
+    ) -> Any:
+        """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
+
+        Groups: ``posterior`` (structure as γ, scales, and weights if wanted; one chain),
+        ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
+        site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
+        ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
+        probabilities of depths and primitives. Targets are in original units. Variables have the
+        names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the
+        layer ``1``), ``x-h.primitive`` (of an edge).
+
+        Draws of a variational posterior are independent: effective sample sizes and R-hat of one
+        fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
+
+        Arguments:
+            draws: S; of a point estimate one.
+            split: whose rows; of others than ``train`` there is no ``log_p``.
+            rows: only so many, evenly spread; there is no ``log_p`` either.
+            weights: keep weights and biases too: S times their number.
+            prior: draw from the prior as well.
+            seed: of the draws, that of the fit if left out.
+
+        Raises:
+            ValueError: for more log-likelihoods than fit into 2 GiB.
+        """
+        from .arviz_groups import to_arviz
+
+        return to_arviz(
+            [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
+        )
+
     def _shares(self, outputs: Tensor) -> Tensor:
         """Of what is mixed: draws are equally likely."""
         if len(outputs) == len(self.weights):
@@ -352,6 +392,16 @@ class Repeats:
         outputs = torch.cat([o.outputs(o.data.split(split)[0], noise=noise) for o in self.fits])
         shares = torch.cat([one.weights for one in self.fits]) / len(self.fits)
         return evaluate_outputs(outputs, shares, first.model.likelihood, y, first.data.y_std)
+
+    def to_arviz(self, draws: int = 500, **options: Any) -> Any:
+        """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.
+
+        Raises:
+            ValueError: if they differ in their latents, or in their rows.
+        """
+        from .arviz_groups import to_arviz
+
+        return to_arviz(self.fits, draws, **options)
 
     def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
         """Mean, standard deviation and number of each metric over the repeats."""

@@ -230,6 +230,21 @@ class BayesianNetwork(LocalModule):
             for latent in layer.latents()
         }
 
+    def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The prior of every site, in the order of the model.
+
+        Arguments:
+            values: of the sites that others depend on, ``(S, *)``: of random structure, if any.
+
+        Returns:
+            distributions of batch shape ``()``, or ``(S,)`` where they depend on the values.
+        """
+        return {
+            f"{name}.{key}": latent.prior
+            for name, layer in self.layers.items()
+            for key, latent in layer.latents().items()
+        }
+
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.outputs(x)

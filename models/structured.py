@@ -169,6 +169,20 @@ class StructuredNetwork(BayesianNetwork):
             out = net(many)
         return out.reshape(*lead, batch, *out.shape[1:])
 
+    def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Of the structure, and of the weights given values of it."""
+        found = {site: prior() for site, prior in self.structure.items()}
+        if self.scaling is None:
+            return found | super().priors_given(values)
+        gammas = {prior.edge: prior.gamma(values[site]) for site, prior in self.structure.items()}
+        shares = {layer.name: share for layer, (_, share) in self._shares(gammas, gammas)}
+        for name, layer in self.layers.items():
+            latents = layer.latents()
+            if name in shares:
+                latents = self.scaling.latents(name, latents, shares[name])
+            found |= {f"{name}.{key}": latent.prior for key, latent in latents.items()}
+        return found
+
     @contextmanager
     def _with(self, gammas: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Iterator[None]:
         """Structure in place, in graphs and, where priors depend on it, in layers."""

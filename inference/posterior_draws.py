@@ -1,0 +1,302 @@
+"""Draws from a posterior with all that ArviZ asks about them, as plain tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models.bayesian import BayesianNetwork
+from ..models.depth import LearntDepth
+from .draws import AT_ONCE, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
+from .ensemble import is_point
+from .fit import Fit
+from .modes import evaluating
+from .posterior import mean_network
+from .predict import outputs_by_depth
+
+__all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
+
+MOST = 2**28  # numbers of log-likelihoods, 2 GiB
+
+
+@dataclass
+class PosteriorDraws:
+    """Of S draws and N rows, on the CPU; densities in nats, double precision.
+
+    Attributes:
+        values: of sites, ``(S, *)``, as they are sampled.
+        log_prior: of every site, ``(S,)``; of an improper prior up to a constant.
+        log_q: by site, ``(S,)``; of a point nothing.
+        log_likelihood: of each row in original units of the target, ``(S, N)``.
+        predictions: a target drawn for each row, original units, ``(S, N)`` or ``(S, N, T)``.
+        rows: their positions in the split, ``(N,)``.
+        complete: the rows are all training rows, so that log p(θ, y) is known.
+    """
+
+    values: dict[str, Tensor]
+    log_prior: dict[str, Tensor]
+    log_q: dict[str, Tensor]
+    log_likelihood: Tensor
+    predictions: Tensor
+    rows: Tensor
+    complete: bool
+
+    @property
+    def log_p(self) -> Tensor | None:
+        """``log p(θ, y)``, ``(S,)``, up to a constant if a prior is improper."""
+        if not self.complete:
+            return None
+        total = self.log_likelihood.sum(1)
+        for term in self.log_prior.values():
+            total = total + term
+        return total
+
+    @property
+    def log_ratio(self) -> Tensor | None:
+        """``log p(θ, y) - log q(θ)``, ``(S,)``: ``None`` without log p, or of a point."""
+        log_p = self.log_p
+        if log_p is None or {*self.log_q} != {*self.log_prior} or not self.log_q:
+            return None
+        return log_p - torch.stack([*self.log_q.values()]).sum(0)
+
+
+@dataclass
+class PriorDraws:
+    """Of the prior, on the CPU.
+
+    Attributes:
+        values: of the sites with a proper prior, ``(S, *)``.
+        improper: the other sites; with any, nothing can be predicted.
+        predictions: as of :class:`PosteriorDraws`, or ``None``.
+    """
+
+    values: dict[str, Tensor]
+    improper: list[str] = field(default_factory=list)
+    predictions: Tensor | None = None
+
+
+def even_rows(count: int, rows: int | None) -> Tensor:
+    """Positions of ``rows`` of ``count`` rows, evenly spread: the same for every fit of the data.
+
+    Raises:
+        ValueError: for fewer than one.
+    """
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}.")
+    if rows is None or rows >= count:
+        return torch.arange(count)
+    return torch.linspace(0, count - 1, rows).round().long()
+
+
+@torch.no_grad()
+def draw_posterior(
+    fit: Fit,
+    draws: int = 500,
+    *,
+    split: str = "train",
+    rows: int | None = None,
+    weights: bool = False,
+    seed: int | None = None,
+    batch_size: int = 1024,
+) -> PosteriorDraws:
+    """Draws of the latents, their densities, and what they say of the rows of a split.
+
+    Networks are drawn a few at a time (:data:`~pyroccam.inference.draws.AT_ONCE`), and of their
+    weights only densities stay, unless they are asked for. A point is drawn once.
+
+    Arguments:
+        draws: S.
+        split: whose rows.
+        rows: only so many, evenly spread.
+        weights: keep weights and biases too.
+        seed: of the draws, that of the fit if left out; generators are left as they were.
+
+    Raises:
+        ValueError: for fewer than one draw or row, or more numbers than fit into 2 GiB.
+    """
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}.")
+    x, y = fit.data.split(split)
+    chosen = even_rows(len(x), rows)
+    if draws * len(chosen) > MOST:
+        raise ValueError(
+            f"{draws} draws of {len(chosen):,} rows are {draws * len(chosen):,} log-likelihoods, "
+            f"expected at most {MOST:,}: take fewer rows=, or fewer draws=."
+        )
+    where = x.device
+    x, y = x[chosen.to(where)], y[chosen.to(where)]
+    complete = split == "train" and len(chosen) == fit.data.N
+    model: Any = fit.model
+    seed = fit.settings.seed if seed is None else seed
+    with evaluating(model), seeded(seed, where):
+        if isinstance(model, BayesianNetwork):
+            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights, batch_size)
+        else:
+            parts = _depth_parts(fit, draws, x, y)
+    return PosteriorDraws(*parts, chosen, complete)
+
+
+Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, Tensor]
+
+
+def _network_parts(
+    fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool, batch_size: int
+) -> Parts:
+    model, guide = fit.model, fit.guide
+    net = mean_network(model, guide)  # type: ignore[arg-type]
+    count = sum(p.numel() for p in net.parameters())
+    kept = [site for site in (*model.structure, *model.sites) if weights or _is_small(site)]
+    values: dict[str, list[Tensor]] = {site: [] for site in kept}
+    log_prior: dict[str, list[Tensor]] = {}
+    log_q: dict[str, list[Tensor]] = {}
+    likelihoods, predictions = [], []
+    with dropping(net):
+        for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
+            drawn = draw_sites(model, guide, at_once)  # type: ignore[arg-type]
+            for site, fn in model.priors_given(drawn).items():
+                log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
+                q = guide.distribution(site)  # type: ignore[operator]
+                if not _is_point(q):
+                    log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
+            for site in kept:
+                values[site].append(drawn[site].cpu())
+            networks = weights_of(model, drawn)
+            outputs = torch.cat(
+                [outputs_of(net, networks, part) for part in x.split(batch_size)], 1
+            )
+            found, predicted = _said(fit, outputs, y)
+            likelihoods.append(found)
+            predictions.append(predicted)
+    return (
+        {site: torch.cat(parts) for site, parts in values.items()},
+        {site: torch.cat(parts) for site, parts in log_prior.items()},
+        {site: torch.cat(parts) for site, parts in log_q.items()},
+        torch.cat(likelihoods),
+        torch.cat(predictions),
+    )
+
+
+def _is_small(site: str) -> bool:
+    return site.rpartition(".")[2] not in ("weight", "bias")
+
+
+def _is_point(q: Any) -> bool:
+    while hasattr(q, "base_dist"):
+        q = q.base_dist
+    return hasattr(q, "v")
+
+
+def _log_prob(fn: Any, value: Tensor) -> Tensor:
+    """``(S,)``, summed over whatever event and batch dims there are."""
+    found: Tensor = fn.log_prob(value).double()
+    return found.reshape(len(value), -1).sum(1).cpu()
+
+
+def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
+    model = fit.model
+    by_depth = outputs_by_depth(model, x)
+    found, _ = _said(fit, by_depth, y)
+    if isinstance(model, LearntDepth):
+        log_q = fit.weights.double().log()
+        depth = torch.multinomial(fit.weights.double(), draws, replacement=True)
+        values = {"depth": depth.cpu()}
+        terms = {"depth": model.log_prior.double()[depth].cpu()}, {"depth": log_q[depth].cpu()}
+    else:
+        depth = torch.zeros(draws, dtype=torch.long, device=x.device)
+        values, terms = {}, ({}, {})
+    # A prediction at a time: outputs of as many draws need not fit into memory at once.
+    likelihood, std, mean = model.likelihood, fit.data.y_std, fit.data.y_mean
+    predictions = torch.stack([_predicted(likelihood, by_depth[d], mean, std) for d in depth])
+    return values, *terms, found[depth.cpu()], predictions
+
+
+def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-likelihoods ``(S, N)`` and a prediction each ``(S, N, ...)``, in original units."""
+    likelihood, data = fit.model.likelihood, fit.data
+    found = likelihood(outputs).log_prob(y).double()
+    if likelihood.task == "regression":
+        found = found - data.y_std.double().log().sum()
+    return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
+
+
+def _predicted(likelihood: Any, outputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    drawn: Tensor = likelihood(outputs).sample()
+    return (drawn * std + mean if likelihood.task == "regression" else drawn).cpu()
+
+
+@torch.no_grad()
+def draw_prior(
+    model: Any,
+    x: Tensor,
+    draws: int = 500,
+    *,
+    mean: Tensor | None = None,
+    std: Tensor | None = None,
+    weights: bool = False,
+    seed: int = 0,
+) -> PriorDraws:
+    """Draws of the latents from the prior, and of targets before any were seen.
+
+    What the model holds as numbers (weights without a prior, the noise of regression, what a prior
+    learns) has the value that it has now.
+
+    Arguments:
+        model: of a pair.
+        x: inputs ``(N, *)``, standardised as the data set is.
+        draws: S.
+        mean, std: of regression targets, ``(T,)``, to give predictions in original units.
+        weights: keep weights and biases too.
+        seed: of the draws; generators are left as they were.
+    """
+    likelihood: Any = model.likelihood
+    mean = torch.zeros((), device=x.device) if mean is None else mean
+    std = torch.ones((), device=x.device) if std is None else std
+    with evaluating(model), seeded(seed, x.device):
+        if not isinstance(model, BayesianNetwork):
+            by_depth = outputs_by_depth(model, x)
+            if not isinstance(model, LearntDepth):
+                found = [_predicted(likelihood, by_depth[0], mean, std) for _ in range(draws)]
+                return PriorDraws({}, [], torch.stack(found))
+            probs = model.log_prior.double().exp()
+            depth = torch.multinomial(probs, draws, replacement=True)
+            found = [_predicted(likelihood, by_depth[d], mean, std) for d in depth]
+            return PriorDraws({"depth": depth.cpu()}, [], torch.stack(found))
+        return _network_prior(model, x, draws, weights, mean, std)
+
+
+def _network_prior(
+    model: BayesianNetwork, x: Tensor, draws: int, weights: bool, mean: Tensor, std: Tensor
+) -> PriorDraws:
+    net = model.plain({name: _start(layer) for name, layer in model.layers.items()})
+    count = sum(p.numel() for p in net.parameters())
+    values: dict[str, list[Tensor]] = {}
+    improper: list[str] = []
+    predictions = []
+    for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
+        drawn: dict[str, Tensor] = {}
+        for site, prior in model.structure.items():
+            drawn[site] = prior().sample((at_once,))
+        improper = []
+        for site, fn in model.priors_given(drawn).items():
+            if site in drawn:
+                continue
+            try:
+                drawn[site] = fn.sample(() if fn.batch_shape else (at_once,))
+            except NotImplementedError:
+                improper.append(site)
+        for site, value in drawn.items():
+            if weights or _is_small(site):
+                values.setdefault(site, []).append(value.cpu())
+        if not improper:
+            with dropping(net):
+                outputs = outputs_of(net, weights_of(model, drawn), x)
+            predictions.append(_predicted(model.likelihood, outputs, mean, std))
+    joined = {site: torch.cat(parts) for site, parts in values.items()}
+    return PriorDraws(joined, improper, torch.cat(predictions) if predictions else None)
+
+
+def _start(layer: Any) -> tuple[Tensor, Tensor | None]:
+    return layer.start["weight"], layer.start.get("bias")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["container", "psis", "read", "write"]
+__all__ = ["container", "psis", "read", "stacking", "write"]
 
 Floats = NDArray[np.float64]
 
@@ -47,9 +48,8 @@ def psis(log_ratios: ArrayLike) -> tuple[Floats, Floats]:
     """
     values = np.asarray(log_ratios, dtype=np.float64)
     if _is_one():
-        from arviz_stats.base import array_stats
-
-        weights, khat = array_stats.psislw(-values)  # it takes minus the log weights
+        stats: Any = import_module("arviz_stats.base").array_stats  # there is none with 0.23
+        weights, khat = stats.psislw(-values)  # it takes minus the log weights
     else:
         weights, khat = _arviz().psislw(values)
     return np.asarray(weights, dtype=np.float64), np.asarray(khat, dtype=np.float64)
@@ -98,3 +98,42 @@ def read(path: str | Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme")
         return _arviz().from_netcdf(str(path), engine="h5netcdf").load()
+
+
+def stacking(pointwise: Mapping[str, ArrayLike]) -> dict[str, float]:
+    """Weights of the mixture of predictions whose log density over the rows is largest.
+
+    Arguments:
+        pointwise: log densities ``(N,)`` of the same rows, by the name of the model.
+
+    Returns:
+        by name, summing to one.
+
+    References:
+        Yao, Vehtari, Simpson, Gelman 2018, Bayesian Analysis 13(3).
+    """
+    if len(pointwise) == 1:
+        return dict.fromkeys(pointwise, 1.0)
+    made = {name: _elpd_data(np.asarray(v, dtype=np.float64)) for name, v in pointwise.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pandas 4 in ArviZ 0.23
+        more = {"round_to": "none"} if _is_one() else {}
+        table = _arviz().compare(made, method="stacking", **more)
+    return {str(name): float(weight) for name, weight in table["weight"].items()}
+
+
+def _elpd_data(pointwise: Floats) -> Any:
+    """What ArviZ's ``compare`` takes."""
+    n = len(pointwise)
+    elpd, se = float(pointwise.sum()), float(np.sqrt(n) * pointwise.std(ddof=1))
+    values, khat = xr.DataArray(pointwise, dims="row"), xr.DataArray(np.zeros(n), dims="row")
+    if _is_one():
+        kind = import_module("arviz_stats.utils").ELPDDataLOO
+        return kind(
+            elpd=elpd, se=se, p=0.0, n_samples=1, n_data_points=n, scale="log", warning=False,
+            good_k=0.7, elpd_i=values, pareto_k=khat,
+        )  # fmt: skip
+    kind = import_module("arviz.stats.stats_utils").ELPDData
+    index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i",
+             "pareto_k", "scale", "good_k"]  # fmt: skip
+    return kind(data=[elpd, se, 0.0, 1, n, False, values, khat, "log", 0.7], index=index)

@@ -1,0 +1,351 @@
+"""Leave-one-out predictive density of a variational posterior, and comparison of methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from ...models.bayesian import BayesianNetwork
+from ...models.names import unknown_name
+from .. import arviz_adapter
+from ..fit import Fit
+from ..posterior_draws import PosteriorDraws, draw_posterior
+from .finding import Finding
+
+__all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
+
+Floats = NDArray[np.float64]
+Correction = Literal["auto", "p/q", "none"]
+
+
+def good_khat(draws: int) -> float:
+    """The largest k̂ with which S draws give a reliable estimate: ``min(1 - 1 / log10 S, 0.7)``.
+
+    References:
+        Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72).
+    """
+    return min(1.0 - 1.0 / math.log10(max(draws, 2)), 0.7)
+
+
+@dataclass(frozen=True)
+class Loo:
+    """Expected log pointwise predictive density, in nats, targets in original units.
+
+    Attributes:
+        elpd: the sum over rows (of those looked at).
+        error: its standard error over rows, ``sqrt(N) sd``.
+        p_loo: effective number of parameters: by how much the rows' density falls when they are
+            left out. 0 of held-out rows.
+        pointwise: ``(N,)``.
+        khat: k̂ of leaving out each row, ``(N,)``; not a number of held-out rows.
+        khat_joint: k̂ of the posterior itself (log p - log q), or ``None`` where it is not known.
+        correction: whether draws were weighted by p / q, or taken for exact.
+        draws, rows: S and N.
+        numbers: parameters of the network that are numbers, fitted to the same rows.
+        why: of the correction, in words.
+    """
+
+    elpd: float
+    error: float
+    p_loo: float
+    pointwise: Floats = field(repr=False)
+    khat: Floats = field(repr=False)
+    khat_joint: float | None
+    correction: Literal["p/q", "none", "held out"]
+    draws: int
+    rows: int
+    numbers: int
+    why: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Of a row, in nats."""
+        return self.elpd / self.rows
+
+    def bad(self) -> int:
+        """Rows whose k̂ is too large for this many draws."""
+        return int((self.khat > good_khat(self.draws)).sum())
+
+    def finding(self) -> Finding:
+        """In words."""
+        numbers = {
+            "elpd": self.elpd, "error": self.error, "p_loo": self.p_loo, "rows": self.rows,
+            "bad": self.bad(), "khat_joint": self.khat_joint, "correction": self.correction,
+            "numbers": self.numbers,
+        }  # fmt: skip
+        share = self.bad() / self.rows
+        said = (
+            f"A row that is left out is expected to have log density {self.mean:.4f} ± "
+            f"{self.error / self.rows:.4f} nats ({self.rows:,} rows, {self.p_loo:.1f} effective "
+            f"parameters). {self.why}"
+        )
+        if self.bad():
+            said += (
+                f" For {self.bad():,} rows ({100 * share:.1f} %) k-hat is above "
+                f"{good_khat(self.draws):.2f}: without such a row the posterior would be another, "
+                "and its term is a guess."
+            )
+        if self.numbers:
+            said += (
+                f" {self.numbers:,} parameters are numbers that saw all rows, so this flatters; "
+                "held-out rows do not."
+            )
+        poor = share > 0.05
+        good = not self.bad() and self.correction == "p/q" and not self.numbers
+        return Finding("LOO", "poor" if poor else "good" if good else "doubtful", said, numbers)
+
+
+def loo(
+    fit: Fit,
+    draws: int = 1000,
+    *,
+    rows: int | None = None,
+    correction: Correction = "auto",
+    seed: int | None = None,
+) -> Loo:
+    r"""PSIS-LOO on the training rows, with draws from q in place of the posterior.
+
+    .. math::
+
+        elpd_i = \log \frac{Σ_s r_{si} \, p(y_i | θ_s)}{Σ_s r_{si}}, \qquad
+        r_{si} = \frac{p(θ_s, y)}{q(θ_s)} \frac{1}{p(y_i | θ_s)}
+
+    with the ratios r Pareto smoothed over the draws, row by row.
+
+    Arguments:
+        fit: of random weights.
+        draws: S.
+        rows: only so many training rows, evenly spread. The p / q correction needs all of them.
+        correction: ``p/q`` as above; ``none`` takes the draws for draws of the posterior; ``auto``
+            corrects where k̂ of p / q says that it can be done (in high dimensions it never can).
+        seed: of the draws.
+
+    Raises:
+        ValueError: for a model whose weights are numbers, a point estimate, or a correction that
+            cannot be had.
+
+    References:
+        Magnusson, Andersen, Jonasson, Vehtari 2019, Bayesian leave-one-out cross-validation for
+        large data, for the correction; Vehtari, Gelman, Gabry 2017.
+    """
+    if correction not in ("auto", "p/q", "none"):
+        raise ValueError(unknown_name("correction", correction, ("auto", "p/q", "none")))
+    _refuse_numbers(fit)
+    drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
+    if not drawn.log_q:
+        raise ValueError(
+            "The posterior is a point: leaving out a row would change it, but one draw cannot say "
+            "how. Use diagnostics.elpd(fit, split='test')."
+        )
+    ratio, joint, why = _correction(drawn, correction)
+    own = drawn.log_likelihood.numpy()
+    count = len(own)
+    weights, khat = arviz_adapter.psis((ratio[:, None] - own).T)
+    pointwise = logsumexp(weights + own.T, axis=1)
+    kept = arviz_adapter.psis(ratio)[0] if ratio.any() else np.full(count, -math.log(count))
+    lppd = logsumexp(kept[:, None] + own, axis=0)
+    return Loo(
+        **_sums(pointwise), p_loo=float((lppd - pointwise).sum()), pointwise=pointwise, khat=khat,
+        khat_joint=joint, correction="none" if joint is None or not ratio.any() else "p/q",
+        draws=count, rows=len(pointwise), numbers=_numbers(fit), why=why,
+    )  # fmt: skip
+
+
+def _sums(pointwise: Floats) -> dict[str, float]:
+    n = len(pointwise)
+    spread = float(pointwise.std(ddof=1)) if n > 1 else float("nan")
+    return {"elpd": float(pointwise.sum()), "error": math.sqrt(n) * spread}
+
+
+def _correction(
+    drawn: PosteriorDraws, correction: Correction
+) -> tuple[Floats, float | None, str]:
+    """Log ratios p / q of the draws (zeros without correction), their k̂, and the words."""
+    count = len(drawn.log_likelihood)
+    none = np.zeros(count)
+    if correction == "none":
+        return none, None, "Draws of q are taken for draws of the posterior."
+    log_ratio = drawn.log_ratio
+    if log_ratio is None:
+        why = (
+            "some latents are points"
+            if drawn.complete
+            else "log p(θ, y) is not known from a part of the rows"
+        )
+        if correction == "p/q":
+            raise ValueError(f"correction='p/q' cannot be had: {why}. Use all rows, or 'none'.")
+        return none, None, f"Draws of q are taken for draws of the posterior: {why}."
+    ratio = log_ratio.numpy()
+    joint = float(arviz_adapter.psis(ratio)[1])
+    if correction == "p/q" or joint <= good_khat(count):
+        return ratio, joint, f"Draws of q were weighted by p / q (k-hat {joint:.2f})."
+    return (
+        none,
+        joint,
+        f"Draws of q are taken for draws of the posterior: with k-hat {joint:.2f} of p / q no "
+        "number of draws would correct them (in many dimensions it cannot be otherwise).",
+    )
+
+
+def _refuse_numbers(fit: Fit) -> None:
+    model = fit.model
+    if isinstance(model, BayesianNetwork) and model.sites:
+        return
+    raise ValueError(
+        f"The weights of a {type(model).__name__} are numbers that were fitted to the very rows "
+        "that would be left out, so that LOO would be the training likelihood. Use "
+        "diagnostics.elpd(fit, split='test')."
+    )
+
+
+def _numbers(fit: Fit) -> int:
+    """Parameters of the network that are not random: biases, normalisation, layers left out."""
+    return sum(p.numel() for p in fit.model.part("net").parameters())
+
+
+def elpd(
+    fit: Fit,
+    *,
+    split: str = "test",
+    rows: int | None = None,
+    draws: int = 200,
+    seed: int | None = None,
+) -> Loo:
+    r"""Log predictive density of rows that were held out, ``log Σ_s w_s p(y_i | θ_s)`` each.
+
+    For every method: over depths exactly, over draws of random weights, or of a point.
+
+    Arguments:
+        split: ``test`` or ``val``.
+        rows: only so many, evenly spread.
+        draws: S, of random weights.
+        seed: of the draws.
+
+    Raises:
+        ValueError: for the training rows, which were not held out.
+    """
+    if split == "train":
+        raise ValueError("The training rows were not held out: use diagnostics.loo(fit).")
+    drawn = draw_posterior(fit, draws, split=split, rows=rows, seed=seed)
+    model = fit.model
+    if isinstance(model, BayesianNetwork):
+        own = drawn.log_likelihood.numpy()
+        pointwise = logsumexp(own, axis=0) - math.log(len(own))
+    else:
+        x, y = (part[drawn.rows.to(part.device)] for part in fit.data.split(split))
+        with torch.no_grad():
+            ll = model.likelihood(fit.outputs(x)).log_prob(y).double()
+        if fit.data.task == "regression":
+            ll = ll - fit.data.y_std.double().log().sum()
+        pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()
+    return Loo(
+        **_sums(pointwise), p_loo=0.0, pointwise=pointwise,
+        khat=np.full(len(pointwise), np.nan), khat_joint=None, correction="held out",
+        draws=draws, rows=len(pointwise), numbers=0, why=f"Rows of the {split} split.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on the same rows, the best first.
+
+    Attributes:
+        table: a row for each: ``name``, ``elpd``, ``error``, ``p_loo``, ``difference`` to the best
+            and ``difference_error``, paired over rows, ``weight`` in the stacked mixture of
+            predictions, ``bad`` rows by k̂.
+        held_out: the rows were not trained on.
+    """
+
+    table: list[dict[str, Any]]
+    held_out: bool
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'':16} {'elpd':>12} {'difference':>22} {'weight':>7} {'bad k-hat':>9}",
+            *(
+                f"{one['name']:16} {one['elpd']:12.1f} "
+                f"{one['difference']:12.1f} ± {one['difference_error']:7.1f} "
+                f"{one['weight']:7.2f} {one['bad']:9d}"
+                for one in self.table
+            ),
+        ]
+        return "\n".join(lines)
+
+    def finding(self) -> Finding:
+        """Whether one is better than the others, in words."""
+        best, *others = self.table
+        if not others:
+            return Finding("comparison", "refused", "There is one method, and nothing to compare.")
+        second = others[0]
+        gap, error = second["difference"], second["difference_error"]
+        clear = gap > 2 * error
+        rows = "held-out rows" if self.held_out else "rows left out"
+        said = (
+            f"{best['name']} predicts {rows} best, by {gap:.1f} ± {error:.1f} nats before "
+            f"{second['name']}"
+            + ("." if clear else ", which is within the error: no order between them is shown.")
+        )
+        return Finding("comparison", "good" if clear else "doubtful", said, {"table": self.table})
+
+
+def compare(
+    fits: Mapping[str, Fit],
+    *,
+    split: str = "train",
+    rows: int | None = None,
+    draws: int = 1000,
+    seed: int | None = None,
+) -> Comparison:
+    """Methods on the same data, by rows left out (``split="train"``, :func:`loo`) or by rows held
+    out (``test``, ``val``: :func:`elpd`), with stacking weights.
+
+    Arguments:
+        fits: by name.
+        split, rows, draws, seed: as there.
+
+    Raises:
+        ValueError: if the rows differ, or one of the fits has no LOO.
+
+    References:
+        Yao, Vehtari, Simpson, Gelman 2018, Using stacking to average Bayesian predictive
+        distributions.
+    """
+    if not fits:
+        raise ValueError("compare got no fits, expected at least one: {'gnj': fit, ...}.")
+    names = list(fits)
+    first = fits[names[0]].data
+    y = first.split(split)[1] * first.y_std + first.y_mean
+    for name in names[1:]:
+        data = fits[name].data
+        other = data.split(split)[1] * data.y_std + data.y_mean
+        if other.shape != y.shape or not torch.allclose(other.to(y), y, atol=1e-4):
+            raise ValueError(
+                f"{names[0]!r} and {name!r} have other {split} rows, so their densities cannot be "
+                "compared: fit both on one data set (the same seed carves the same rows)."
+            )
+    found = {
+        name: loo(fit, draws, rows=rows, seed=seed)
+        if split == "train"
+        else elpd(fit, split=split, rows=rows, draws=draws, seed=seed)
+        for name, fit in fits.items()
+    }
+    weights = arviz_adapter.stacking({name: one.pointwise for name, one in found.items()})
+    best = max(found, key=lambda name: found[name].elpd)
+    table = []
+    for name, one in sorted(found.items(), key=lambda pair: -pair[1].elpd):
+        gap = _sums(found[best].pointwise - one.pointwise)
+        table.append(
+            {
+                "name": name, "elpd": one.elpd, "error": one.error, "p_loo": one.p_loo,
+                "difference": gap["elpd"], "difference_error": gap["error"],
+                "weight": weights[name], "bad": one.bad(), "correction": one.correction,
+            }
+        )  # fmt: skip
+    return Comparison(table, split != "train")

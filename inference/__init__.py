@@ -1,7 +1,7 @@
 """From a model and a guide to a posterior, a structure and a smaller network."""
 
 from ..models.pruned import load, save
-from . import cutting, figures, metrics, packing
+from . import cutting, diagnostics, figures, metrics, packing
 from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
 from .discrete import StructureChoice, choose_structure, discretise, random_structures
@@ -59,6 +59,7 @@ __all__ = [
     "compress",
     "curvature",
     "cutting",
+    "diagnostics",
     "discretise",
     "evidence",
     "exact_depth_posterior",

@@ -164,9 +164,7 @@ def _sums(pointwise: Floats) -> dict[str, float]:
     return {"elpd": float(pointwise.sum()), "error": math.sqrt(n) * spread}
 
 
-def _correction(
-    drawn: PosteriorDraws, correction: Correction
-) -> tuple[Floats, float | None, str]:
+def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, float | None, str]:
     """Log ratios p / q of the draws (zeros without correction), their k̂, and the words."""
     count = len(drawn.log_likelihood)
     none = np.zeros(count)

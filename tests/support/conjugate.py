@@ -1,63 +1,62 @@
-"""Bayesian linear regression with known noise, where everything is known in closed form."""
-
-from __future__ import annotations
+"""Linear regression with known noise, whose posterior is known in closed form."""
 
 import math
+from types import SimpleNamespace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from pyroccam import data, guides, inference, models
-from torch import Tensor, nn
+from pyroccam import data, guides, models
+from torch import nn
 
 NOISE = 0.5
-Floats = NDArray[np.float64]
 
 
-def rows_of(x: Tensor, y: Tensor) -> data.Dataset:
-    """A data set that is not rescaled, without validation rows."""
-    return data.Dataset.from_tensors(
-        x, y, x[:4], y[:4], task="regression", val_fraction=0.0, standardise=False
-    )
+def rows(n=20, features=1, shift=0.0, seed=0, orthogonal=False):
+    """All rows are for training; inputs and targets as they are."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, features, generator=generator)
+    if orthogonal:
+        x = torch.linalg.qr(x).Q * math.sqrt(n)
+    x = x + shift
+    y = x.sum(1, keepdim=True) + NOISE * torch.randn(n, 1, generator=generator)
+    return data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
 
 
-def regression(x: Tensor, y: Tensor, prior_scale: float = 1.0, width: float = 1.0) -> inference.Fit:
-    """``y = x w + ε`` with independent normal posteriors at the optimum of the bound: the means of
-    the exact posterior, and the reciprocals of its precisions' diagonal.
+def model_of(table, bias=False, prior=None):
+    """A linear layer with N(0, 1) weights, and noise of standard deviation NOISE."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(table.input_shape[0], 1, bias=bias))
+    likelihood = models.Regression(1, scale=NOISE, floor=0.0)
+    prior = models.priors.Normal() if prior is None else prior
+    return models.BayesianNetwork(net, table, prior=prior, likelihood=likelihood)
 
-    Arguments:
-        width: by which standard deviations differ from the optimum.
-    """
-    d = rows_of(x, y)
-    likelihood = models.likelihoods.Regression(1, scale=NOISE, floor=0.0)
-    likelihood.requires_grad_(False)
-    net = nn.Linear(x.shape[1], 1, bias=False)
-    prior = models.priors.Normal(prior_scale)
-    model = models.BayesianNetwork(net, d, prior=prior, likelihood=likelihood)
+
+def posterior(table, bias=False):
+    """Mean and precision matrix of the weights, and of the bias after them, float64."""
+    x, y = (part.double() for part in table.split("train"))
+    if bias:
+        x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    precision = x.T @ x / NOISE**2 + torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve(precision, x.T @ y / NOISE**2)[:, 0], precision
+
+
+def mean_field(model, table, bias=False, factor=1.0, shift=0.0):
+    """The guide at its optimum: the mean, and the deviations given all others; or off by a factor
+    in the deviations and a shift of the means in deviations."""
     guide = guides.MeanField(model)
-    fit = inference.fit(model, guide, d, steps=1, progress=False)
-    mean, precision = posterior(x.double().numpy(), y.double().numpy()[:, 0], prior_scale)
-    ((site, _),) = model.sites.items()
-    factor = guide.factors[guides.mean_field.key(site)]
+    mean, precision = posterior(table, bias)
+    deviation = factor * precision.diagonal().rsqrt()
+    mean = mean + shift * deviation / factor
+    parts = mean.float(), deviation.log().float()
     with torch.no_grad():
-        factor.loc.copy_(torch.tensor(mean)[None])
-        factor.log_scale.copy_(math.log(width) - 0.5 * torch.tensor(np.diag(precision)).log()[None])
-    return fit
+        for site in guide.sites:
+            own = guide.factors[site.replace(".", "/")]
+            for p, value in zip((own.loc, own.log_scale), parts, strict=True):
+                chosen = value[-1:] if site.endswith("bias") else value[: len(value) - bias]
+                p.copy_(chosen.reshape(p.shape))
+    return guide
 
 
-def posterior(x: Floats, y: Floats, prior_scale: float = 1.0) -> tuple[Floats, Floats]:
-    """Mean and precision matrix of w."""
-    precision = x.T @ x / NOISE**2 + np.eye(x.shape[1]) / prior_scale**2
-    return np.linalg.solve(precision, x.T @ y / NOISE**2), precision
-
-
-def exact_loo(x: Floats, y: Floats, prior_scale: float = 1.0) -> Floats:
-    """``log p(y_i | y_-i)``, ``(N,)``, by refitting without each row."""
-    found = []
-    for i in range(len(y)):
-        rest = np.arange(len(y)) != i
-        mean, precision = posterior(x[rest], y[rest], prior_scale)
-        variance = NOISE**2 + x[i] @ np.linalg.solve(precision, x[i])
-        gap = y[i] - x[i] @ mean
-        found.append(-0.5 * (math.log(2 * math.pi * variance) + gap**2 / variance))
-    return np.array(found)
+def as_fit(model, guide, table):
+    """What the diagnostics look at."""
+    return SimpleNamespace(model=model, guide=guide, data=table)

@@ -1,0 +1,365 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from conjugate import NOISE, as_fit, mean_field, model_of, posterior, rows
+from pyro.infer.importance import psis_diagnostic
+from pyroccam import guides, inference, models
+from pyroccam.inference.diagnostics.conditional import LogJoint, centres
+from pyroccam.inference.diagnostics.khat import Khat, KhatBlock, khat, khat_of, share_of_draws
+from pyroccam.inference.draws import draw_sites
+from pyroccam.models import priors
+from random_weights import small_net, table
+from scipy import integrate, stats
+from torch import nn
+
+
+def narrow(factor, dimensions=1, draws=2000, seed=0):
+    """log p - log q of N(0, 1) and N(0, factor²) in some dimensions, up to a constant."""
+    square = stats.chi2(dimensions).rvs(draws, random_state=seed)
+    return 0.5 * (1 - factor**2) * square
+
+
+# -- k̂ itself ------------------------------------------------------------------------------------
+
+
+def test_the_known_tail_of_a_narrow_normal():
+    """1 - 0.6² = 0.64: P(ratio > t) falls as t^(-1/0.64), a slowly varying factor aside."""
+    found, error, share = khat_of(narrow(0.6, draws=200_000))
+    assert found == pytest.approx(0.64, abs=0.1)
+    assert error < 0.05
+    assert 0.0 < share < 1.0
+    wrong, *_ = khat_of(-narrow(0.6, draws=200_000))  # bounded: the sign matters
+    assert wrong < 0.0
+
+
+def test_it_grows_with_the_dimension_as_published_here():
+    found = [khat_of(narrow(0.95, d))[0] for d in (1, 100, 1000, 10_000)]
+    assert found[1] == pytest.approx(0.30, abs=0.15)
+    assert found[2] == pytest.approx(1.03, abs=0.35)
+    assert found[3] == pytest.approx(2.45, abs=0.6)
+
+
+def test_the_error_is_that_of_repeated_draws():
+    each = [khat_of(narrow(0.6, draws=2000, seed=seed)) for seed in range(200)]
+    spread = np.std([k for k, _, _ in each])
+    assert spread == pytest.approx(np.mean([error for _, error, _ in each]), rel=0.25)
+
+
+def test_the_share_of_draws_is_that_of_the_weights():
+    """Ratios with a finite variance: 1 / E_q[r²] for E_q[r] = 1, by quadrature."""
+    factor = 0.85
+    q, p = stats.norm(scale=factor), stats.norm()
+    second, _ = integrate.quad(lambda z: p.pdf(z) ** 2 / q.pdf(z), -20, 20)
+    _, _, share = khat_of(narrow(factor, draws=200_000))
+    assert share == pytest.approx(1 / second, rel=0.02)
+    discrete = share_of_draws(torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1]))
+    assert discrete == pytest.approx(1 / (0.25 / 0.9 + 0.25 / 0.1))
+    assert share_of_draws(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])) == 1.0
+    assert share_of_draws(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])) == 0.0
+
+
+def test_what_has_no_tail():
+    assert khat_of(np.full(500, 3.0))[::2] == (0.0, 1.0)
+    with pytest.raises(ValueError, match="at least 100"):
+        khat_of(np.zeros(99))
+    with pytest.raises(ValueError, match="1 values that are not finite"):
+        khat_of([math.inf, *[0.0] * 200])
+
+
+# -- the density ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupHorseshoe(1e-2)])
+def test_the_joint_density_is_pyros(prior):
+    """By a trace of the model, one draw at a time."""
+    data = table()
+    model = models.BayesianNetwork(small_net(), data, prior=prior)
+    guide = guides.MeanField(model)
+    model.eval()
+    values = draw_sites(model, guide, 4)
+    block = {site: values.pop(site) for site in list(model.sites)[:2]}
+    rest = {site: value[0] for site, value in values.items()}
+    joint, variance = LogJoint(model, guide, data, batch_size=20)(block, rest)
+    assert joint.shape == variance.shape == (4,)
+    assert float(variance.abs().max()) == 0.0
+    theirs = []
+    for s in range(4):
+        held = {**{site: value[s] for site, value in block.items()}, **rest}
+        with pyro.settings.context(module_local_params=True):
+            conditioned = pyro.poutine.condition(model, data=held)
+            trace = pyro.poutine.trace(conditioned).get_trace(*data.split("train"))
+        trace.compute_log_prob()
+        theirs.append(sum(trace.nodes[s]["log_prob_sum"].item() for s in (*block, "y")))
+    assert joint.tolist() == pytest.approx(theirs, rel=1e-5)
+
+
+def test_rows_scale_the_likelihood_and_tell_what_they_leave_open():
+    """Over many choices of rows: the mean is right, and the variance that which is announced."""
+    data = rows(40)
+    model = model_of(data)
+    guide = mean_field(model, data)
+    centre = centres(model, guide)
+    block = {"0.weight": torch.tensor([[[0.7]], [[1.4]]])}
+    whole, _ = LogJoint(model, guide, data)(block, {})
+    at_centre, _ = LogJoint(model, guide, data)({k: v[None] for k, v in centre.items()}, {})
+    prior = torch.distributions.Normal(0.0, 1.0).log_prob
+    found, said = [], []
+    for seed in range(120):
+        chosen = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:10]
+        joint = LogJoint(model, guide, data, chosen)
+        reference = joint.log_likelihood({k: v[None] for k, v in centre.items()})
+        value, variance = joint(block, {}, reference)
+        base = 4.0 * reference.sum() + prior(centre["0.weight"]).sum().double()
+        found.append(value - base)
+        said.append(variance)
+    found, said = torch.stack(found), torch.stack(said).mean(0)
+    error = found.std(0) / math.sqrt(120)
+    assert bool(((found.mean(0) - (whole - at_centre)).abs() < 4.5 * error).all())
+    assert found.var(0).tolist() == pytest.approx(said.tolist(), rel=0.5)
+
+
+# -- of a fit -------------------------------------------------------------------------------------
+
+
+def test_an_exact_posterior_passes_and_a_narrow_one_does_not():
+    data = rows()
+    model = model_of(data)
+    exact = khat(as_fit(model, mean_field(model, data), data))
+    (block,) = exact.blocks
+    assert (block.name, block.dimension, block.verdict) == ("0.weight", 1, "good")
+    assert block.khat < 0.1
+    assert block.share > 0.99
+    poor = khat(as_fit(model, mean_field(model, data, factor=0.4), data), draws=20_000)
+    assert poor.blocks[0].khat == pytest.approx(1 - 0.4**2, abs=0.15)
+    finding = poor.finding()
+    assert finding.verdict == "poor"
+    assert "too narrow" in finding.text
+    wide = khat(as_fit(model, mean_field(model, data, factor=1.5), data)).finding()
+    assert wide.verdict == "good"  # a wide proposal is one
+
+
+def test_it_agrees_with_pyros_own_diagnostic():
+    data = rows()
+    x, y = data.split("train")
+    net = model_of(data)
+    guide = mean_field(net, data, factor=0.6, shift=0.5)
+    q = guide.distribution("0.weight")
+    loc, scale = q.base_dist.loc.detach().squeeze(), q.base_dist.scale.detach().squeeze()
+
+    def model(x, y):  # the same pair, as a program that Pyro can run for many draws at once
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x), dim=-1):
+            pyro.sample("y", dist.Normal(w * x, NOISE), obs=y)
+
+    def proposal(x, y):
+        pyro.sample("w", dist.Normal(loc, scale))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = psis_diagnostic(
+            model, proposal, x[:, 0], y[:, 0], num_particles=20_000, max_plate_nesting=1
+        )
+    (ours,) = khat(as_fit(net, guide, data), draws=20_000).blocks
+    assert ours.khat == pytest.approx(float(theirs), abs=4 * math.sqrt(2) * ours.error)
+    assert ours.khat > 0.4
+
+
+def test_a_mean_field_passes_by_block_and_fails_jointly_where_the_posterior_is_correlated():
+    """Of q with the precisions of the conditionals, the ratio's tail is the correlation: 1 less
+    the least eigenvalue of the scaled precision matrix."""
+    data = rows(30, shift=2.0)
+    model = model_of(data, bias=True)
+    guide = mean_field(model, data, bias=True)
+    _, precision = posterior(data, bias=True)
+    scaled = precision / precision.diagonal().sqrt().outer(precision.diagonal().sqrt())
+    expected = 1 - float(torch.linalg.eigvalsh(scaled)[0])
+    fit = as_fit(model, guide, data)
+    joint = khat(fit, draws=20_000)
+    assert [block.name for block in joint.blocks] == ["everything"]
+    assert joint.blocks[0].khat == pytest.approx(expected, abs=0.15)
+    assert joint.blocks[0].verdict == "poor"
+    apart = khat(fit, blocks={"w": ["0.weight"], "b": ["0.bias"]}, elsewhere=5)
+    assert [block.khat < 0.1 for block in apart.blocks] == [True, True]
+    assert apart.finding().verdict == "good"
+    # away from the centre of the rest, the factor is not where the conditional is
+    assert all(len(block.elsewhere) == 5 for block in apart.blocks)
+    assert max(apart.blocks[0].elsewhere) > 0.15
+    assert "With the rest at 5 draws" in apart.blocks[0].finding().text
+
+
+def test_high_dimensions_points_and_improper_priors_are_refused_with_the_reason():
+    data = table()
+    net = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 2))
+
+    def of(prior, guide=guides.MeanField, **options):
+        model = models.BayesianNetwork(net, data, prior=prior)
+        fit = as_fit(model, guide(model, **options), data)
+        return {block.name: block for block in khat(fit, draws=200).blocks}
+
+    found = of(priors.Normal())
+    assert list(found) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert found["0.weight"].verdict == "refused"  # 120
+    assert "120 dimensions, at most 100" in found["0.weight"].refused
+    assert "1.0 in 1,000" in found["0.weight"].refused
+    assert found["2.weight"].khat is not None  # 80
+    found = of(priors.GroupNormalJeffreys())
+    assert "no finite integral" in found["0.scale"].refused
+    assert found["2.bias"].khat is not None  # the improper sites are held: a constant
+    found = of(priors.ARD())
+    assert "fixed" in found["2.weight"].refused
+    found = of(priors.Normal(), guides.Delta)
+    assert list(found) == ["everything"]
+    assert "is a point" in found["everything"].refused
+    assert (
+        "two points" in of(priors.Normal(), guides.ZeroMean, noise="rademacher")["0.weight"].refused
+    )
+    assert "interval" in of(priors.Normal(), guides.ZeroMean, noise="uniform")["2.weight"].refused
+
+
+def test_the_threshold_follows_the_number_of_draws():
+    def verdict(k, draws):
+        limit = min(1 - 1 / math.log10(draws), 0.7)
+        return KhatBlock("b", ("b",), 1, khat=k, error=0.1, share=0.5, limit=limit).verdict
+
+    assert [verdict(k, 10_000) for k in (-0.2, 0.49, 0.51, 0.69, 0.71)] == [
+        "good", "good", "doubtful", "doubtful", "poor",
+    ]  # fmt: skip
+    assert [verdict(k, 100) for k in (0.49, 0.51)] == ["good", "poor"]
+    assert verdict(math.inf, 10_000) == verdict(math.nan, 10_000) == "poor"
+
+
+def test_a_subset_of_the_rows_is_never_good():
+    data = rows(200)
+    model = model_of(data)
+    fit = as_fit(model, mean_field(model, data), data)
+    nearly = khat(fit, rows=190, draws=500)
+    assert 0.0 < nearly.blocks[0].noise < 0.5
+    assert nearly.finding().verdict == "doubtful"
+    assert "190 rows were taken" in nearly.finding().text
+    few = khat(fit, rows=10, draws=500)
+    assert few.blocks[0].noise > 0.5
+    assert few.finding().verdict == "refused"
+    assert "stand for another posterior" in few.finding().text
+    assert khat(fit, rows=200, draws=500).finding().verdict == "good"
+
+
+def test_learnt_depth_is_compared_by_probabilities():
+    data = table()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.LearntDepth.mlp(data, width=4, max_depth=3)
+    guide = guides.CategoricalDepth(model)
+    exact = inference.exact_depth_posterior(model, data)
+    with torch.no_grad():
+        guide.logits.copy_(exact.log())
+    (block,) = khat(as_fit(model, guide, data)).blocks
+    assert block.verdict == "good"
+    assert block.share == pytest.approx(1.0, abs=1e-4)
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([8.0, 0.0, 0.0, 0.0]))
+    found = khat(as_fit(model, guide, data))
+    distance = inference.total_variation(exact, guide.probs)
+    assert distance > 0.3
+    assert found.blocks[0].total_variation == pytest.approx(distance)
+    assert found.finding().verdict == "poor"
+    assert found.finding().name == "k-hat"
+    assert found.findings()[0].name == "q of depth"
+    summed = khat(as_fit(model, guides.Marginal(model), data)).finding()
+    assert summed.verdict == "refused"
+    fixed = model.at_depth(1)
+    nothing = khat(as_fit(fixed, guides.Deterministic(fixed), data)).finding()
+    assert "Nothing in this model is random" in nothing.text
+    with pytest.raises(ValueError, match="rows="):
+        khat(as_fit(model, guide, data), rows=5)
+
+
+def graph():
+    return models.StructureGraph(
+        {
+            ("x", "h"): {
+                "tanh": nn.Sequential(nn.Linear(3, 4), nn.Tanh()),
+                "line": nn.Linear(3, 4),
+            },
+            ("h", "y"): [nn.Linear(4, 2)],
+        }
+    )
+
+
+def test_enumerated_structure_is_compared_with_its_full_conditional():
+    data = table()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.StructuredNetwork(graph(), data, structure=priors.Categorical([1.0, 3.0]))
+    guide = guides.MeanField(model)
+    (block,) = khat(as_fit(model, guide, data)).blocks
+    assert (block.name, block.dimension) == ("x-h.structure", 2)
+    # by hand: two plain networks
+    joint = []
+    for name, log_prior in (("tanh", math.log(0.25)), ("line", math.log(0.75))):
+        fit = SimpleNamespace(model=model, guide=guide)
+        net = inference.discretise(fit, {"x-h": name, "h-y": "0"})
+        x, y = data.split("train")
+        likelihood = model.likelihood(net(x)).log_prob(y).sum().detach()
+        joint.append(float(likelihood) + log_prior)
+    p = torch.tensor(joint, dtype=torch.float64).softmax(0)
+    q = guide.edge("x-h.structure").probs().detach()
+    assert block.total_variation == pytest.approx(inference.total_variation(p, q), abs=1e-5)
+    assert block.share == pytest.approx(share_of_draws(p, q), rel=1e-4)
+
+
+@pytest.mark.parametrize("structure", [priors.GumbelSoftmax(0.7), priors.RelaxedBernoulli(0.7)])
+def test_relaxed_structure_has_a_density(structure):
+    data = table()
+    scaling = models.Floored() if isinstance(structure, priors.GumbelSoftmax) else None
+    model = models.StructuredNetwork(
+        graph(), data, structure=structure, prior=priors.Normal(), scaling=scaling
+    )
+    guide = guides.MeanField(model)
+    found = khat(as_fit(model, guide, data), draws=300)
+    assert [block.name for block in found.blocks] == ["everything"]
+    assert math.isfinite(found.blocks[0].khat)
+    (edge,) = khat(as_fit(model, guide, data), blocks={"edge": ["x-h.structure"]}, draws=300).blocks
+    assert edge.dimension == 2
+    assert math.isfinite(edge.khat)
+    gamma = model.structure["x-h.structure"].gamma(centres(model, guide)["x-h.structure"])
+    assert bool(((gamma > 0.2) & (gamma < 0.8)).all())
+
+
+def test_the_figure_and_the_record():
+    blocks = (
+        KhatBlock("a", ("a",), 3, khat=0.2, error=0.1, share=0.9, limit=0.69, elsewhere=(0.4, 0.9)),
+        KhatBlock("b", ("b",), 500, refused="too many"),
+        KhatBlock("c", ("c",), 2, share=0.4, total_variation=0.2),
+    )
+    found = Khat(blocks, 2000)
+    finding = found.finding()
+    assert finding.verdict == "doubtful"
+    assert finding.text.startswith(
+        "Of 3 blocks, 1 doubtful, 1 good, 1 refused. Q of c: Of 2 values"
+    )
+    assert finding.numbers["blocks"]["a"]["elsewhere"] == [0.4, 0.9]
+    (ax,) = finding.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["c", "a"]
+    with pytest.raises(ValueError, match="no k-hat to draw"):
+        Khat(blocks[1:2], 10).figure()
+
+
+def test_what_cannot_be_asked_for():
+    data = rows()
+    model = model_of(data)
+    fit = as_fit(model, mean_field(model, data), data)
+    with pytest.raises(ValueError, match="draws must be at least 100"):
+        khat(fit, draws=50)
+    with pytest.raises(ValueError, match="0.weight"):
+        khat(fit, blocks={"a": ["0.wieght"]})
+    with pytest.raises(ValueError, match="has no sites"):
+        khat(fit, blocks={"a": []})
+    state = torch.get_rng_state()
+    one, two = khat(fit, seed=4), khat(fit, seed=4)
+    assert one == two
+    assert torch.equal(state, torch.get_rng_state())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +11,35 @@ import torch
 from matplotlib.figure import Figure
 
 from ..inference import figures
+from ..inference.bands import Bands, mixture_bands
+from ..inference.compress import Compressed
 from ..inference.fit import Fit
 from ..inference.metrics import Reliability, reliability
+from ..inference.packing import PackedSize
 from ..inference.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
 from ..inference.prune import prune
+from ..inference.remains import bytes_by_part, input_use, remains
+from ..inference.scale_intervals import scale_intervals
 from ..models import BayesianNetwork
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_compressed", "draw_repeats", "joined_history"]
+
+_MOST_TARGETS = 4  # of a regression, with a figure each
 
 
-def draw(result: Fit, ddn: Fit | None, folder: Path) -> list[Path]:
-    """q(d), functions by depth (inputs in the plane), reliability and the training curve."""
+def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ()) -> list[Path]:
+    """What every run can show: q(d), functions by depth (inputs in the plane), reliability or
+    predictive bands, and the training curve.
+
+    Arguments:
+        result: the last fit of the run.
+        ddn: the network of the chosen depth, for comparison.
+        folder: is made.
+        before: the fits of the run before the last.
+
+    Returns:
+        The files written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     data = result.data
     written: list[Path] = []
@@ -43,9 +63,116 @@ def draw(result: Fit, ddn: Fit | None, folder: Path) -> list[Path]:
         written += figures.save(
             figures.reliability_diagram(_calibration(result, ddn)), folder / "reliability"
         )
-    if result.history:
-        written += figures.save(figures.training_curve(result.history), folder / "training")
+    else:
+        for name, picture in _predictions(result).items():
+            written += figures.save(picture, folder / name)
+    history = joined_history([*before, result])
+    if history:
+        written += figures.save(figures.training_curve(history), folder / "training")
     return written
+
+
+def draw_compressed(
+    result: Fit, small: Compressed, written: PackedSize, folder: Path, first: Fit | None = None
+) -> list[Path]:
+    """What a compressed network shows: the thresholds and the scales behind them, where there are
+    some, what is left of each layer, and what takes the bytes of the file.
+
+    Arguments:
+        result: that was compressed.
+        small, written: the network, and its file.
+        folder: is made.
+        first: with which the run began, if it was narrowed since.
+    """
+    before = (first or result).model.layers
+    shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
+    left = remains(small, shapes)
+    shape = result.data.input_shape
+    use = input_use(small, next(iter(shapes.values())), shape) if len(shape) == 3 else None
+    bits = dict(zip(left, small.bits.values(), strict=True))
+    nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
+    drawn = {
+        "sparsity": figures.sparsity_maps(left, use),
+        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, written, list(left))),
+    }
+    if small.irrelevance:
+        names = dict(zip(small.irrelevance, left, strict=True))  # as they were before narrowing
+        found = {names[own]: one for own, one in small.irrelevance.items()}
+        cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
+        intervals = scale_intervals(result.model, result.guide)  # type: ignore[arg-type]
+        scales = {names[own]: one for own, one in intervals.items()}
+        drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
+        drawn["scales"] = figures.scale_posteriors(scales, found, cut)
+    files = (figures.save(picture, folder / name) for name, picture in drawn.items())
+    return [path for one in files for path in one]
+
+
+def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
+    """The training curves of several seeds in one figure.
+
+    Arguments:
+        runs: the fits of each.
+        folder: is made.
+    """
+    histories = [joined_history(fits) for fits in runs]
+    if not all(histories):
+        return []
+    return figures.save(figures.training_curve(histories), folder / "training")
+
+
+def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:
+    """The records of fits that follow each other, with epochs and steps counted on."""
+    rows: list[dict[str, float]] = []
+    for fit in fits:
+        done = {name: rows[-1][name] for name in ("epoch", "step") if rows and name in rows[-1]}
+        rows += [
+            row | {name: row[name] + last for name, last in done.items() if name in row}
+            for row in fit.history
+        ]
+    return rows
+
+
+def _predictions(result: Fit) -> dict[str, Figure]:
+    """A figure for each target: bands over one input, or predicted against observed values."""
+    data = result.data
+    single = math.prod(data.input_shape) == 1
+    found: dict[str, Figure] = {}
+    rows = _bands(result, data.x_test)
+    observed = (data.y_test * data.y_std + data.y_mean).double().cpu()
+    names = [""] if data.outputs == 1 else [f"-{k}" for k in range(data.outputs)]
+    for k, name in enumerate(names[:_MOST_TARGETS]):
+        own = Bands(*(part[:, k] for part in rows))
+        label = "target" if not name else f"target {k}"
+        if not single:
+            found[f"predictive{name}"] = figures.predicted_observed(
+                observed[:, k], own, label=label
+            )
+            continue
+        x = data.x_test.reshape(-1)
+        grid = _around(torch.cat([data.x_train.reshape(-1), x]))
+        bands = _bands(result, grid.reshape(-1, *data.input_shape))
+        scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
+        found[f"predictive{name}"] = figures.predictive_bands(
+            grid * scale + shift, Bands(*(part[:, k] for part in bands)),
+            x * scale + shift, observed[:, k], own, ylabel=label,
+        )  # fmt: skip
+    return found
+
+
+def _bands(result: Fit, x: torch.Tensor) -> Bands:
+    """Moments of the predictive distribution in original units, on the CPU."""
+    data, likelihood = result.data, result.model.likelihood
+    found = mixture_bands(
+        result.outputs(x), result.weights, likelihood.scale, data.y_mean, data.y_std
+    )
+    return Bands(*(part.cpu() for part in found))
+
+
+def _around(x: torch.Tensor, count: int = 300) -> torch.Tensor:
+    """Values from a little below the least of ``x`` to a little above the largest."""
+    low, high = float(x.min()), float(x.max())
+    margin = 0.1 * (high - low) or 1.0
+    return torch.linspace(low - margin, high + margin, count, device=x.device)
 
 
 def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:

@@ -30,7 +30,7 @@ from ..models import BayesianNetwork, LearntDepth, PrunedNetwork, StructuredNetw
 from . import structured, weights
 from .config import RunConfig
 from .methods import find
-from .pictures import draw
+from .pictures import draw, draw_repeats
 from .stages import Pair, Stage
 
 __all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
@@ -174,6 +174,8 @@ def _run(
             same = [replace(jobs[i], data=fits[i].data) for i in members]
             found = _fit_depth(same, depth, out, **more)
             compared |= dict(zip(members, found, strict=True))
+    if out is not None and figures and len(jobs) > 1:
+        draw_repeats(passed, out / "figures")
     return [
         _report(job, before, compared.get(i), figures, compare, **more)
         for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
@@ -332,7 +334,7 @@ def _report(
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:
-            draw(result, ddn, out / "figures")
+            draw(result, ddn, out / "figures", fits[:-1])
     return Outcome(result, metrics)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ..data import Dataset
-from ..inference import figures
 from ..inference.compress import Compressed, compress
 from ..inference.draws import Noise
 from ..inference.fit import Fit
@@ -19,6 +18,7 @@ from ..inference.posterior import mean_network
 from ..inference.predict import How, evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.bayesian import BayesianNetwork
+from .pictures import draw_compressed
 
 __all__ = ["FILE", "WAYS", "compress_run", "evaluate_file", "report", "three_ways"]
 
@@ -47,8 +47,8 @@ def report(
     Arguments:
         result: of a :class:`~pyroccam.models.BayesianNetwork`.
         threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
-        out: folder where the compressed file stays, and a figure of the thresholds.
-        figures_too: draw it.
+        out: folder where the compressed file stays, and figures of what was cut.
+        figures_too: draw them.
         first: with which the run began; its network is that before the compression.
     """
     model, data = result.model, result.data
@@ -59,13 +59,12 @@ def report(
     with TemporaryDirectory() as scratch:
         path = (Path(scratch) if out is None else out) / FILE
         try:
-            small, size = compress_run(result, threshold, tolerance, path)
+            small, written = _compressed(result, threshold, tolerance, path)
         except ValueError as error:  # the training is not lost over a threshold, say
             return {**found, "not_compressed": str(error)}
         read_back = evaluate_file(result, path)
-    if out is not None and figures_too and small.irrelevance:
-        picture = figures.irrelevance_histograms(small.irrelevance, small.thresholds)
-        figures.save(picture, out / "figures" / "irrelevance")
+    if out is not None and figures_too:
+        draw_compressed(result, small, written, out / "figures", first)
     small.net.to(data.x_test.device)
     x = data.x_test[:256]
     before = mean if first is None else mean_network(first.model, first.guide)  # type: ignore[arg-type]
@@ -80,7 +79,7 @@ def report(
         "test": evaluate_net(small.net, model, data),
         "test_after_reading": read_back,
     }
-    found["structure"] = {**small.to_json(), **size}
+    found["structure"] = {**small.to_json(), **_size(result, written)}
     return found
 
 
@@ -88,11 +87,22 @@ def compress_run(
     result: Fit, threshold: Any, tolerance: float, path: Path, **rules: Any
 ) -> tuple[Compressed, dict[str, Any]]:
     """Compress a fit and write it to a file; its size in bytes."""
+    small, written = _compressed(result, threshold, tolerance, path, **rules)
+    return small, _size(result, written)
+
+
+def _compressed(
+    result: Fit, threshold: Any, tolerance: float, path: Path, **rules: Any
+) -> tuple[Compressed, PackedSize]:
     small = compress(result, threshold=threshold, tolerance=tolerance, **rules)
-    written: PackedSize = write(small.net, path, rest=torch.float16)
-    rate = written.rate(result.model.weights_before)
-    size = {"file_bytes": written.total, "file_rate": rate}
-    return small, size
+    return small, write(small.net, path, rest=torch.float16)
+
+
+def _size(result: Fit, written: PackedSize) -> dict[str, Any]:
+    return {
+        "file_bytes": written.total,
+        "file_rate": written.rate(result.model.weights_before),
+    }
 
 
 def evaluate_file(result: Fit, path: Path, split: str = "test") -> dict[str, float]:

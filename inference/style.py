@@ -11,7 +11,7 @@ import matplotlib
 from cycler import cycler
 from matplotlib.colors import LinearSegmentedColormap
 
-__all__ = ["CYCLE", "DIVERGING", "GREY", "INK", "MARKERS", "RC", "styled"]
+__all__ = ["AMOUNT", "CYCLE", "DIVERGING", "GREY", "INK", "MARKERS", "RC", "styled"]
 
 INK = "#22262e"
 GREY = "#8a919c"
@@ -25,6 +25,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 # p(class 1): orange at 0, white at 1/2, blue at 1.
 DIVERGING = LinearSegmentedColormap.from_list(
     "pyroccam_diverging", ["#b34f00", "#f3b27a", "#fbfaf7", "#7db8dc", "#005a8f"]
+)
+
+# From nothing to all: one hue, so that it is read by lightness alone.
+AMOUNT = LinearSegmentedColormap.from_list(
+    "pyroccam_amount", ["#f1f3f6", "#a9cbe3", "#3d86bd", "#00406b"]
 )
 
 RC: Any = {  # matplotlib types its settings key by key, by release

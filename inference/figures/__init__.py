@@ -7,21 +7,33 @@ kept, and matplotlib's settings are as they were once the call is over.
 Figures are 6 inches wide, made to be read at 600 pixels.
 """
 
+from .bits import bits_per_layer
 from .canvas import save
 from .depth import depth_comparison, depth_posterior, spiral_functions
 from .graph import structure_graph
+from .predictive import predicted_observed, predictive_bands
 from .relevance import irrelevance_histograms
+from .scales import scale_posteriors
 from .scans import ScanPanel, scan_panels
-from .scores import reliability_diagram, training_curve
+from .scores import reliability_diagram
+from .simplex import simplex_panels
+from .sparsity import sparsity_maps
+from .training import training_curve
 
 __all__ = [
     "ScanPanel",
+    "bits_per_layer",
     "depth_comparison",
     "depth_posterior",
     "irrelevance_histograms",
+    "predicted_observed",
+    "predictive_bands",
     "reliability_diagram",
     "save",
+    "scale_posteriors",
     "scan_panels",
+    "simplex_panels",
+    "sparsity_maps",
     "spiral_functions",
     "structure_graph",
     "training_curve",

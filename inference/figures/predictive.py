@@ -1,0 +1,159 @@
+"""Figures of a regression: the predictive distribution beside what was observed."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from ..bands import Bands
+from ..style import CYCLE, GREY, INK, styled
+from .canvas import Array, Floats, checked_array, legend_above, new_figure
+
+__all__ = ["predicted_observed", "predictive_bands"]
+
+_LEVEL = 0.95
+_LEVELS = np.linspace(0.05, 0.95, 19)
+_MOST = 400  # rows with an interval each
+
+
+@styled
+def predictive_bands(
+    grid: Array,
+    bands: Bands,
+    x: Array,
+    y: Array,
+    at_rows: Bands | None = None,
+    *,
+    xlabel: str = "input",
+    ylabel: str = "target",
+) -> Figure:
+    """The predictive mean over one input, with two 95 % bands: of the mean, which is unsure because
+    the network is, and of a row, noise included.
+
+    Arguments:
+        grid: values of the input, increasing, ``(G,)``.
+        bands: predicted there, each ``(G,)`` or ``(G, 1)``.
+        x, y: observed rows, ``(N,)``.
+        at_rows: predicted at ``x``, to say how many of the rows lie within the band of a row.
+        xlabel, ylabel: of the axes.
+
+    Returns:
+        The figure, with one axis. Bands reach 1.96 standard deviations to both sides.
+
+    Raises:
+        ValueError: if shapes do not fit, the grid does not increase, a deviation is negative, or
+            the deviation of a row is below that of the mean.
+    """
+    points = checked_array("grid", grid, 1)
+    if len(points) < 2 or (np.diff(points) <= 0).any():
+        raise ValueError(f"grid: {len(points)} values, expected at least 2, each above the last")
+    mean, epistemic, total = _checked("bands", bands, len(points))
+    rows, observed = _pair("x", x, "y", y)
+    z = float(norm.ppf((1 + _LEVEL) / 2))
+    fig = new_figure(3.4)
+    ax = fig.subplots()
+    inner, outer = "95 % band of the mean", "95 % band of a row"
+    if at_rows is not None:
+        own = _checked("at_rows", at_rows, len(rows))
+        outer += f", holds {100 * _held(observed, own[0], own[2], z):.3g} % of them"
+    ax.fill_between(
+        points, mean - z * total, mean + z * total, color=CYCLE[5], alpha=0.3, linewidth=0,
+        label=outer,
+    )  # fmt: skip
+    ax.fill_between(
+        points, mean - z * epistemic, mean + z * epistemic, color=CYCLE[0], alpha=0.45,
+        linewidth=0, label=inner,
+    )  # fmt: skip
+    ax.plot(points, mean, color=CYCLE[0], label="mean")
+    ax.plot(
+        rows, observed, ".", color=INK, markersize=3.5, alpha=0.7, rasterized=len(rows) > 5000,
+        label="test rows",
+    )  # fmt: skip
+    ax.set(xlabel=xlabel, ylabel=ylabel, xlim=(points[0], points[-1]))
+    legend_above(ax, ["mean", "test rows", inner, outer], columns=2)
+    return fig
+
+
+@styled
+def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figure:
+    """Predicted against observed values of a regression of many inputs, and whether its intervals
+    hold as many rows as they say.
+
+    Left: a row for each point, with its 95 % interval as a line (of 400 rows at most, evenly by
+    their prediction); on the diagonal a prediction is right. Right: how many rows lie within
+    central intervals of 5 % to 95 %; below the diagonal the network is too sure.
+
+    Arguments:
+        y: observed, ``(N,)``.
+        bands: predicted, each ``(N,)`` or ``(N, 1)``.
+        label: of the target.
+
+    Returns:
+        The figure, with two axes.
+
+    Raises:
+        ValueError: as :func:`predictive_bands`.
+    """
+    observed = checked_array("y", y, 1)
+    mean, _, total = _checked("bands", bands, len(observed))
+    if not len(observed):
+        raise ValueError("y: got no rows, expected at least one")
+    fig = new_figure(3.1)
+    left, right = fig.subplots(1, 2, width_ratios=[1.25, 1.0])
+    z = float(norm.ppf((1 + _LEVEL) / 2))
+    order = np.argsort(mean, kind="stable")
+    shown = order[np.linspace(0, len(order) - 1, min(_MOST, len(order))).round().astype(int)]
+    outside = np.abs(observed - mean) > z * total
+    for missed, colour, name in ((False, CYCLE[0], "within"), (True, CYCLE[1], "outside")):
+        some = shown[outside[shown] == missed]
+        left.vlines(
+            observed[some], (mean - z * total)[some], (mean + z * total)[some], color=colour,
+            linewidth=0.8, alpha=0.3,
+        )  # fmt: skip
+        left.plot(
+            observed[some], mean[some], "X" if missed else "o", color=colour, linestyle="",
+            markersize=4.0 if missed else 2.4, markeredgewidth=0, label=name,
+        )  # fmt: skip
+    ends = [float(min(observed.min(), mean.min())), float(max(observed.max(), mean.max()))]
+    left.plot(ends, ends, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
+    left.set(xlabel=f"{label}, observed", ylabel="predicted")
+    legend_above(left, ["within", "outside"], columns=2)
+
+    held = [_held(observed, mean, total, float(norm.ppf((1 + c) / 2))) for c in _LEVELS]
+    right.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
+    name = f"95 % holds {100 * held[-1]:.3g} % of {len(observed):,}"
+    right.plot(_LEVELS, held, color=CYCLE[0], marker="o", markersize=3, label=name)
+    right.set(xlabel="probability of an interval", ylabel="share of rows inside")
+    right.set(xlim=(0, 1), ylim=(-0.02, 1.02))
+    legend_above(right, [name])
+    return fig
+
+
+def _checked(name: str, bands: Bands, length: int) -> list[Floats]:
+    found = [
+        checked_array(f"{name}.{part}", np.reshape(values, -1), 1)
+        for part, values in bands._asdict().items()
+    ]
+    if {len(values) for values in found} != {length}:
+        raise ValueError(
+            f"{name}: got {[len(values) for values in found]} values, expected {length} of each; "
+            "pass one target at a time"
+        )
+    _, epistemic, total = found
+    if length and (epistemic.min() < 0 or (total < epistemic * (1 - 1e-9)).any()):
+        raise ValueError(
+            f"{name}: expected 0 <= epistemic <= total, as the noise adds to what the mean does "
+            "not know; got the reverse in some row"
+        )
+    return found
+
+
+def _pair(first: str, x: Array, second: str, y: Array) -> tuple[Floats, Floats]:
+    one, other = checked_array(first, x, 1), checked_array(second, y, 1)
+    if len(one) != len(other):
+        raise ValueError(f"{second}: got {len(other)} values, expected {len(one)} as in {first}")
+    return one, other
+
+
+def _held(observed: Floats, mean: Floats, sd: Floats, z: float) -> float:
+    """The share of rows within ``z`` deviations."""
+    return float((np.abs(observed - mean) <= z * sd).mean())

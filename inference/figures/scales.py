@@ -1,0 +1,112 @@
+"""Figure of scales: what the posterior knows of each, and which of them are cut."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..relevance import Irrelevance
+from ..scale_intervals import ScaleIntervals
+from ..style import CYCLE, GREY, INK, styled
+from .canvas import Floats, checked_array, legend_above, new_figure
+
+__all__ = ["scale_posteriors"]
+
+MOST = 200  # intervals that can be told apart at 600 pixels
+
+
+@styled
+def scale_posteriors(
+    scales: Mapping[str, ScaleIntervals],
+    found: Mapping[str, Irrelevance],
+    thresholds: Mapping[str, float],
+) -> Figure:
+    """An interval for every group, or weight, of each layer: what is kept in colour with a filled
+    point, then what is cut in grey with a hollow one, the cut as a line between them. On both sides
+    the largest medians come first.
+
+    Of more than 200 every second, third, ... is drawn, and the title says so.
+
+    Arguments:
+        scales: what :func:`pyroccam.inference.scale_intervals.scale_intervals` returns.
+        found: what :func:`pyroccam.inference.relevance.irrelevance` returns, which decides.
+        thresholds: of those, by layer; infinite where nothing is cut.
+
+    Returns:
+        The figure, with an axis for each layer, logarithmic for scales that are positive.
+
+    Raises:
+        ValueError: if there are no layers, their names differ, or a layer has other than one
+            interval for each irrelevance.
+    """
+    if not scales:
+        raise ValueError("scales: got no layers, expected at least one")
+    for name, other in (("found", found), ("thresholds", thresholds)):
+        missing = sorted({*scales} - {*other})
+        if missing:
+            raise ValueError(f"{name}: layer {missing[0]!r} has none")
+    fig = new_figure(0.75 + 1.5 * len(scales))
+    axes = fig.subplots(len(scales), 1, squeeze=False)[:, 0]
+    for ax, (name, one) in zip(axes, scales.items(), strict=True):
+        values = checked_array(f"found[{name!r}]", found[name].values.flatten(), 1)
+        ends = [
+            checked_array(f"scales[{name!r}]", end.flatten(), 1)
+            for end in (one.low, one.median, one.high)
+        ]
+        if {len(end) for end in ends} != {len(values)}:
+            raise ValueError(
+                f"scales[{name!r}]: got {len(ends[0])} intervals, expected {len(values)} as in "
+                "found; pass both of one model and guide"
+            )
+        what = "groups" if found[name].grouped else "weights"
+        number, step = _intervals(ax, one, ends, values, thresholds[name])
+        every = "" if step == 1 else f", every {_ordinal(step)} drawn"
+        title = f"layer {name}: {number:,} of {len(values):,} {what} kept{every}"
+        # Above the first stands the legend.
+        ax.set_title(title, loc="left", pad=20 if ax is axes[0] else None)
+    axes[-1].set_xlabel("rank by size, those that are kept first")
+    looks = {"kept": CYCLE[0], "cut": "white"}
+    for label, colour in looks.items():
+        edge = CYCLE[0] if label == "kept" else GREY
+        axes[0].plot([], [], "o", color=edge, markerfacecolor=colour, markersize=4, label=label)
+    legend_above(axes[0], list(looks))
+    return fig
+
+
+def _intervals(
+    ax: Axes, one: ScaleIntervals, ends: list[Floats], values: Floats, threshold: float
+) -> tuple[int, int]:
+    """Draw one layer; how many are kept, and that every so manieth is drawn."""
+    order = np.lexsort((-ends[1], values > threshold))
+    step = math.ceil(len(order) / MOST)
+    rank = np.arange(0, len(order), step)
+    low, median, high = (end[order[rank]] for end in ends)
+    kept = values[order[rank]] <= threshold
+    width = max(0.7, min(2.2, 300 / len(rank)))
+    for chosen, colour, inside in ((kept, CYCLE[0], CYCLE[0]), (~kept, GREY, "white")):
+        place = rank[chosen] + 1
+        ax.vlines(place, low[chosen], high[chosen], color=colour, linewidth=width, alpha=0.6)
+        ax.plot(
+            place, median[chosen], "o", color=colour, markersize=1.8 + 0.6 * width,
+            markerfacecolor=inside, markeredgewidth=0.7,
+        )  # fmt: skip
+    number = int((values <= threshold).sum())
+    if number < len(values):
+        ax.axvline(number + 0.5, color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
+    if one.positive:
+        ax.set_yscale("log")
+    else:
+        ax.axhline(0, color=GREY, linewidth=0.8, zorder=0.5)
+    ax.set_ylabel(f"{one.quantity}, {100 * one.level:.3g} %")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
+    ax.set_xlim(0.5 - 0.01 * len(values), len(values) + 0.5 + 0.01 * len(values))
+    return number, step
+
+
+def _ordinal(number: int) -> str:
+    """``2nd``, ``3rd``, ``4th``, ..."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"

@@ -1,0 +1,133 @@
+"""Figure of a training, or of several that repeat each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..style import CYCLE, MARKERS, styled
+from .canvas import (
+    MANY_POINTS,
+    Floats,
+    cycled,
+    is_number,
+    legend_above,
+    log_if_wide,
+    new_figure,
+)
+
+__all__ = ["training_curve"]
+
+History: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+@styled
+def training_curve(
+    history: History | Sequence[History], columns: Sequence[str] | None = None
+) -> Figure:
+    """What was recorded while a network was trained, or several networks.
+
+    Arguments:
+        history: one mapping per record. "epoch" gives the position, or "step" if there is no
+            epoch, or else the number of the record. Values may be missing, None or nan; a
+            line then joins the values there are. Or several such histories, of repeats: each is a
+            thin line, and their mean, at the positions where all have a value, a thick one.
+        columns: which columns to draw, in that order; all numeric ones if None.
+
+    Returns:
+        The figure: columns whose names end in "loss" or "nll" share the first panel (both are
+        nats per row), every other column has a panel of its own below.
+
+    Raises:
+        ValueError: if there is no record, a column asked for has no value, or of several histories
+            one has no value of a column.
+    """
+    if not history:
+        raise ValueError("history: got no records, expected at least one mapping")
+    single = isinstance(history[0], Mapping)
+    histories = cast("list[History]", [history] if single else list(history))
+    empty = [number for number, one in enumerate(histories) if not one]
+    if empty:
+        raise ValueError(f"history[{empty[0]}]: got no records, expected at least one mapping")
+    position = next((key for key in ("epoch", "step") if key in histories[0][0]), None)
+    names = list(columns) if columns is not None else _numeric(histories)
+    series = {name: _series(name, histories, position, single) for name in names}
+    if not series:
+        raise ValueError("history: no numeric column to draw, expected e.g. 'loss'")
+
+    nats = [name for name in series if name.endswith(("loss", "nll"))]
+    panels = ([nats] if nats else []) + [[name] for name in series if name not in nats]
+    fig = new_figure(0.9 + 1.25 * len(panels) + (0.8 if nats else 0.0))
+    ratios = [1.7 if panel is nats else 1.0 for panel in panels]
+    axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+    looks = dict(zip(series, zip(cycled(CYCLE), cycled(MARKERS), strict=False), strict=False))
+    for ax, panel in zip(axes, panels, strict=True):
+        for name in panel:
+            _lines(ax, name.replace("_", " "), series[name], *looks[name])
+        log_if_wide(ax, [one[:, 1] for name in panel for one in series[name]])
+        if panel is nats:
+            ax.set_ylabel("nats per row")
+            legend_above(ax, [name.replace("_", " ") for name in panel])
+        else:
+            ax.set_ylabel(panel[0].replace("_", " "))
+    axes[-1].set_xlabel(position or "record")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    if len(histories) > 1:
+        note = f"thin: each of {len(histories)} repeats; thick: their mean"
+        axes[0].set_title(note, loc="right", pad=22)
+    fig.align_ylabels(axes.tolist())
+    return fig
+
+
+def _numeric(histories: Sequence[History]) -> list[str]:
+    """Columns with a number in them, in the order in which they come up."""
+    rows = [row for one in histories for row in one]
+    return [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if name not in ("epoch", "step") and any(is_number(row.get(name)) for row in rows)
+    ]
+
+
+def _series(
+    name: str, histories: Sequence[History], position: str | None, single: bool
+) -> list[Floats]:
+    """Of each history the positions and values of a column, ``(n, 2)``."""
+    found = []
+    for number, history in enumerate(histories):
+        which = "history" if single else f"history[{number}]"
+        for index, row in enumerate(history):
+            if position is not None and not is_number(row.get(position)):
+                raise ValueError(
+                    f"{which}[{index}]: has no {position!r}, which the first record has"
+                )
+        pairs = [
+            (float(row[position]) if position else float(index), float(row[name]))
+            for index, row in enumerate(history)
+            if is_number(row.get(name))
+        ]
+        if not pairs:
+            known = sorted({key for row in history for key in row})
+            raise ValueError(f"columns: {name!r} has no finite value; {which} holds {known}")
+        found.append(np.array(pairs, dtype=np.float64))
+    return found
+
+
+def _lines(ax: Axes, label: str, each: Sequence[Floats], colour: str, marker: str) -> None:
+    """One history as a line; several as thin ones, with their mean."""
+    mean = each[0]
+    if len(each) > 1:
+        for one in each:
+            ax.plot(*one.T, color=colour, linewidth=0.7, alpha=0.5)
+        values: dict[float, list[float]] = {}
+        for x, y in (pair for one in each for pair in one.tolist()):
+            values.setdefault(x, []).append(y)
+        # Where some have ended already, a mean of the others would jump.
+        shared = [(x, sum(ys) / len(ys)) for x, ys in values.items() if len(ys) == len(each)]
+        mean = np.array(sorted(shared)).reshape(-1, 2)
+    shown = marker if len(mean) <= MANY_POINTS else ""
+    width = 1.6 if len(each) == 1 else 2.2
+    ax.plot(*mean.T, color=colour, marker=shown, linewidth=width, label=label)

@@ -25,6 +25,7 @@ from ..models import BayesianNetwork
 from . import weights
 from .config import RunConfig, parse_settings
 from .methods import METHODS
+from .report import report as report_page
 from .run import load_fit, run, run_repeats
 from .summary import print_repeats, print_run
 
@@ -338,6 +339,25 @@ def evaluate(
     console.print(table)
     if out is not None:
         write_json(out, {"data": result.data.name, "split": split, "versions": versions(), **found})
+
+
+@app.command()
+@_readable_errors
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN [RUN ...]")
+    ],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
+    settings. It holds everything itself and opens in any browser, offline."""
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"--out {out}: expected a file name that ends in .html.")
+    page = report_page(folders)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    size = len(page.encode()) / 1e6
+    console.print(f"Written to [bold]{out}[/bold] ({size:.1f} MB)", highlight=False)
 
 
 def main() -> None:

@@ -1,0 +1,136 @@
+"""The figures of a run: their order, their titles, and what they say to those who cannot see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ...inference.report import Picture
+from .files import RunFiles
+from .numbers import METRICS, networks
+
+__all__ = ["DIAGNOSIS", "pictures", "slug"]
+
+DIAGNOSIS = "diagnose-"  # files of diagnostics begin with it
+
+
+class _Entry(NamedTuple):
+    pattern: str
+    title: str
+    text: str
+
+
+_CATALOGUE = (
+    _Entry(
+        r"depth",
+        "How deep?",
+        "The learnt distribution over depth beside the exact posterior given the weights, and "
+        "below the negative log-likelihood of the network cut at each depth.",
+    ),
+    _Entry(
+        r"functions",
+        "What each depth computes",
+        "Probability of class 1 over the plane of the inputs, with the training rows.",
+    ),
+    _Entry(
+        r"structure.*",
+        "Which operation goes where?",
+        "A line is as wide as its operation is probable; those that were chosen are in colour.",
+    ),
+    _Entry(
+        r"sparsity",
+        "What is left of each layer",
+        "Dark is what is left. Units are sorted, since their order means nothing; pixels stand "
+        "where they are in the image.",
+    ),
+    _Entry(
+        r"scales",
+        "What the posterior knows of each scale",
+        "The median with its interval; what is kept in colour, what is cut in grey behind the "
+        "dashed line.",
+    ),
+    _Entry(
+        r"irrelevance",
+        "Where the cut is made",
+        "How little each group or weight matters; right of the line is what was cut.",
+    ),
+    _Entry(
+        r"bits",
+        "Bits and bytes",
+        "Bits of a weight that its posterior knows, and what takes the file.",
+    ),
+    _Entry(
+        r"predictive.*",
+        "Predictions and how sure they are",
+        "The narrow band is what the network does not know, the wide one adds noise. Intervals are "
+        "honest where as many rows lie inside as they say.",
+    ),
+    _Entry(
+        r"reliability",
+        "Is it as sure as it is right?",
+        "On the dashed line confidence is earned; below it the network is too sure.",
+    ),
+    _Entry(
+        r"training",
+        "Training",
+        "What was recorded after each epoch; loss and NLL in nats per row.",
+    ),
+)
+
+
+def slug(name: str) -> str:
+    """The name of a finding as part of a file's: ``k-hat of the depth`` to
+    ``k-hat-of-the-depth``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def pictures(run: RunFiles) -> dict[str, Picture]:
+    """The figures of a run by name, in reading order; those of diagnostics are left out.
+
+    Figures that the catalogue does not know come last, under their own names.
+    """
+    files = {n: p for n, p in run.figures().items() if not n.startswith(DIAGNOSIS)}
+    found: dict[str, Picture] = {}
+    for entry in _CATALOGUE:
+        for name in sorted(files):
+            if re.fullmatch(entry.pattern, name) and name not in found:
+                found[name] = _picture(run, name, files[name], entry.title, entry.text)
+    for name in sorted({*files} - {*found}):
+        title = name.replace("-", " ").replace("_", " ")
+        found[name] = _picture(run, name, files[name], title, "")
+    return found
+
+
+def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Picture:
+    said = _said(run, name)
+    alt = f"Figure “{title}” of {run.name}. {said or text}".strip()
+    several = len(run.seeds) > 1 and path.parent != run.folder / "figures"
+    seed = f" Seed {run.first['seed']}." if several else ""
+    return Picture(path, alt, title, f"{text}{seed}".strip())
+
+
+def _said(run: RunFiles, name: str) -> str:
+    """The main thing that a figure shows, in numbers; empty where the caption has to do."""
+    structure: Mapping[str, object] = run.first.get("structure") or {}
+    whole = networks(run.seeds[:1])[0]
+    if name == "depth" and "depth_probs" in structure:
+        q = run.first["structure"]["depth_probs"]
+        d = run.first["structure"]["depth_chosen"]
+        return f"q(d) over depths 0 to {len(q) - 1}; chosen is depth {d}, with q = {q[d]:.3f}."
+    if name == "sparsity" and "nonzero_percent" in structure:
+        return f"{structure['nonzero_percent']:.1f} % of the weights are left."
+    if name == "bits" and "file_bytes" in structure:
+        bits = "-".join(str(b) for b in run.first["structure"]["bits"].values())
+        return f"Layers have {bits} bits a weight; the file has {structure['file_bytes']:,} bytes."
+    if name == "reliability" and "ece" in whole.test[0]:
+        return f"The {METRICS['ece']} of the whole network is {whole.test[0]['ece']:.4f}."
+    if name.startswith("predictive") and "rmse" in whole.test[0]:
+        return f"The {METRICS['rmse']} of the whole network is {whole.test[0]['rmse']:.4f}."
+    if name.startswith("structure") and "chosen" in structure:
+        chosen = run.first["structure"]["chosen"]
+        return "Chosen: " + "; ".join(f"{e}: {' + '.join(p)}" for e, p in chosen.items()) + "."
+    if name == "training" and run.first.get("val_nll") is not None:
+        return f"At the chosen epoch the validation NLL is {run.first['val_nll']:.4f}."
+    return ""

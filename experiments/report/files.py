@@ -1,0 +1,141 @@
+"""What a finished run left in its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from ...inference.diagnostics import Verdict
+from ..config import RunConfig
+from ..methods import METHODS
+
+__all__ = ["RunFiles", "read_run"]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run of one seed, or of several.
+
+    Attributes:
+        name: of its folder.
+        folder: of the run.
+        config: how it was run; of the first seed.
+        seeds: ``metrics.json`` of each seed.
+        together: metrics of the averaged predictions of all seeds, where they were taken.
+        findings: of ``diagnostics.json``; empty where there is none.
+    """
+
+    name: str
+    folder: Path
+    config: RunConfig
+    seeds: list[dict[str, Any]]
+    together: dict[str, float] | None
+    findings: list[dict[str, Any]]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The metrics of the first seed."""
+        return self.seeds[0]
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``regression``."""
+        test = self.first["test"]
+        return "classification" if "accuracy" in test.get("ensemble", test) else "regression"
+
+    @property
+    def title(self) -> str:
+        """Of its method, in one line."""
+        row = METHODS.get(self.config.method)
+        return self.config.method if row is None else row.title
+
+    def figures(self) -> dict[str, Path]:
+        """Its pictures by name: those of the first seed, and over them those of all seeds."""
+        found: dict[str, Path] = {}
+        folders = [self.folder / "figures"]
+        if len(self.seeds) > 1:
+            folders.insert(0, _of_seed(self.folder, self.first) / "figures")
+        for folder in folders:
+            for suffix in (".svg", ".png"):
+                found |= {path.stem: path for path in sorted(folder.glob(f"*{suffix}"))}
+        return found
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read a run.
+
+    Arguments:
+        folder: that ``pyroccam fit ... --out`` wrote, with ``--repeats`` or without.
+
+    Raises:
+        FileNotFoundError: if it is no run, or one that has not finished.
+        ValueError: if a file of it cannot be read.
+    """
+    folder = Path(folder)
+    path = folder / "metrics.json"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder. Give the folder of a finished run.")
+    if not path.is_file():
+        if (folder / "config.json").is_file() or any(folder.glob("seed-*/config.json")):
+            raise FileNotFoundError(
+                f"{folder} has no metrics.json: the run did not finish. Go on with it with "
+                "`pyroccam fit ... --resume`."
+            )
+        raise FileNotFoundError(
+            f"{folder} is not a run: it has no metrics.json. Give the folder that "
+            "`pyroccam fit ... --out FOLDER` wrote."
+        )
+    content = _json(path)
+    repeats = content.get("repeats", [content])
+    seeds = [_checked(one, path) for one in repeats] if isinstance(repeats, list) else []
+    if not seeds:
+        raise ValueError(f"{path} cannot be read: it holds no runs.")
+    config = RunConfig.read(_of_seed(folder, seeds[0]) if "repeats" in content else folder)
+    spread = content.get("spread", {})
+    return RunFiles(
+        name=folder.resolve().name,
+        folder=folder,
+        config=config,
+        seeds=seeds,
+        together=spread.get("together"),
+        findings=_findings(folder),
+    )
+
+
+def _of_seed(folder: Path, metrics: dict[str, Any]) -> Path:
+    return folder / f"seed-{metrics['seed']}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} cannot be read: it holds a {type(content).__name__}.")
+    return content
+
+
+def _checked(metrics: Any, path: Path) -> dict[str, Any]:
+    needed = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "versions")
+    missing = [n for n in needed if n not in metrics] if isinstance(metrics, dict) else ["method"]
+    if missing:
+        raise ValueError(f"{path} cannot be read: {missing[0]!r} is missing. Run it again.")
+    found: dict[str, Any] = metrics
+    return found
+
+
+def _findings(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "diagnostics.json"
+    if not path.is_file():
+        return []
+    found = _json(path).get("findings")
+    if not isinstance(found, list):
+        raise ValueError(f"{path} cannot be read: it has no list of findings.")
+    for one in found:
+        whole = isinstance(one, dict) and {"name", "verdict", "text"} <= {*one}
+        if not whole or one["verdict"] not in get_args(Verdict):
+            raise ValueError(f"{path} cannot be read: a finding is {one!r}.")
+    return found

@@ -1,0 +1,282 @@
+"""The page of one run, or of several side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...inference.report import Cell, Page, Picture, Remark, Section, Table, render
+from .catalogue import DIAGNOSIS, pictures, slug
+from .files import RunFiles, read_run
+from .numbers import HIGHER, METRICS, Network, best_of, cell, networks
+from .words import data_of, summary
+
+__all__ = ["report"]
+
+
+def report(folders: Sequence[Path]) -> str:
+    """One HTML page of finished runs.
+
+    Arguments:
+        folders: of the runs, each of one seed or, with ``--repeats``, of several.
+
+    Returns:
+        The page, with everything in it.
+
+    Raises:
+        FileNotFoundError: for a folder that is no finished run.
+        ValueError: for a file that cannot be read, no runs, or one that is given twice.
+    """
+    if not folders:
+        raise ValueError("folders: got no runs, expected at least one")
+    runs = [read_run(folder) for folder in folders]
+    places = [run.folder.resolve() for run in runs]
+    for k, place in enumerate(places):
+        if place in places[:k]:
+            raise ValueError(f"{runs[k].folder} is given twice; a run is compared with others.")
+    if len(runs) == 1:
+        return render(_single(runs[0]))
+    return render(_several(_told_apart(runs)))
+
+
+def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:
+    """Runs of equal names in different folders get the name of the folder above too."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=f"{run.folder.resolve().parent.name}/{run.name}")
+        if names.count(run.name) > 1
+        else run
+        for run in runs
+    ]
+
+
+def _single(run: RunFiles) -> Page:
+    sections = [Section("Networks on the test rows", tables=[_scores(run)])]
+    learnt = _learnt(run)
+    if learnt is not None:
+        sections.append(Section("What was learnt", tables=[learnt]))
+    shown = list(pictures(run).values())
+    if shown:
+        sections.append(Section("Figures", pictures=shown))
+    diagnosis = _diagnosis(run)
+    if diagnosis is not None:
+        sections.append(diagnosis)
+    sections += _how(run)
+    return Page(f"{run.config.method} on {data_of(run)}", sections, summary(run))
+
+
+def _several(runs: list[RunFiles]) -> Page:
+    sections = [Section("Side by side", tables=[_compared(runs)])]
+    drawn = {run.name: pictures(run) for run in runs}
+    kinds = dict.fromkeys(name for found in drawn.values() for name in found)
+    parts = []
+    for kind in kinds:
+        own = {name: found[kind] for name, found in drawn.items() if kind in found}
+        first = next(iter(own.values()))
+        shown = [Picture(p.path, p.alt, name, _seed_of(p, first)) for name, p in own.items()]
+        parts.append(Section(first.title, [first.text], pictures=shown))
+    if parts:
+        sections.append(Section("Figures", parts=parts))
+    for run in runs:
+        learnt, diagnosis = _learnt(run), _diagnosis(run)
+        inner = [
+            Section("Networks on the test rows", tables=[_scores(run)]),
+            *([] if learnt is None else [Section("What was learnt", tables=[learnt])]),
+            *([] if diagnosis is None else [diagnosis]),
+            *_how(run),
+        ]
+        sections.append(Section(run.name, summary(run), parts=inner))
+    named = ", ".join(run.name for run in runs)
+    return Page(f"{len(runs)} runs side by side", sections, [f"The runs are {named}."])
+
+
+def _seed_of(picture: Picture, first: Picture) -> str:
+    """What a caption says beyond the text that all of one kind share."""
+    return "" if picture.text == first.text else picture.text
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _scores(run: RunFiles) -> Table:
+    """Every network of a run with its metrics on the test rows."""
+    found = networks(run.seeds)
+    columns = [name for name in METRICS if name in found[0].test[0]]
+    rows = []
+    for one in found:
+        metrics = [cell([test[name] for test in one.test if name in test]) for name in columns]
+        size = cell(one.parameters, ",.0f")
+        rows.append([Cell(one.name), *metrics, size, cell([1e3 * t for t in one.seconds], ".2f")])
+    random = run.first.get("random")
+    if random is not None:
+        spread = random["spread"]
+        rows.append(
+            [
+                Cell(f"{len(random['runs'])} structures at random"),
+                *(_spread_cell(spread.get(name)) for name in columns),
+                cell([one["parameters"] for one in random["runs"]], ",.0f"),
+                Cell(""),
+            ]
+        )
+    head = ["network", *(METRICS[name] for name in columns), "parameters", "ms per batch"]
+    several = len(run.seeds) > 1
+    spread_note = f" Mean ± standard deviation over {len(run.seeds)} seeds." if several else ""
+    higher = "Accuracy: higher is better; all others: lower. " if "accuracy" in columns else ""
+    note = f"{higher}NLL is the negative log-likelihood in nats per row.{spread_note}"
+    return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
+
+
+def _spread_cell(spread: dict[str, Any] | None) -> Cell:
+    if spread is None:
+        return Cell("")
+    sd = "" if spread["sd"] is None else f" ± {spread['sd']:.4f}"
+    return Cell(f"{spread['mean']:.4f}{sd}", spread["mean"])
+
+
+def _learnt(run: RunFiles) -> Table | None:
+    """The structure by seed, by layer or by edge; ``None`` where there is none."""
+    structures = [one.get("structure") or {} for one in run.seeds]
+    first, caption = structures[0], f"What was learnt, {run.name}"
+    if "depth_chosen" in first:
+        head = ["seed", "chosen depth", "by the exact posterior", "expected depth", "of"]
+        rows = [
+            [
+                Cell(str(one["seed"])),
+                cell([s["depth_chosen"]], ".0f"),
+                cell([s["depth_chosen_exact"]], ".0f"),
+                cell([s["depth_expected"]], ".2f"),
+                cell([len(s["depth_probs"]) - 1], ".0f"),
+            ]
+            for one, s in zip(run.seeds, structures, strict=True)
+        ]
+        return Table(caption, head, rows)
+    if "chosen" in first:
+        rows = []
+        for edge, picked in first["chosen"].items():
+            probs = first["probs"].get(edge, {})
+            each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items())
+            rows.append([Cell(edge), Cell(" + ".join(picked) or "nothing"), Cell(each or "none")])
+        note = f"Of the first seed, {run.first['seed']}." if len(run.seeds) > 1 else ""
+        return Table(caption, ["edge", "chosen", "probability of the alternatives"], rows, note)
+    if "architecture" in first:
+        head = ["seed", "left of each layer", "bits", "weights left", "% left", "file, bytes"]
+        head += ["rate: pruning", "fast prediction", "maximum"]
+        rows = []
+        for one, s in zip(run.seeds, structures, strict=True):
+            rates = [s["rates"][name] for name in ("pruning", "fast_prediction", "maximum")]
+            rows.append(
+                [
+                    Cell(str(one["seed"])),
+                    Cell(s["architecture"]),
+                    Cell("-".join(str(b) for b in s["bits"].values())),
+                    cell([s["weights"]], ",.0f"),
+                    cell([s["nonzero_percent"]], ".2f"),
+                    cell([s["file_bytes"]], ",.0f"),
+                    *(cell([] if rate is None else [rate], ".1f") for rate in rates),
+                ]
+            )
+        return Table(caption, head, rows)
+    return None
+
+
+def _compared(runs: Sequence[RunFiles]) -> Table:
+    """Runs as columns, with the best in bold where their spread allows saying so."""
+    same = len({data_of(run) for run in runs}) == 1
+    found = [networks(run.seeds) for run in runs]
+    rows = [
+        [Cell("method"), *(Cell(run.config.method) for run in runs)],
+        [Cell("data"), *(Cell(data_of(run)) for run in runs)],
+        [Cell("network"), *(Cell(run.config.network) for run in runs)],
+        [Cell("seeds"), *(cell([len(run.seeds)], ".0f") for run in runs)],
+    ]
+
+    def add(name: str, columns: list[list[float]], form: str, higher: bool | None) -> None:
+        if not any(columns):
+            return
+        # Of data that differ, the lower error is no merit.
+        best = best_of(columns, higher) if same and higher is not None else None
+        shown = [cell(column, form, k == best) for k, column in enumerate(columns)]
+        rows.append([Cell(name), *shown])
+
+    def of(kind: str, take: Callable[[Network], list[float]]) -> list[list[float]]:
+        chosen = [next((n for n in one if n.kind == kind), None) for one in found]
+        return [[] if network is None else take(network) for network in chosen]
+
+    for kind in ("whole", "small"):
+        for name, title in METRICS.items():
+            columns = of(kind, partial(_metric, name))
+            add(f"{title}, {kind} network", columns, ".4f", name in HIGHER)
+        sizes = of(kind, lambda n: [float(p) for p in n.parameters])
+        add(f"parameters, {kind} network", sizes, ",.0f", False if kind == "small" else None)
+        times = of(kind, lambda n: [1e3 * t for t in n.seconds])
+        add(f"ms per batch, {kind} network", times, ".2f", None)
+    bytes_ = [[float(s) for one in run.seeds if (s := _file_bytes(one))] for run in runs]
+    add("file, bytes", bytes_, ",.0f", False)
+    add("training, s", [[float(one["seconds"]) for one in run.seeds] for run in runs], ".0f", None)
+    note = (
+        "Mean ± standard deviation over seeds. Bold: the best, where it differs from every other "
+        "run by Welch's t-test at 5 % (Bonferroni over the pairs); runs of one seed have no spread "
+        "to say so."
+        if same
+        else "Mean ± standard deviation over seeds. The runs are of different data, so none is "
+        "called the best."
+    )
+    return Table("The runs side by side", ["", *(run.name for run in runs)], rows, note)
+
+
+def _metric(name: str, network: Network) -> list[float]:
+    return [test[name] for test in network.test if name in test]
+
+
+def _file_bytes(metrics: dict[str, Any]) -> int | None:
+    structure = metrics.get("structure") or {}
+    return structure.get("file_bytes")
+
+
+# -- diagnosis and settings -----------------------------------------------------------------------
+
+
+def _diagnosis(run: RunFiles) -> Section | None:
+    if not run.findings:
+        return None
+    files = {name: path for name, path in run.figures().items() if name.startswith(DIAGNOSIS)}
+    remarks = []
+    for one in run.findings:
+        path = files.pop(f"{DIAGNOSIS}{slug(one['name'])}", None)
+        picture = None
+        if path is not None:
+            picture = Picture(path, f"Figure of {one['name']}: {one['text']}", one["name"])
+        numbers = {k: _written(v) for k, v in one.get("numbers", {}).items()}
+        remarks.append(Remark(one["name"], one["verdict"], one["text"], numbers, picture))
+    rest = [
+        Picture(path, f"Figure {name} of {run.name}.", name.removeprefix(DIAGNOSIS))
+        for name, path in files.items()
+    ]
+    return Section("Can it be trusted?", remarks=remarks, pictures=rest)
+
+
+def _how(run: RunFiles) -> list[Section]:
+    settings = [[Cell(name), Cell(_written(value))] for name, value in run.config.flat().items()]
+    versions = [[Cell(name), Cell(str(value))] for name, value in run.first["versions"].items()]
+    return [
+        Section("Settings", folded=True, tables=[
+            Table(f"Settings, {run.name}", ["setting", "value"], settings)
+        ]),
+        Section("Versions", folded=True, tables=[
+            Table(f"Versions, {run.name}", ["package", "version"], versions)
+        ]),
+    ]  # fmt: skip
+
+
+def _written(value: Any) -> str:
+    """A setting, or a number behind a finding, as it is read."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:199]}…"

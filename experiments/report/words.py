@@ -1,0 +1,151 @@
+"""What a run found, in sentences for a person who did not run it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...inference.metrics import mean_spread
+from .files import RunFiles
+from .numbers import METRICS, Network, networks, one_of_each
+
+__all__ = ["data_of", "summary"]
+
+
+def summary(run: RunFiles) -> list[str]:
+    """Method and data; what was learnt; how much smaller; how well it predicts."""
+    small = next((one for one in networks(run.seeds) if one.kind == "small"), None)
+    parts = [_what(run), _learnt(run), _smaller(run, small), _scores(run, small)]
+    return [part for part in parts if part]
+
+
+def data_of(run: RunFiles) -> str:
+    """The name of the data, of a file its own."""
+    return str(run.first["data"])
+
+
+def _what(run: RunFiles) -> str:
+    rows, seeds = run.first["rows"], [one["seed"] for one in run.seeds]
+    counted = ", ".join(
+        f"{rows[name]:,} {word}"
+        for name, word in (("train", "to train"), ("val", "to validate"), ("test", "to test"))
+        if rows.get(name)
+    )
+    which = (
+        f"with the seed {seeds[0]}"
+        if len(seeds) == 1
+        else f"{len(seeds)} times, with the seeds {', '.join(map(str, seeds))}"
+    )
+    seconds = sum(float(one["seconds"]) for one in run.seeds)
+    device = run.first.get("device", "an unknown device")
+    return (
+        f"{run.config.method} ({run.title}) was run on {data_of(run)}, a {run.task} with {counted} "
+        f"rows, over the network {run.config.network}, {which}. Training took "
+        f"{_time(seconds)} on {'the CPU' if device == 'cpu' else device}."
+    )
+
+
+def _learnt(run: RunFiles) -> str:
+    first, several = run.first, len(run.seeds) > 1
+    structure = [one.get("structure") or {} for one in run.seeds]
+    begin = "In the first run" if several else ""
+    if "depth_chosen" in structure[0]:
+        depths = [int(s["depth_chosen"]) for s in structure]
+        q = structure[0]["depth_probs"]
+        d = depths[0]
+        if several:
+            return (
+                f"It learnt how deep the network must be: of {len(q) - 1} blocks the runs chose "
+                f"{_list(depths)}."
+            )
+        return (
+            f"It learnt how deep the network must be: depth {d} of {len(q) - 1} is enough, with "
+            f"probability {q[d]:.3f}; shallower ones have {sum(q[:d]):.3f} together. The exact "
+            f"posterior given the weights chooses {structure[0]['depth_chosen_exact']}."
+        )
+    if "chosen" in structure[0]:
+        chosen = structure[0]["chosen"]
+        edges = "; ".join(f"{edge}: {' + '.join(p) or 'nothing'}" for edge, p in chosen.items())
+        sure = math.exp(structure[0]["log_prob"])
+        lead = f"{begin} it" if begin else "It"
+        return (
+            f"{lead} chose which operation goes where. {edges}. All of these together have "
+            f"probability {sure:.3f}."
+        )
+    if "architecture" in structure[0]:
+        lead = f"{begin} {structure[0]['architecture']}" if begin else structure[0]["architecture"]
+        bits = "-".join(str(b) for b in structure[0]["bits"].values())
+        return (
+            f"It learnt how much of each layer is needed: {lead} filters or inputs are enough, "
+            f"with {bits} bits for a weight."
+        )
+    if "not_compressed" in first:
+        return f"Nothing was cut: {first['not_compressed']}"
+    if "ensemble" in first["test"]:
+        return (
+            "Its weights have no mean by which the network could be cut: what it learnt is in "
+            "their deviations."
+            if "mean" not in first and "structure" not in first
+            else ""
+        )
+    return ""
+
+
+def _smaller(run: RunFiles, small: Network | None) -> str:
+    if small is None:
+        return ""
+    part = next(p for p in ("compressed", "discretised", "pruned") if p in run.first)
+    found: list[dict[str, Any]] = [one[part] for one in run.seeds]
+    after = [one["parameters"] for one in found]
+    before = [one["parameters_before"] for one in found]
+    faster = [one["seconds_per_batch_before"] / one["seconds_per_batch"] for one in found]
+    out = (
+        f"The smaller network has {one_of_each(after)} of {one_of_each(before)} parameters"
+        f" and is {_mean(faster, '.1f')} times as fast as the whole one"
+    )
+    structure = [one.get("structure") or {} for one in run.seeds]
+    if all("file_bytes" in one for one in structure):
+        sizes = one_of_each([one["file_bytes"] for one in structure])
+        rates = [float(one["file_rate"]) for one in structure]
+        out += (
+            f"; its file has {sizes} bytes, {_mean(rates, '.0f')} times fewer than the weights "
+            "had as 32-bit numbers"
+        )
+    return f"{out}."
+
+
+def _scores(run: RunFiles, small: Network | None) -> str:
+    whole = networks(run.seeds)[0]
+    names = [name for name in ("accuracy", "rmse", "nll") if name in whole.test[0]][:2]
+
+    def said(network: Network) -> str:
+        return " and ".join(
+            f"{METRICS[name]} {_mean([test[name] for test in network.test], '.4f')}"
+            for name in names
+        )
+
+    spread = " (mean ± standard deviation over the seeds)" if len(run.seeds) > 1 else ""
+    out = f"On the test rows the whole network ({whole.name}) reaches {said(whole)}"
+    if small is not None:
+        out += f", the smaller one {said(small)}"
+    out += f"{spread}."
+    if run.together is not None:
+        shown = " and ".join(f"{METRICS[n]} {run.together[n]:.4f}" for n in names)
+        out += f" All {len(run.seeds)} together, their predictions averaged, reach {shown}."
+    return out
+
+
+def _mean(values: list[float], form: str) -> str:
+    spread = mean_spread([{"v": v} for v in values])["v"]
+    mean, sd = spread["mean"], spread["sd"]
+    return f"{mean:{form}}" if sd is None else f"{mean:{form}} ± {sd:{form}}"
+
+
+def _list(values: list[int]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" and {values[-1]}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

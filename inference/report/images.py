@@ -1,0 +1,91 @@
+"""Pictures as part of a page: data instead of a place, and no more of it than the page can bear."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+__all__ = ["Inlined", "inline"]
+
+_NARROWEST = 320  # pixels; below, nothing in a figure can be read
+
+
+class Inlined(NamedTuple):
+    """A picture as the source of an ``img``.
+
+    Attributes:
+        source: a ``data:`` address that holds the whole picture.
+        width, height: in pixels, or ``None`` for vectors, which have no size of their own.
+    """
+
+    source: str
+    width: int | None
+    height: int | None
+
+
+def inline(path: Path, most: int = 300_000) -> Inlined:
+    """Read a picture into an address.
+
+    Vectors go as they are, if they are small enough. Of pixels 256 colours are kept, which a figure
+    does with, and as many of them as the limit allows.
+
+    Arguments:
+        path: of a ``.png`` or an ``.svg``. For either, the other beside it, of the same name, is
+            taken where it does not fit.
+        most: bytes of the picture, before the third that base64 adds.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for another kind of file, a damaged one, or one that stays too large.
+    """
+    path = Path(path)
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(f"{path}: expected a .png or .svg picture")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such picture")
+    vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
+    if vector.is_file() and vector.stat().st_size <= most:
+        content = vector.read_bytes()
+        if b"<svg" not in content:
+            raise ValueError(f"{vector}: no SVG picture; draw it again")
+        return Inlined(_address("image/svg+xml", content), None, None)
+    if not pixels.is_file():
+        raise ValueError(
+            f"{vector}: {vector.stat().st_size:,} bytes, more than the {most:,} there is room for; "
+            f"save it as {pixels.name} too (inference.figures.save)"
+        )
+    content, width, height = _fewer(pixels, most)
+    return Inlined(_address("image/png", content), width, height)
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
+    """The picture in 256 colours, made smaller until it fits."""
+    try:
+        with Image.open(path) as opened:
+            # What is transparent is white, as behind every figure.
+            clear = opened.convert("RGBA")
+            whole = Image.new("RGB", clear.size, "white")
+            whole.paste(clear, mask=clear)
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path}: a damaged picture ({error}); draw it again") from error
+    shown = whole
+    while True:
+        held = io.BytesIO()
+        shown.quantize(256, dither=Image.Dither.NONE).save(held, "png", optimize=True)
+        if held.tell() <= most:
+            return held.getvalue(), *shown.size
+        width = round(shown.width * 0.8)
+        if width < _NARROWEST:
+            raise ValueError(
+                f"{path}: {held.tell():,} bytes at {shown.width} pixels, more than the {most:,} "
+                "there is room for"
+            )
+        shown = whole.resize((width, max(1, round(whole.height * width / whole.width))))

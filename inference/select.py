@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..models.bayesian import BayesianNetwork
 from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from .draws import seeded
 from .fit import Fit, pick_device
+from .graphs import graph_of
 from .hypergradient import (
     NonFiniteGradient,
     Tensors,
@@ -348,7 +348,7 @@ class _Search:
         if any(part is None for part in flat):
             return call(*flat)
         if name not in self._graphs:
-            self._graphs[name] = lean(make_fx(call)(*flat), ())
+            self._graphs[name] = lean(graph_of(call, *flat), ())
         return self._graphs[name](*flat)
 
     def ascend(self) -> None:

@@ -13,9 +13,9 @@ import pyro
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elbo import Bound
+from .graphs import graph_of
 from .written_out import differentiable, source_of
 
 __all__ = [
@@ -97,7 +97,7 @@ class TracedBound:
 
         with _quiet(x.device):
             params, held = self._inputs(module)
-            graph = make_fx(call, pre_dispatch=True)(params, held, x.clone(), y.clone())
+            graph = graph_of(call, params, held, x.clone(), y.clone(), pre_dispatch=True)
         graph.graph.eliminate_dead_code()
         graph.recompile()
         self.graph: fx.GraphModule = graph
@@ -305,7 +305,7 @@ def joint_graph(
 
     mapped = torch.vmap(step, randomness="different") if replicates else step
     with _quiet(x.device):
-        graph = make_fx(mapped)(params, state, x, y)
+        graph = graph_of(mapped, params, state, x, y)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

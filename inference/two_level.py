@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..models.bayesian import BayesianNetwork
 from ..models.priors.structure import EdgePrior, StructurePrior
 from ..models.priors.weights import LayerPrior, positive
 from ..models.structured import StructuredNetwork
 from .elbo import bound
+from .graphs import graph_of
 from .hypergradient import Tensors
 from .noise import Draw, lift_noise
 from .tracing import TracedBound, Untraceable
@@ -256,7 +256,7 @@ class Objectives:
         cuda = [t.device for t in present[:1] if t.device.type == "cuda"]
         try:
             with torch.random.fork_rng(devices=cuda):
-                graph = make_fx(call)(*present)
+                graph = graph_of(call, *present)
             return term.weight, *lift_noise(graph, *present)
         except Untraceable as error:
             raise ValueError(

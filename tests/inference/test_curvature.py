@@ -41,9 +41,16 @@ def log_likelihood(fit, x, y):
 
 
 def test_of_a_linear_regression():
-    """log p is quadratic: κ = -σ² mean(x²) / noise², wherever it is taken."""
+    """log p is quadratic: κ = -σ² mean(x²) / noise², wherever it is taken.
+
+    The means are those of least squares: without a slope there, draws tell more.
+    """
     torch.manual_seed(0)
-    fit, x, _ = fit_of(nn.Linear(3, 1), table("regression"), scale=0.3)
+    fit, x, y = fit_of(nn.Linear(3, 1), table("regression"), scale=0.3)
+    best = torch.linalg.lstsq(torch.cat([x, torch.ones_like(y)], 1), y).solution.T
+    with torch.no_grad():
+        fit.guide.distribution(".weight").base_dist.loc.copy_(best[:, :3])
+        fit.guide.distribution(".bias").base_dist.loc.copy_(best[:, 3])
     noise = float(fit.model.likelihood.scale.detach())
     expected = -(0.3**2) * x.square().mean(0)[None] / noise**2
     found = inference.curvature(fit, probes=None)[""]
@@ -51,10 +58,10 @@ def test_of_a_linear_regression():
     assert found.rows == len(x)
     assert float(found.error.abs().max()) == 0.0
     for at in ("means", "posterior"):
-        rough = inference.curvature(fit, at=at, probes=2000)[""]
+        rough = inference.curvature(fit, at=at, probes=300)[""]
         z = ((rough.kappa - expected) / rough.error).abs().max()
         assert float(z) < limit(3)
-        assert float((rough.error / expected.abs()).max()) < 0.2
+        assert float((rough.error / expected.abs()).max()) < 0.15
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -64,7 +71,7 @@ def test_of_a_small_network_against_the_whole_hessian(task):
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, rows.outputs))
     fit, x, y = fit_of(net, rows, scale=0.2)
     f, means = log_likelihood(fit, x, y)
-    exact, rough = (inference.curvature(fit, probes=p) for p in (None, 3000))
+    exact, rough = (inference.curvature(fit, probes=p) for p in (None, 600))
     for layer in ("0", "2"):
         name = f"{layer}.weight"
         hessian = torch.autograd.functional.hessian(lambda w, name=name: f(name, w), means[name])
@@ -103,7 +110,7 @@ def test_a_bend_has_no_curvature_where_there_are_no_means():
     net = nn.Sequential(nn.Linear(3, 6, bias=False), nn.ReLU(), nn.Linear(6, 2))
     fit, *_ = fit_of(net, table(), guide=guides.ZeroMean, prior=priors.LogUniform(), layers="0")
     assert float(inference.curvature(fit, probes=4)["0"].kappa.abs().max()) == 0.0
-    over = inference.curvature(fit, at="posterior", probes=400)["0"]
+    over = inference.curvature(fit, at="posterior", probes=150)["0"]
     assert float((over.kappa / over.error).abs().max()) > 5.0
 
 

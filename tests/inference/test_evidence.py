@@ -19,7 +19,7 @@ def test_of_a_linear_regression():
     likelihood = models.Regression(1, scale=NOISE, floor=0.0)
     model = BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(), likelihood=likelihood)
     guide = guides.MeanField(model, scale=0.3)
-    found = inference.evidence(model, guide, rows, passes=400, batch_size=17)
+    found = inference.evidence(model, guide, rows, passes=100, batch_size=40)
     x, y = rows.split("train")
     with torch.no_grad():
         q = {n: guide.distribution(f".{n}").base_dist for n in ("weight", "bias")}

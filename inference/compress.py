@@ -121,9 +121,10 @@ def compress(
             is cut (log alpha of 0). Or numbers, one or by layer. By default ``validation``, or
             ``valley`` where there are no validation rows. Not for a point estimate.
         tolerance: of ``validation``, in nats.
-        significand, exponent: rules for the bits, see :func:`~pyroccam.inference.packing.bits.
-            bit_precision`. By the ``relative`` rule weights are rounded to significand bits, by the
-            others to multiples of 2^-bits, as those rules mean it.
+        significand, exponent: rules for the bits, see
+            :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
+            are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
+            mean it.
         codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
             k-means. For numbers by layer see :func:`~pyroccam.inference.magnitude.by_layer`.
 

@@ -62,9 +62,9 @@ class Expectation:
 
     A cost is weighted by the probability of the enumerated values that it depends on, and of those
     that these depend on in turn; every other factor integrates to one and is left out. A draw
-    without reparameterisation multiplies by :math:`\exp(\log q - ⊥\log q)`, which is one with the
-    gradient of the score function (DiCE): row by row within a shared plate, and with the sum over
-    a plate that the cost is not in.
+    without reparameterisation multiplies by :math:`\exp(\log q - \bot\log q)`, which is one with
+    the gradient of the score function (DiCE): row by row within a shared plate, and with the sum
+    over a plate that the cost is not in.
 
     Arguments:
         sites: of the guide, by name, in the order of sampling. Each gets its ``log_prob``,

@@ -424,10 +424,11 @@ def fit_repeats(
 ) -> Repeats:
     """Fit afresh for each seed, all in common steps where that pays.
 
-    Together, the replicates are one vectorised network (:class:`~pyroccam.inference.step.
-    TrainingStep`): each has its own initial weights, data, order of rows, noise, early stopping and
-    chosen checkpoint, as it has alone. Results agree with single fits in distribution, not bit for
-    bit: sums are ordered otherwise, and noise is drawn from a common stream.
+    Together, the replicates are one vectorised network
+    (:class:`~pyroccam.inference.step.TrainingStep`): each has its own initial weights, data, order
+    of rows, noise, early stopping and chosen checkpoint, as it has alone. Results agree with single
+    fits in distribution, not bit for bit: sums are ordered otherwise, and noise is drawn from a
+    common stream.
 
     Arguments:
         build: makes model, guide and data for a seed; torch is seeded before the call, so that

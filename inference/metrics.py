@@ -43,7 +43,7 @@ class Reliability(NamedTuple):
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: mean |accuracy - confidence| over rows, in [0, 1]."""
+        """Expected calibration error: mean ``|accuracy - confidence|`` over rows, in [0, 1]."""
         gap = (self.accuracy - self.confidence).abs().nan_to_num(0.0)
         return float((gap * self.counts).sum() / self.counts.sum())
 
@@ -215,7 +215,7 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: int = 10) -> float:
         bins: number of equal-width bins; a bin holds its upper edge.
 
     Returns:
-        The mean |frequency - upper edge| over the N * C predictions, a fraction (the poster
+        The mean ``|frequency - upper edge|`` over the N * C predictions, a fraction (the poster
         prints per cent).
 
     Raises:

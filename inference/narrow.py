@@ -37,9 +37,10 @@ def narrow(
 ) -> tuple[BayesianNetwork, NetworkGuide]:
     """A model and a guide over the network that is left of a fit, to train further.
 
-    What is above the thresholds is cut out of the network, as :func:`~pyroccam.inference.compress.
-    compress` does; what stays keeps its posterior. The steps of a further fit cost what the smaller
-    network costs, and its weights settle without what was cut. Nothing that was cut comes back.
+    What is above the thresholds is cut out of the network, as
+    :func:`~pyroccam.inference.compress.compress` does; what stays keeps its posterior. The steps of
+    a further fit cost what the smaller network costs, and its weights settle without what was cut.
+    Nothing that was cut comes back.
 
     Units that are constant once others are cut move into the biases that they feed (the posterior
     means; the deviations stay). A single weight that is cut (a prior without groups) begins at zero
@@ -56,7 +57,7 @@ def narrow(
     Example:
         >>> from pyroccam import data, guides, inference, models
         >>> digits = data.load("digits")
-        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> net = models.plain_networks.perceptron((1, 8, 8), 10, hidden=(20,))
         >>> model = models.BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
         >>> guide = guides.MeanField(model)
         >>> fit = inference.fit(model, guide, digits, epochs=2, lr=0.01, weight_decay=0.0)

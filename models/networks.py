@@ -191,6 +191,7 @@ NETWORKS: dict[str, Callable[..., DepthStack]] = {
     "conv": residual_conv,
     "resnet": resnet,
 }
+"""By the names that the command line has for them."""
 
 
 def build(description: dict[str, Any]) -> DepthStack:

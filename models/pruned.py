@@ -20,6 +20,7 @@ from .stack import DepthStack
 __all__ = ["Form", "PrunedNetwork", "load", "save"]
 
 Form = Literal["marginal", "single"]
+"""An average over the exits of all depths that are kept, or one exit alone."""
 
 
 class PrunedNetwork(nn.Module):

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 __all__ = ["Finding", "Verdict"]
 
 Verdict = Literal["good", "doubtful", "poor", "refused"]
+"""What a finding comes to, in one word."""
 
 
 @dataclass(frozen=True)

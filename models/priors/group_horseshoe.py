@@ -24,16 +24,16 @@ class GroupHorseshoe(WeightPrior):
     A half-Cauchy variable is the root of a Gamma(½) times an InverseGamma(½) one, and of these
     factors the KL of a log-normal posterior is known in closed form:
 
-    ============  =============================  ============  =====
-    latent        prior                          event shape   power
-    ============  =============================  ============  =====
-    ``weight``    N(0, 1)                        the weight's
-    ``bias``      N(0, 1)                        the bias's
-    ``global.a``  Gamma(½, scale τ0²)            ``()``        ½
-    ``global.b``  InverseGamma(½, 1)             ``()``        ½
-    ``scale.a``   Gamma(½, scale 1)              ``(groups,)`` ½
-    ``scale.b``   InverseGamma(½, 1)             ``(groups,)`` ½
-    ============  =============================  ============  =====
+    ============  ===================  =============  =====
+    latent        prior                event shape    power
+    ============  ===================  =============  =====
+    ``weight``    N(0, 1)              the weight's   none
+    ``bias``      N(0, 1)              the bias's     none
+    ``global.a``  Gamma(½, scale τ0²)  ``()``         ½
+    ``global.b``  InverseGamma(½, 1)   ``()``         ½
+    ``scale.a``   Gamma(½, scale 1)    ``(groups,)``  ½
+    ``scale.b``   InverseGamma(½, 1)   ``(groups,)``  ½
+    ============  ===================  =============  =====
 
     The second argument of Gamma is a *scale*; Pyro's takes the rate 1/τ0². Some public code uses
     ``log τ0`` and ``exp(...) / τ0`` in the KL, which is right at τ0 = 1 only.

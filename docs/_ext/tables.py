@@ -1,0 +1,166 @@
+"""Tables of what there is, made of the tables that the program itself reads."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer.cli
+from pyroccam import data, guides
+from pyroccam.experiments import tables as result_tables
+from pyroccam.experiments.methods import METHODS, Method
+from pyroccam.guides import words as guide_words
+from pyroccam.inference import diagnostics
+from pyroccam.models import priors
+from pyroccam.models.priors import structure as structure_priors
+from pyroccam.models.priors import words as prior_words
+from typer.testing import CliRunner
+
+from . import arxiv
+from .pages import first_paragraph, list_table, literal
+
+__all__ = [
+    "command_line",
+    "data_sets",
+    "depth_priors",
+    "diagnostic_functions",
+    "guide_table",
+    "methods",
+    "results",
+    "structure_prior_table",
+    "weight_priors",
+]
+
+Lines = Iterable[str]
+
+
+def methods() -> Lines:
+    """All methods in a table, and each one with its options."""
+    rows = ([f"`{m.name}`_", m.title, arxiv.linked(m.reference)] for m in METHODS.values())
+    yield from list_table(("method", "what it is", "source"), rows, (18, 46, 36))
+    for method in METHODS.values():
+        yield from _method(method)
+
+
+def _method(method: Method) -> Lines:
+    yield from (method.name, "-" * len(method.name), "")
+    title = method.title[0].upper() + method.title[1:]
+    yield from (f"{title}{'' if title.endswith('.') else '.'}", "")
+    if method.full_batch:
+        yield from ("It takes all rows in one batch.", "")
+    over = {"stack": "a stack that can stop at any depth", "net": "any network",
+            "graph": "a network with a graph of alternatives in it"}[method.over]  # fmt: skip
+    ready = ", ".join(literal(name) for name in method.networks)
+    yield f":Takes: {over}. Ready ones: {ready}."
+    if method.options:
+        yield f":Options: {_settings(method.options)}"
+    if method.settings:
+        yield f":Settings of the fit: {_settings(method.settings)}"
+    yield ""
+
+
+def _settings(found: Mapping[str, Any]) -> str:
+    """As they are written after ``--set``."""
+    words = {None: "null", True: "true", False: "false"}
+    shown = {k: words[v] if v is None or isinstance(v, bool) else v for k, v in found.items()}
+    return ", ".join(literal(f"{name}={value}") for name, value in shown.items())
+
+
+def depth_priors() -> Lines:
+    """Everything among the priors that is one over depth."""
+    found = [
+        cls
+        for cls in _classes(priors)
+        if hasattr(cls, "log_probs") and cls is not priors.DepthPrior
+    ]
+    rows = ([_link(priors, cls), first_paragraph(cls)] for cls in found)
+    yield from list_table(("prior", "what it is"), rows, (30, 70))
+    yield from (first_paragraph(priors.parse).replace("A prior from words: ", "Words: "), "")
+
+
+def weight_priors() -> Lines:
+    """By the words for them."""
+    rows = []
+    for example, cls, _ in prior_words._WORDS.values():
+        written = ", ".join(literal(one) for one in example.split(", "))
+        rows.append([written, _link(priors, cls), first_paragraph(cls)])
+    yield from list_table(("words", "prior", "what it is"), rows, (28, 24, 48))
+
+
+def structure_prior_table() -> Lines:
+    """By the words for them."""
+    rows = (
+        [literal(word), _link(priors, cls), first_paragraph(cls)]
+        for word, cls in structure_priors._KINDS.items()
+    )
+    yield from list_table(("words", "prior", "what it is"), rows, (24, 24, 52))
+
+
+def guide_table() -> Lines:
+    """All guides, with the words for those that have one."""
+    found: dict[str, list[str]] = {cls.__name__: [] for cls in _classes(guides)}
+    for word, make in guide_words._GUIDES.items():
+        made = make.func if isinstance(make, partial) else make
+        # A function that makes a guide has the name of its class.
+        name = made.__name__ if inspect.isclass(made) else made.__name__.strip("_").title()
+        found[name].append(literal(word))
+    rows = (
+        [", ".join(words), _link(guides, getattr(guides, name)),
+         first_paragraph(getattr(guides, name))]
+        for name, words in found.items()
+    )  # fmt: skip
+    yield from list_table(("words", "guide", "what it is"), rows, (28, 24, 48))
+
+
+def diagnostic_functions() -> Lines:
+    """What there is to call."""
+    found = [name for name in diagnostics.__all__ if inspect.isfunction(getattr(diagnostics, name))]
+    if found:
+        rows = (
+            [_link(diagnostics, getattr(diagnostics, n)), first_paragraph(getattr(diagnostics, n))]
+            for n in found
+        )
+        yield from list_table(("function", "what it asks"), rows, (32, 68))
+
+
+def data_sets() -> Lines:
+    """Those with a name."""
+    rows = ([literal(e.name), e.task, e.origin, e.description] for e in data.available())
+    yield from list_table(("name", "task", "from", "what it is"), rows, (22, 20, 18, 40))
+
+
+def results(root: Path) -> Lines:
+    """The tables of all result files, in Markdown."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        result_tables.main(root / "experiments" / "results")
+    yield re.sub(r"^###", "##", printed.getvalue(), flags=re.MULTILINE)
+
+
+def command_line() -> Lines:
+    """Every command with its options, in Markdown, by Typer's own command for that.
+
+    Raises:
+        RuntimeError: if that command fails.
+    """
+    asked = ["pyroccam.experiments.cli", "utils", "docs", "--name", "pyroccam"]
+    found = CliRunner().invoke(typer.cli.app, asked)
+    if found.exit_code != 0:
+        raise RuntimeError(f"typer {' '.join(asked)} failed: {found.output}") from found.exception
+    commands = found.output[found.output.index("## `") :]
+    yield re.sub(r"^\* `--help`: .*\n", "", commands, flags=re.MULTILINE)
+
+
+def _classes(package: Any) -> list[type]:
+    found = [getattr(package, name) for name in package.__all__]
+    return [value for value in found if isinstance(value, type)]
+
+
+def _link(package: Any, value: Any) -> str:
+    return f":py:obj:`~{package.__name__}.{value.__name__}`"

@@ -62,7 +62,8 @@ class NetworkGuide(LocalModule):
             self.handler = LocalReparameterization(model, scales)
         self.sites: list[str] = []
         self.factors = nn.ModuleDict()
-        edges = (structure or StructureFamily()).factors(model.structure)
+        self.structure_family = structure or StructureFamily()
+        edges = self.structure_family.factors(model.structure)
         self.edges = list(edges)
         for site, factor in edges.items():
             self.factors[key(site)] = factor
@@ -86,6 +87,8 @@ class NetworkGuide(LocalModule):
         options = self.options({} if names is None else names)
         if (own := self.handler) is not None:
             options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
+        if self.edges:
+            options["structure"] = self.structure_family
         return type(self)(model, **options)
 
     def build(self, model: BayesianNetwork) -> None:

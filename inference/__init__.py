@@ -26,6 +26,7 @@ from .structure import (
     rounded_mean,
     total_variation,
 )
+from .swap import side_by_side, swap
 from .trainer import Interrupted, NonFiniteLoss
 from .two_level import Against, InverseGamma, Level
 from .uncertainty import Uncertainty, out_of_domain, uncertainty
@@ -82,7 +83,9 @@ __all__ = [
     "seconds_per_batch",
     "select",
     "share_weights",
+    "side_by_side",
     "splice_weights",
+    "swap",
     "to_sample",
     "total_variation",
     "uncertainty",

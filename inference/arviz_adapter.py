@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["container", "psis", "read", "stacking", "write"]
+__all__ = ["container", "power_scaling", "psis", "read", "stacking", "write"]
 
 Floats = NDArray[np.float64]
 
@@ -137,3 +137,34 @@ def _elpd_data(pointwise: Floats) -> Any:
     index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i",
              "pareto_k", "scale", "good_k"]  # fmt: skip
     return kind(data=[elpd, se, 0.0, 1, n, False, values, khat, "log", 0.7], index=index)
+
+
+def power_scaling(
+    values: Mapping[str, ArrayLike], component: ArrayLike, draws_of: str = "prior"
+) -> dict[str, Floats]:
+    """Sensitivity of draws to the power to which their prior, or their likelihood, is raised.
+
+    The change of the distribution (cumulative Jensen-Shannon distance) for each doubling of the
+    power, by reweighting the draws at powers of 0.99 and 1.01.
+
+    Arguments:
+        values: draws ``(S, *)`` by name.
+        component: the log density that is scaled, ``(S,)``.
+        draws_of: ``prior`` or ``likelihood``: where ArviZ looks for it.
+
+    Returns:
+        ``(*,)`` by name.
+
+    References:
+        Kallioinen, Paananen, Bürkner, Vehtari 2024, Detecting and diagnosing prior and likelihood
+        sensitivity with power-scaling, Statistics and Computing 34.
+    """
+    posterior = {k: (("chain", "draw", *(f"{k}_{i}" for i in range(np.ndim(v) - 1))),
+                     np.asarray(v, dtype=np.float64)[None]) for k, v in values.items()}  # fmt: skip
+    group = {"total": (("chain", "draw"), np.asarray(component, dtype=np.float64)[None])}
+    data = container({"posterior": xr.Dataset(posterior), f"log_{draws_of}": xr.Dataset(group)}, {})
+    if _is_one():
+        found = import_module("arviz_stats").psense(data, group=draws_of, alphas=(0.99, 1.01))
+    else:
+        found = _arviz().psens(data, component=draws_of, delta=0.01)
+    return {name: np.asarray(found[name], dtype=np.float64) for name in values}

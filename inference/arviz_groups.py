@@ -19,7 +19,7 @@ from .fit import Fit
 from .posterior_draws import PosteriorDraws, draw_posterior, draw_prior
 from .run_directory import versions
 
-__all__ = ["to_arviz"]
+__all__ = ["shown_values", "to_arviz"]
 
 Dims = dict[str, tuple[str, ...]]
 _KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
@@ -52,7 +52,7 @@ def to_arviz(
     coords = coords | {"row": places.numpy()}
     target = ("row", "target") if data.task == "regression" else ("row",)
     groups = {
-        "posterior": _draws([_shown(f.model, d.values) for f, d in _pairs(fits, found)], own),
+        "posterior": _draws([shown_values(f.model, d.values) for f, d in _pairs(fits, found)], own),
         "sample_stats": _draws([_densities(d) for d in found], {}),
         "log_prior": _draws([d.log_prior for d in found], {}),
         "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
@@ -68,7 +68,7 @@ def to_arviz(
         of = {"mean": data.y_mean, "std": data.y_std} if data.task == "regression" else {}
         seed = first.settings.seed if seed is None else seed
         before = draw_prior(model, x, draws, weights=weights, seed=seed, **of)
-        groups["prior"] = _draws([_shown(model, before.values)], own)
+        groups["prior"] = _draws([shown_values(model, before.values)], own)
         if before.predictions is not None:
             groups["prior_predictive"] = _draws([{"y": before.predictions}], {"y": target})
         if before.improper:
@@ -105,7 +105,7 @@ def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: 
             )
 
 
-def _shown(model: Any, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shown_values(model: Any, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Values of sites, structure as γ: ``(S, *)``."""
     found = dict(values)
     for site, prior in getattr(model, "structure", {}).items():

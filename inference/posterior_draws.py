@@ -207,9 +207,7 @@ def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
     else:
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         values, terms = {}, ({}, {})
-    # A prediction at a time: outputs of as many draws need not fit into memory at once.
-    likelihood, std, mean = model.likelihood, fit.data.y_std, fit.data.y_mean
-    predictions = torch.stack([_predicted(likelihood, by_depth[d], mean, std) for d in depth])
+    predictions = _by_depth(model.likelihood, by_depth, depth, fit.data.y_mean, fit.data.y_std)
     return values, *terms, found[depth.cpu()], predictions
 
 
@@ -222,8 +220,27 @@ def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
 
 
-def _predicted(likelihood: Any, outputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    drawn: Tensor = likelihood(outputs).sample()
+def _by_depth(likelihood: Any, outputs: Tensor, depth: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
+    found: Tensor | None = None
+    for d in depth.unique():
+        chosen = (depth == d).nonzero()[:, 0]
+        drawn = _predicted(likelihood, outputs[d], mean, std, torch.Size([len(chosen)]))
+        if found is None:
+            found = drawn.new_empty(len(depth), *drawn.shape[1:])
+        found[chosen.cpu()] = drawn
+    assert found is not None
+    return found
+
+
+def _predicted(
+    likelihood: Any,
+    outputs: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    count: torch.Size = torch.Size(),  # noqa: B008
+) -> Tensor:
+    drawn: Tensor = likelihood(outputs).sample(count)
     return (drawn * std + mean if likelihood.task == "regression" else drawn).cpu()
 
 
@@ -257,20 +274,19 @@ def draw_prior(
     with evaluating(model), seeded(seed, x.device):
         if not isinstance(model, BayesianNetwork):
             by_depth = outputs_by_depth(model, x)
-            if not isinstance(model, LearntDepth):
-                found = [_predicted(likelihood, by_depth[0], mean, std) for _ in range(draws)]
-                return PriorDraws({}, [], torch.stack(found))
-            probs = model.log_prior.double().exp()
-            depth = torch.multinomial(probs, draws, replacement=True)
-            found = [_predicted(likelihood, by_depth[d], mean, std) for d in depth]
-            return PriorDraws({"depth": depth.cpu()}, [], torch.stack(found))
+            values: dict[str, Tensor] = {}
+            depth = torch.zeros(draws, dtype=torch.long, device=x.device)
+            if isinstance(model, LearntDepth):
+                depth = torch.multinomial(model.log_prior.double().exp(), draws, replacement=True)
+                values["depth"] = depth.cpu()
+            return PriorDraws(values, [], _by_depth(likelihood, by_depth, depth, mean, std))
         return _network_prior(model, x, draws, weights, mean, std)
 
 
 def _network_prior(
     model: BayesianNetwork, x: Tensor, draws: int, weights: bool, mean: Tensor, std: Tensor
 ) -> PriorDraws:
-    net = model.plain({name: _start(layer) for name, layer in model.layers.items()})
+    net = model.start_network()
     count = sum(p.numel() for p in net.parameters())
     values: dict[str, list[Tensor]] = {}
     improper: list[str] = []
@@ -296,7 +312,3 @@ def _network_prior(
             predictions.append(_predicted(model.likelihood, outputs, mean, std))
     joined = {site: torch.cat(parts) for site, parts in values.items()}
     return PriorDraws(joined, improper, torch.cat(predictions) if predictions else None)
-
-
-def _start(layer: Any) -> tuple[Tensor, Tensor | None]:
-    return layer.start["weight"], layer.start.get("bias")

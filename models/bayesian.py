@@ -155,6 +155,7 @@ class BayesianNetwork(LocalModule):
 
     Attributes:
         weights_before: of the Bayesian layers, before anything was cut.
+        prior_given: the prior, or priors, that it was made with.
 
     Raises:
         TypeError: for a layer that cannot be Bayesian.
@@ -197,6 +198,7 @@ class BayesianNetwork(LocalModule):
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
             net = _replaced(net, name, layer)
         self.net = net
+        self.prior_given = prior
         self.random_biases = random_biases
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
@@ -265,6 +267,16 @@ class BayesianNetwork(LocalModule):
         for name, layer in self.layers.items():
             net = _replaced(net, name, layer.plain(*weights[name]))
         return net.eval()
+
+
+    def start_network(self) -> nn.Module:
+        """The ordinary network with the weights at which guides begin."""
+        return self.plain(
+            {
+                name: (layer.start["weight"], layer.start.get("bias"))
+                for name, layer in self.layers.items()
+            }
+        )
 
 
 def _replaced(net: nn.Module, name: str, module: nn.Module) -> nn.Module:

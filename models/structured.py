@@ -40,6 +40,7 @@ class StructuredNetwork(BayesianNetwork):
 
     Attributes:
         temperature: that all edges share, if they are relaxed.
+        structure_given: the prior over structure that it was made with.
 
     Raises:
         ValueError: if no edge has an alternative, besides those of a Bayesian network.
@@ -82,7 +83,7 @@ class StructuredNetwork(BayesianNetwork):
             likelihood=likelihood,
             random_biases=random_biases,
         )
-        self.scaling = scaling
+        self.scaling, self.structure_given = scaling, structure
         alone = structure.kind.restriction.startswith("simplex")  # where one primitive is no choice
         primitives = {
             edge: names

@@ -2,5 +2,17 @@
 
 from .finding import Finding, Verdict
 from .leave_one_out import Comparison, Loo, compare, elpd, good_khat, loo
+from .sensitivity import Sensitivity, prior_sensitivity
 
-__all__ = ["Comparison", "Finding", "Loo", "Verdict", "compare", "elpd", "good_khat", "loo"]
+__all__ = [
+    "Comparison",
+    "Finding",
+    "Loo",
+    "Sensitivity",
+    "Verdict",
+    "compare",
+    "elpd",
+    "good_khat",
+    "loo",
+    "prior_sensitivity",
+]

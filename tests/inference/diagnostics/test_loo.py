@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conjugate import exact_loo, regression
+from known_regression import exact_loo, regression
 from pyroccam import data, guides, inference, models
 from pyroccam.inference import diagnostics
 from pyroccam.inference.diagnostics.leave_one_out import Correction

@@ -1,0 +1,160 @@
+"""What a posterior owes to its prior, and what to the data: power scaling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from .. import arviz_adapter
+from ..arviz_groups import shown_values
+from ..figures.canvas import new_figure
+from ..fit import Fit
+from ..posterior_draws import draw_posterior
+from ..style import CYCLE, GREY, INK, styled
+from .finding import Finding
+
+__all__ = ["Sensitivity", "prior_sensitivity"]
+
+Floats = NDArray[np.float64]
+
+# From which on a sensitivity is worth a word (Kallioinen et al. 2024).
+NOTABLE = 0.05
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Change of each latent for each doubling of the power of prior or likelihood.
+
+    Attributes:
+        prior, likelihood: by latent, ``(*,)``; the second empty where the likelihood of all rows is
+            not known.
+        draws: S.
+    """
+
+    prior: dict[str, Floats] = field(repr=False)
+    likelihood: dict[str, Floats] = field(repr=False)
+    draws: int
+
+    def moved(self) -> dict[str, int]:
+        """Elements of each latent that the prior moves."""
+        return {name: int((v > NOTABLE).sum()) for name, v in self.prior.items()}
+
+    def finding(self) -> Finding:
+        """In words."""
+        moved = self.moved()
+        most = {name: float(np.nanmax(v)) for name, v in self.prior.items()}
+        numbers: dict[str, Any] = {
+            name: {
+                "elements": int(self.prior[name].size),
+                "moved by the prior": moved[name],
+                "prior, most": most[name],
+                **(
+                    {"likelihood, most": float(np.nanmax(self.likelihood[name]))}
+                    if name in self.likelihood
+                    else {}
+                ),
+            }
+            for name in self.prior
+        }
+        touched = {name: n for name, n in moved.items() if n}
+        figure = sensitivity_plane(self) if self.likelihood else None
+        if not touched:
+            said = (
+                "Another weight on the prior would hardly change the posterior: no latent moves by "
+                f"{NOTABLE} for each doubling of its power."
+            )
+            return Finding("prior sensitivity", "good", said, numbers, figure)
+        parts = [f"{n:,} of {self.prior[name].size:,} of {name}" for name, n in touched.items()]
+        deaf = sum(
+            int(((self.prior[name] > NOTABLE) & (self.likelihood[name] < NOTABLE)).sum())
+            for name in touched
+            if name in self.likelihood
+        )
+        shown = ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
+        said = f"The prior moves {shown}."
+        if deaf:
+            said += (
+                f" {deaf:,} of these do not feel the data at all: what is said of them is the "
+                "prior's word, as it should be of groups that are cut."
+            )
+        said += " Swap the prior (inference.swap) and see whether what you conclude stays."
+        return Finding("prior sensitivity", "doubtful", said, numbers, figure)
+
+
+def prior_sensitivity(
+    fit: Fit,
+    draws: int = 2000,
+    *,
+    rows: int | None = None,
+    sites: tuple[str, ...] | None = None,
+    weights: bool = False,
+    seed: int | None = None,
+) -> Sensitivity:
+    r"""Power-scaling sensitivity of structure and scales, with draws from q.
+
+    How the posterior :math:`\propto p(θ)^α p(y | θ)` changes with α at 1, and how
+    :math:`p(θ) p(y | θ)^α` does, seen by reweighting draws. Draws are those of q: of a poor q the
+    answers are of a posterior that is not quite the one asked about.
+
+    Arguments:
+        fit: of a model with latents.
+        draws: S.
+        rows: only so many training rows, evenly spread; the sensitivity to the likelihood, which
+            needs all, is then left out.
+        sites: whose priors are scaled; all of them if left out.
+        weights: look at weights and biases too.
+        seed: of the draws.
+
+    Raises:
+        ValueError: for a model without latents to look at, unknown sites, or a point estimate.
+
+    References:
+        Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
+    """
+    drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
+    values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
+    if not values or not drawn.log_q:
+        what = "a point" if drawn.log_prior else "of no latent at all"
+        if drawn.log_q:
+            raise ValueError(
+                "The posterior has no structure and no scales, only weights: pass weights=True."
+            )
+        raise ValueError(f"The posterior is {what}: there are no draws to reweight.")
+    chosen = [*drawn.log_prior] if sites is None else list(sites)
+    for site in chosen:
+        if site not in drawn.log_prior:
+            raise ValueError(f"sites= names {site!r}; the model has {', '.join(drawn.log_prior)}.")
+    prior = sum(drawn.log_prior[site].numpy() for site in chosen)
+    found = arviz_adapter.power_scaling(values, np.asarray(prior), "prior")
+    likelihood = {}
+    if drawn.complete:
+        total = drawn.log_likelihood.sum(1).numpy()
+        likelihood = arviz_adapter.power_scaling(values, total, "likelihood")
+    return Sensitivity(found, likelihood, draws)
+
+
+@styled
+def sensitivity_plane(found: Sensitivity) -> Figure:
+    """Every element of every latent by its sensitivity to prior and likelihood."""
+    fig = new_figure(3.4)
+    ax = fig.subplots()
+    low = 1e-4
+    for k, name in enumerate(found.likelihood):
+        x = np.maximum(found.prior[name].ravel(), low)
+        y = np.maximum(found.likelihood[name].ravel(), low)
+        colour = CYCLE[k % len(CYCLE)]
+        label = name if k < 8 else None
+        ax.plot(x, y, "o", ms=3.5, alpha=0.7, color=colour, mew=0, label=label)
+    for line in (ax.axvline, ax.axhline):
+        line(NOTABLE, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+    ax.set(xscale="log", yscale="log", xlabel="to the prior", ylabel="to the likelihood")
+    ax.annotate(
+        "moved by the prior", (NOTABLE, 1.0), xycoords=("data", "axes fraction"),
+        xytext=(4, -10), textcoords="offset points", fontsize=7.5, color=INK,
+    )  # fmt: skip
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)
+    return fig

@@ -1,0 +1,159 @@
+"""The same network under another prior or guide."""
+
+from typing import Any
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.fit import Fit
+from torch import nn
+
+P = models.priors
+
+
+@pytest.fixture(scope="module")
+def digits() -> data.Dataset:
+    return data.load("digits", seed=0)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10)
+    )
+
+
+def fitted(model: Any, guide: Any, d: data.Dataset, **settings: Any) -> Fit:
+    chosen = {"epochs": 2, "batch_size": 256, **settings}
+    return inference.fit(model, guide, d, progress=False, **chosen)
+
+
+@pytest.fixture(scope="module")
+def gnj(digits: data.Dataset) -> Fit:
+    model = models.BayesianNetwork(
+        net(), digits, prior=P.GroupNormalJeffreys(), layers=["1"], random_biases=False
+    )
+    return fitted(model, guides.MeanField(model, max_scale=0.3), digits, lr=0.02, seed=3)
+
+
+def test_another_prior_keeps_everything_else(gnj: Fit) -> None:
+    before = {k: v.clone() for k, v in gnj.model.state_dict().items()}
+    other = inference.swap(gnj, prior=P.Normal(2.0), progress=False)
+    assert list(other.model.sites) == ["1.weight"]
+    assert isinstance(other.guide, guides.MeanField)
+    assert other.guide.options({})["max_scale"] == 0.3
+    assert vars(other.settings) == vars(gnj.settings)
+    assert torch.equal(
+        other.model.layers["1"].start["weight"], gnj.model.layers["1"].start["weight"]
+    )
+    after = gnj.model.state_dict()
+    assert all(torch.equal(after[k], v) for k, v in before.items())  # the given fit stays
+
+
+def test_the_rest_begins_afresh(gnj: Fit) -> None:
+    """Without a step, normalisation and layers that are not random are not what training left."""
+    still = inference.swap(gnj, prior=P.Normal(2.0), lr=1e-12, epochs=1, progress=False)
+    assert torch.equal(still.model.net[2].weight, torch.ones(8))
+    trained = gnj.model.net[4].weight
+    assert not torch.allclose(still.model.net[4].weight, trained)
+    again = inference.swap(gnj, prior=P.Normal(2.0), lr=1e-12, epochs=1, progress=False)
+    assert torch.equal(still.model.net[4].weight, again.model.net[4].weight)  # by the seed
+
+
+def test_a_swap_to_the_same_is_the_same_training(digits: data.Dataset) -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model = models.BayesianNetwork(plain, digits, prior=P.Normal(1.0))
+    fit = fitted(model, guides.MeanField(model), digits)
+    again = inference.swap(fit, progress=False)
+    for a, b in zip(fit.guide.parameters(), again.guide.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert again.model is not fit.model
+
+
+@pytest.mark.parametrize(
+    ("prior", "guide"),
+    [
+        (P.GroupHorseshoe(1e-3), None),
+        (P.SpikeSlab(0.3), None),
+        (P.LogUniform(), guides.VariationalDropout),
+        (P.Normal(1.0), guides.Delta),
+        (None, lambda model: guides.MeanField(model, scale=1e-3)),
+    ],
+    ids=["horseshoe", "spike-slab", "dropout", "delta", "function"],
+)
+def test_priors_and_guides(gnj: Fit, prior: Any, guide: Any) -> None:
+    other = inference.swap(gnj, prior=prior, guide=guide, epochs=1, progress=False)
+    assert other.evaluate()["nll"] > 0
+    if guide is guides.Delta:
+        assert isinstance(other.guide, guides.Delta)
+
+
+def test_what_a_prior_learns_begins_afresh(digits: data.Dataset) -> None:
+    """A mixture that two networks share would be one prior for both."""
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model = models.BayesianNetwork(plain, digits, prior=P.GaussianMixture(4))
+    fit = fitted(model, guides.Delta(model), digits)
+    other = inference.swap(fit, progress=False)
+    mine, theirs = (set(map(id, one.model.parameters())) for one in (fit, other))
+    assert not mine & theirs
+
+
+def test_depth(digits: data.Dataset) -> None:
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(digits, width=8, max_depth=3, prior=P.Geometric(0.5))
+    guide = guides.CategoricalDepth(model, update="gradient", hold=0.1)
+    fit = fitted(model, guide, digits)
+    other = inference.swap(fit, prior=P.Uniform(), progress=False)
+    torch.testing.assert_close(other.model.log_prior.exp(), torch.full((4,), 0.25))
+    assert (other.guide.update, other.guide.hold) == ("gradient", 0.1)
+    table = inference.side_by_side({"geometric": fit, "uniform": other})
+    assert list(table.index) == ["geometric", "uniform"]
+    assert fit.structure is not None
+    assert table.loc["geometric", "depth"] == fit.structure.depth_chosen
+    assert table.loc["uniform", "nll"] == pytest.approx(other.evaluate()["nll"])
+    fixed = model.at_depth(1)
+    alone = fitted(fixed, guides.Deterministic(fixed), digits)
+    with pytest.raises(TypeError, match="FixedDepth has no prior"):
+        inference.swap(alone, prior=P.Uniform())
+
+
+def test_structure(digits: data.Dataset) -> None:
+    graph = models.StructureGraph(
+        {
+            ("x", "h"): {
+                "tanh": nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()),
+                "linear": nn.Sequential(nn.Flatten(), nn.Linear(64, 6)),
+            },
+            ("h", "y"): [nn.Linear(6, 10)],
+        }
+    )
+    model = models.StructuredNetwork(
+        graph, digits, structure=P.GumbelSoftmax(0.5), scaling=models.NonCentred()
+    )
+    family = guides.StructureFamily(temperature="learnt")
+    fit = fitted(model, guides.MeanField(model, structure=family), digits)
+    other = inference.swap(fit, structure=P.GumbelSoftmax(1.0), progress=False)
+    assert other.guide.structure_family == family
+    assert float(other.model.temperature.value) == 1.0
+    assert isinstance(other.model.scaling, models.NonCentred)
+    assert not other.model.sites
+    random = inference.swap(fit, prior=P.Normal(1.0), progress=False)
+    assert len(random.model.sites) == 6
+    table = inference.side_by_side({"a": fit, "b": random})
+    assert "tanh" in table.loc["a", "structure"] or "linear" in table.loc["a", "structure"]
+
+
+def test_side_by_side_of_random_weights(gnj: Fit) -> None:
+    table = inference.side_by_side({"gnj": gnj}, passes=3)
+    bound = inference.evidence(gnj.model, gnj.guide, gnj.data, passes=3, seed=3)
+    assert table.loc["gnj", "elbo"] == pytest.approx(bound.elbo / bound.rows)
+    assert table.loc["gnj", "kl"] == pytest.approx(bound.kl / bound.rows)
+    small = inference.compress(gnj)
+    assert table.loc["gnj", "weights left"] == pytest.approx(small.rates.nonzero_percent)
+
+
+def test_refusals(gnj: Fit) -> None:
+    with pytest.raises(TypeError, match="prior over depth"):
+        inference.swap(gnj, prior=P.Uniform())
+    with pytest.raises(TypeError, match="structure= is for"):
+        inference.swap(gnj, structure=P.Dirichlet(1.0))

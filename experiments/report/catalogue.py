@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from ...inference.report import Picture
 from .files import RunFiles
 from .numbers import METRICS, networks
 
-__all__ = ["DIAGNOSIS", "pictures", "slug"]
+__all__ = ["DIAGNOSIS", "pictures", "reading_order", "slug"]
 
 DIAGNOSIS = "diagnose-"  # files of diagnostics begin with it
 
@@ -93,14 +93,24 @@ def pictures(run: RunFiles) -> dict[str, Picture]:
     """
     files = {n: p for n, p in run.figures().items() if not n.startswith(DIAGNOSIS)}
     found: dict[str, Picture] = {}
-    for entry in _CATALOGUE:
-        for name in sorted(files):
-            if re.fullmatch(entry.pattern, name) and name not in found:
-                found[name] = _picture(run, name, files[name], entry.title, entry.text)
-    for name in sorted({*files} - {*found}):
-        title = name.replace("-", " ").replace("_", " ")
-        found[name] = _picture(run, name, files[name], title, "")
+    for name in reading_order(files):
+        place = _place(name)
+        if place < len(_CATALOGUE):
+            _, title, text = _CATALOGUE[place]
+        else:
+            title, text = name.replace("-", " ").replace("_", " "), ""
+        found[name] = _picture(run, name, files[name], title, text)
     return found
+
+
+def reading_order(names: Iterable[str]) -> list[str]:
+    """Names of figures as the catalogue has them, those that it does not know last."""
+    return sorted({*names}, key=lambda name: (_place(name), name))
+
+
+def _place(name: str) -> int:
+    matches = (k for k, one in enumerate(_CATALOGUE) if re.fullmatch(one.pattern, name))
+    return next(matches, len(_CATALOGUE))
 
 
 def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Picture:

@@ -47,9 +47,9 @@ class RunFiles:
 
     @property
     def title(self) -> str:
-        """Of its method, in one line."""
+        """Of its method, in one line, without how to set it."""
         row = METHODS.get(self.config.method)
-        return self.config.method if row is None else row.title
+        return self.config.method if row is None else row.title.partition(" (")[0]
 
     def figures(self) -> dict[str, Path]:
         """Its pictures by name: those of the first seed, and over them those of all seeds."""

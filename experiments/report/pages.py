@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...inference.report import Cell, Page, Picture, Remark, Section, Table, render
-from .catalogue import DIAGNOSIS, pictures, slug
+from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
 from .numbers import HIGHER, METRICS, Network, best_of, cell, networks
 from .words import data_of, summary
@@ -72,9 +72,8 @@ def _single(run: RunFiles) -> Page:
 def _several(runs: list[RunFiles]) -> Page:
     sections = [Section("Side by side", tables=[_compared(runs)])]
     drawn = {run.name: pictures(run) for run in runs}
-    kinds = dict.fromkeys(name for found in drawn.values() for name in found)
     parts = []
-    for kind in kinds:
+    for kind in reading_order(name for found in drawn.values() for name in found):
         own = {name: found[kind] for name, found in drawn.items() if kind in found}
         first = next(iter(own.values()))
         shown = [Picture(p.path, p.alt, name, _seed_of(p, first)) for name, p in own.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...inference.metrics import mean_spread
@@ -26,11 +27,8 @@ def data_of(run: RunFiles) -> str:
 
 def _what(run: RunFiles) -> str:
     rows, seeds = run.first["rows"], [one["seed"] for one in run.seeds]
-    counted = ", ".join(
-        f"{rows[name]:,} {word}"
-        for name, word in (("train", "to train"), ("val", "to validate"), ("test", "to test"))
-        if rows.get(name)
-    )
+    uses = (("train", "rows for training"), ("val", "for validation"), ("test", "for testing"))
+    counted = _list([f"{rows[name]:,} {word}" for name, word in uses if rows.get(name)])
     which = (
         f"with the seed {seeds[0]}"
         if len(seeds) == 1
@@ -39,8 +37,8 @@ def _what(run: RunFiles) -> str:
     seconds = sum(float(one["seconds"]) for one in run.seeds)
     device = run.first.get("device", "an unknown device")
     return (
-        f"{run.config.method} ({run.title}) was run on {data_of(run)}, a {run.task} with {counted} "
-        f"rows, over the network {run.config.network}, {which}. Training took "
+        f"{run.config.method} ({run.title}) was run on {data_of(run)}, a {run.task} ({counted}), "
+        f"over the network {run.config.network}, {which}. Training took "
         f"{_time(seconds)} on {'the CPU' if device == 'cpu' else device}."
     )
 
@@ -141,8 +139,9 @@ def _mean(values: list[float], form: str) -> str:
     return f"{mean:{form}}" if sd is None else f"{mean:{form}} ± {sd:{form}}"
 
 
-def _list(values: list[int]) -> str:
-    return ", ".join(map(str, values[:-1])) + f" and {values[-1]}"
+def _list(values: Sequence[object]) -> str:
+    shown = [str(value) for value in values]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _time(seconds: float) -> str:

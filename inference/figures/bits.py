@@ -54,7 +54,7 @@ def bits_per_layer(
         "exponent": [b.exponent for b in bits.values()],
         "sign": [b.sign for b in bits.values()],
     }
-    shades = (CYCLE[0], CYCLE[4], CYCLE[3])
+    shades = (CYCLE[0], CYCLE[4], GREY)
     for (label, values), colour in zip(kinds.items(), shades, strict=True):
         if any(values):
             left.barh(place, values, left=start, height=0.62, color=colour, label=label)

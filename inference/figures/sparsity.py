@@ -53,7 +53,7 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
         ax = panels.pop(0)
         shown = ax.imshow(pixels / max(pixels.max(), 1.0), **look)
         ax.set_title(f"{int((pixels > 0).sum()):,} of {pixels.size:,} pixels", loc="left")
-        ax.set_xlabel("relative to the pixel with most")
+        ax.set_xlabel("darker: more weights")
         ax.set(xticks=[], yticks=[])
     for ax, (name, one) in zip(panels, found.items(), strict=False):
         height, width = one.before

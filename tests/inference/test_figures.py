@@ -5,53 +5,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.patches import StepPatch
 from pyroccam.inference import figures, metrics, style
-
-
-def lines(ax):
-    """The labelled lines of an axes, by label."""
-    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
-
-
-def legend(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def shown_texts(fig):
-    """Every text a reader sees; a tick outside the view has a label that is not drawn."""
-    for ax in fig.axes:
-        yield ax.title
-        yield from ax.get_legend().get_texts() if ax.get_legend() else ()
-        for axis in (ax.xaxis, ax.yaxis):
-            yield axis.label
-            low, high = sorted(axis.get_view_interval())
-            for tick in axis.get_major_ticks():
-                if low <= tick.get_loc() <= high:
-                    yield from (tick.label1, tick.label2)
-    yield from fig.texts
-
-
-def texts_overlap(fig):
-    """Pairs of texts of a drawn figure whose boxes meet."""
-    fig.canvas.draw()
-    shown = [t for t in shown_texts(fig) if t.get_visible() and t.get_text()]
-    boxes = [text.get_window_extent() for text in shown]
-    return [
-        (shown[i].get_text(), shown[j].get_text())
-        for i in range(len(shown))
-        for j in range(i)
-        if boxes[i].overlaps(boxes[j])
-    ]
-
-
-def inside(fig):
-    """Whether everything in a drawn figure lies within it."""
-    box = fig.get_tightbbox(fig.canvas.get_renderer())  # inches
-    width, height = fig.get_size_inches()
-    return box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
 
 
 def posterior(n, peak, decay):
@@ -409,14 +367,8 @@ def test_save_refuses(tmp_path, name, formats, message):
 
 def test_neighbouring_colours_differ_for_every_kind_of_sight():
     """Simulated dichromats (Vienot, Brettel and Mollon 1999) still tell the first three apart."""
-    linear = np.array([matplotlib.colors.to_rgb(c) for c in style.CYCLE[:3]]) ** 2.2
-    to_lms = np.array(
-        [[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]]
-    )
-    protan = np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]])
-    deutan = np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]])
-    for sight in (np.eye(3), protan, deutan):
-        seen = (np.linalg.inv(to_lms) @ sight @ to_lms @ linear.T).T.clip(0, 1) ** (1 / 2.2)
+    for sight in SIGHTS:
+        seen = [seen_as(colour, sight) for colour in style.CYCLE[:3]]
         for i in range(3):
             for j in range(i):
                 assert np.linalg.norm(seen[i] - seen[j]) > 0.15

@@ -161,7 +161,10 @@ def power_scaling(
     """
     posterior = {k: (("chain", "draw", *(f"{k}_{i}" for i in range(np.ndim(v) - 1))),
                      np.asarray(v, dtype=np.float64)[None]) for k, v in values.items()}  # fmt: skip
-    group = {"total": (("chain", "draw"), np.asarray(component, dtype=np.float64)[None])}
+    scaled = np.asarray(component, dtype=np.float64)
+    # A tail of equal values has no shape to fit, which 1.x refuses: a millionth of a nat apart.
+    scaled = scaled + 1e-6 * np.linspace(0.0, 1.0, len(scaled))
+    group = {"total": (("chain", "draw"), scaled[None])}
     data = container({"posterior": xr.Dataset(posterior), f"log_{draws_of}": xr.Dataset(group)}, {})
     if _is_one():
         found = import_module("arviz_stats").psense(data, group=draws_of, alphas=(0.99, 1.01))

@@ -24,6 +24,7 @@ from ..inference.run_directory import versions, write_json
 from ..models import BayesianNetwork
 from . import weights
 from .config import RunConfig, parse_settings
+from .diagnosis import diagnose_run, print_findings
 from .methods import METHODS
 from .report import report as report_page
 from .run import load_fit, run, run_repeats
@@ -358,6 +359,25 @@ def report(
     out.write_text(page, encoding="utf-8")
     size = len(page.encode()) / 1e6
     console.print(f"Written to [bold]{out}[/bold] ({size:.1f} MB)", highlight=False)
+
+
+@app.command()
+@_readable_errors
+def diagnose(
+    folder: Run,
+    draws: Annotated[int, typer.Option(min=100, help="From the posterior.")] = 1000,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Also what takes long on a large network.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
+    whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ."""
+    found, written = diagnose_run(folder, device, draws=draws, thorough=thorough)
+    print_findings(console, found)
+    console.print(f"Written to [bold]{folder}[/bold]:", highlight=False)
+    for path in written:
+        console.print(f"  {path.relative_to(folder)}", highlight=False)
 
 
 def main() -> None:

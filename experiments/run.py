@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..inference.predict import (
     outputs_by_depth,
 )
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
-from ..inference.run_directory import CHECKPOINT, versions, write_json
+from ..inference.run_directory import CHECKPOINT, read_history, versions, write_json
 from ..inference.settings import Settings
 from ..models import BayesianNetwork, LearntDepth, PrunedNetwork, StructuredNetwork
 from . import structured, weights
@@ -415,10 +416,13 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
         exact = inference.exact_depth_posterior(model, data)
         threshold = float(config.options.get("threshold", 0.95))
         structure = inference.Structure.from_probs(components, exact, threshold)
+    written = json.loads((folder / "fit.json").read_text())
+    value = written["val_nll"]
     return Fit(
-        model=model, guide=guide, data=data, settings=Settings.of(config.settings), history=[],
-        best_epoch=0, val_nll=float("nan"), seconds=0.0, structure=structure, weights=components,
-        out=folder,
+        model=model, guide=guide, data=data, settings=Settings.of(config.settings),
+        history=read_history(folder / "history.csv"), best_epoch=written["best_epoch"],
+        val_nll=float("nan") if value is None else value, seconds=written["seconds"],
+        structure=structure, weights=components, out=folder, engine=written["engine"],
     )  # fmt: skip
 
 

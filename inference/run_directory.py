@@ -22,6 +22,7 @@ __all__ = [
     "CheckpointError",
     "fingerprint",
     "load_checkpoint",
+    "read_history",
     "save_checkpoint",
     "save_weights",
     "versions",
@@ -96,6 +97,16 @@ def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:
         table.writerows(history)
 
     _replace(path, write, "w")
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """What :func:`write_history` wrote; nothing, if it wrote nothing. What is missing is NaN."""
+    if not path.is_file():
+        return []
+    with open(path, newline="") as file:
+        return [
+            {k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)
+        ]
 
 
 def save_weights(path: Path, **modules: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from .finding import Finding, Verdict
 from .leave_one_out import Comparison, Loo, compare, elpd, good_khat, loo
+from .overall import diagnose
 from .sensitivity import Sensitivity, prior_sensitivity
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Sensitivity",
     "Verdict",
     "compare",
+    "diagnose",
     "elpd",
     "good_khat",
     "loo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ from ...models.names import unknown_name
 from .. import arviz_adapter
 from ..fit import Fit
 from ..posterior_draws import PosteriorDraws, draw_posterior
-from .finding import Finding
+from .finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from ...data import Dataset
 
 __all__ = ["Comparison", "Loo", "compare", "elpd", "good_khat", "loo"]
 
@@ -50,6 +53,9 @@ class Loo:
         draws, rows: S and N.
         numbers: parameters of the network that are numbers, fitted to the same rows.
         why: of the correction, in words.
+        gain, gain_error: of held-out rows, by how much a row is denser than by what was known
+            before any network: the frequencies of the classes, or a normal with the mean and
+            deviation of the training targets.
     """
 
     elpd: float
@@ -63,6 +69,8 @@ class Loo:
     rows: int
     numbers: int
     why: str = ""
+    gain: float | None = None
+    gain_error: float | None = None
 
     @property
     def mean(self) -> float:
@@ -75,6 +83,27 @@ class Loo:
 
     def finding(self) -> Finding:
         """In words."""
+        return self._held_out() if self.gain is not None else self._left_out()
+
+    def _held_out(self) -> Finding:
+        assert self.gain is not None
+        assert self.gain_error is not None
+        gain, error = self.gain, self.gain_error
+        numbers = {
+            "elpd": self.elpd, "error": self.error, "rows": self.rows, "gain": gain,
+            "gain_error": error,
+        }  # fmt: skip
+        said = (
+            f"{self.why} A row has log density {self.mean:.4f} ± {self.error / self.rows:.4f} nats "
+            f"({self.rows:,} rows), {abs(gain):.3f} ± {error:.3f} "
+            f"{'more' if gain > 0 else 'less'} than without any network."
+        )
+        if gain < 2 * error:
+            said += " That is no better than knowing the training targets alone."
+        verdict: Verdict = "poor" if gain < 0 else "doubtful" if gain < 2 * error else "good"
+        return Finding("held-out rows", verdict, said, numbers)
+
+    def _left_out(self) -> Finding:
         numbers = {
             "elpd": self.elpd, "error": self.error, "p_loo": self.p_loo, "rows": self.rows,
             "bad": self.bad(), "khat_joint": self.khat_joint, "correction": self.correction,
@@ -243,11 +272,27 @@ def elpd(
         if fit.data.task == "regression":
             ll = ll - fit.data.y_std.double().log().sum()
         pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()
+    gained = pointwise - _without_network(fit.data, split, drawn.rows)
     return Loo(
         **_sums(pointwise), p_loo=0.0, pointwise=pointwise,
         khat=np.full(len(pointwise), np.nan), khat_joint=None, correction="held out",
         draws=draws, rows=len(pointwise), numbers=0, why=f"Rows of the {split} split.",
+        gain=float(gained.mean()), gain_error=_sums(gained)["error"] / len(gained),
     )  # fmt: skip
+
+
+def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
+    """Log density of rows by what the training targets say alone, ``(N,)``, original units."""
+    y = data.split(split)[1].cpu()[rows]
+    train = data.y_train.cpu()
+    if data.task == "classification":
+        counts = train.bincount(minlength=data.outputs).double() + 1.0  # no class is impossible
+        found: Floats = (counts / counts.sum()).log()[y].numpy()
+        return found
+    mean, sd = train.double().mean(0), train.double().std(0)
+    terms = torch.distributions.Normal(mean, sd).log_prob(y.double()).sum(1)
+    found = (terms - data.y_std.cpu().double().log().sum()).numpy()
+    return found
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,22 @@ def test_held_out_density_of_regression_is_in_original_units() -> None:
     assert -found.mean == pytest.approx(fit2.evaluate("test")["nll"], abs=1e-4)
 
 
+def test_the_gain_over_no_network(depth: Fit) -> None:
+    """Against frequencies counted by hand, one added to each."""
+    found = diagnostics.elpd(depth)
+    d = depth.data
+    ones = int(d.y_train.sum())
+    p = (ones + 1) / (d.N + 2)
+    base = [math.log(p if y else 1 - p) for y in d.y_test.tolist()]
+    assert found.gain == pytest.approx(found.mean - float(np.mean(base)))
+    assert "held-out" in found.finding().name
+    constant = regression(*problem(rows=10))
+    own = diagnostics.elpd(constant, draws=50)
+    y = constant.data.y_train.double()
+    base = torch.distributions.Normal(y.mean(), y.std()).log_prob(constant.data.y_test.double())
+    assert own.gain == pytest.approx(own.mean - float(base.mean()))
+
+
 def test_comparison_is_paired_over_rows(depth: Fit, network: Fit) -> None:
     found = diagnostics.compare({"depth": depth, "net": network}, split="test", draws=50)
     first, second = found.table

@@ -1,0 +1,163 @@
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from pyroccam.inference.diagnostics.calibration import (
+    Calibration,
+    detectable,
+    dispersion,
+    holm,
+    symmetry,
+)
+from scipy import stats
+
+
+def uniform(n, columns, seed=0, dependence=0.0):
+    """Uniform p whose columns depend on each other."""
+    rng = np.random.default_rng(seed)
+    z = math.sqrt(dependence) * rng.normal(size=(n, 1))
+    return stats.norm.cdf(z + math.sqrt(1 - dependence) * rng.normal(size=(n, columns)))
+
+
+def of_a_normal(n, factor=1.0, shift=0.0, columns=1, seed=0):
+    """p of normal posteriors whose deviation is off by a factor, and whose mean by a shift."""
+    z = np.random.default_rng(seed).normal(size=(n, columns))
+    return stats.norm.cdf((z - shift) / factor)
+
+
+def test_the_statistic_of_symmetry_is_a_distance_of_distribution_functions():
+    p = of_a_normal(37, 0.8, 0.3, columns=2)
+    found, _ = symmetry(p, flips=10)
+    grid = np.sort(np.concatenate([p.ravel(), 1 - p.ravel(), np.linspace(0, 1, 2001)]))
+    grid = grid[grid < 0.5] + 1e-13
+    for k in range(2):
+        below = (p[:, k, None] <= grid).mean(0)
+        mirrored = (1 - p[:, k, None] <= grid).mean(0)
+        assert found[k] == pytest.approx(np.abs(below - mirrored).max())
+
+
+def test_the_p_value_of_symmetry_is_that_of_all_patterns_of_flips():
+    p = np.array([[0.9], [0.8], [0.99], [0.3], [0.7], [0.6], [0.95], [0.55]])
+    statistic, p_value = symmetry(p, flips=40_000)
+    order = np.argsort(-np.abs(p[:, 0] - 0.5))
+    signs = np.sign(p[order, 0] - 0.5)
+    observed = np.abs(np.cumsum(signs)).max() / 8
+    each = [np.abs(np.cumsum(flips)).max() / 8 for flips in product((-1, 1), repeat=8)]
+    exact = np.mean([value >= observed - 1e-12 for value in each])
+    assert statistic[0] == pytest.approx(observed)
+    assert p_value[0] == pytest.approx(exact, abs=4 * math.sqrt(exact / 40_000))
+
+
+@pytest.mark.parametrize("dependence", [0.0, 0.95])
+def test_false_alarms_of_both_tests_are_as_rare_as_they_are_said_to_be(dependence):
+    """Of any of four columns, at 5 %, however they depend on each other."""
+    trials = 250
+    biased = wrong = either = 0
+    for seed in range(trials):
+        p = uniform(40, 4, seed, dependence)
+        bias = symmetry(p, flips=99, seed=seed)[1].min() <= 0.05
+        width = holm(dispersion(p)[1]).min() <= 0.05
+        biased, wrong, either = biased + bias, wrong + width, either + (bias or width)
+    for count, rate in ((biased, 0.05), (wrong, 0.05), (either, 0.10)):
+        assert stats.binom.sf(count - 1, trials, rate) > 1e-5, count / trials
+    # the flips of a whole simulation keep the dependence, so that the level is used, not wasted
+    assert stats.binom.cdf(biased, trials, 0.05) > 1e-4
+
+
+def test_the_two_sample_test_would_be_wrong():
+    """p and 1 - p are a sample and its mirror image: the test of two independent samples, taken as
+    it is, sees twice the variance that there is not, and rejects too often."""
+    trials = 400
+    naive = 0
+    for seed in range(trials):
+        p = uniform(60, 1, seed)[:, 0]
+        naive += stats.ks_2samp(p, 1 - p).pvalue <= 0.05
+    assert stats.binom.sf(naive - 1, trials, 0.05) < 1e-6, naive / trials
+
+
+def test_bias_and_width_are_told_apart():
+    names = ("exact", "low", "high", "narrow", "wide")
+    columns = [
+        of_a_normal(300, 1.0, 0.0, seed=0),
+        of_a_normal(300, 1.0, -0.5, seed=1),
+        of_a_normal(300, 1.0, 0.5, seed=2),
+        of_a_normal(300, 0.6, 0.0, seed=3),
+        of_a_normal(300, 1.7, 0.0, seed=4),
+    ]
+    found = Calibration.of(names, np.concatenate(columns, 1))
+    assert found.biased == [1, 2]
+    assert found.misjudged[-2:] == [3, 4]  # and perhaps those with a bias, whose p are far from ½
+    finding = found.finding()
+    assert finding.verdict == "poor"
+    for words in ("low is biased: too low", "high is biased: too high"):
+        assert words in finding.text
+    for words in ("narrow is too narrow", "wide is too wide"):
+        assert words in finding.text
+    assert "exact" not in finding.text
+    assert finding.text.count("is too") == 2
+    assert finding.numbers["bias"]["low"] == found.bias[1]
+    assert finding.numbers["simulations"] == 300
+    (ax,) = finding.figure.axes
+    assert len(ax.lines) == 6  # five and zero
+    single = Calibration.of(["a"], of_a_normal(300))
+    assert single.finding().verdict == "good"
+    assert "as they should" in single.finding().text
+
+
+def test_what_can_be_seen_is_seen_more_often_than_not():
+    narrow, wide, shift = detectable(200, 3, 0.05)
+    assert narrow < 1.0 < wide
+    for factor, off, test in (
+        (narrow, 0.0, lambda p: holm(dispersion(p)[1])[0]),
+        (wide, 0.0, lambda p: holm(dispersion(p)[1])[0]),
+        (1.0, shift, lambda p: symmetry(p, flips=399)[1][0]),
+    ):
+        seen = 0
+        for seed in range(100):
+            others = uniform(200, 2, 1000 + seed)
+            p = np.concatenate([of_a_normal(200, factor, off, seed=seed), others], 1)
+            seen += test(p) <= 0.025
+        assert 0.4 < seen / 100 < 0.95, (factor, off)
+    finer = detectable(2000, 3, 0.05)
+    assert narrow < finer[0] < 1.0 < finer[1] < wide
+    assert finer[2] < shift
+    assert detectable(3, 1, 1e-9)[2] == math.inf
+
+
+def test_too_few_simulations_are_coarse_or_refused():
+    found = Calibration.of([f"w[{k}]" for k in range(20)], uniform(20, 20))
+    assert found.finding().verdict == "doubtful"
+    assert "take more simulations" in found.finding().text
+    with pytest.raises(ValueError, match="at least 20"):
+        Calibration.of(["a"], uniform(19, 1))
+    with pytest.raises(ValueError, match=r"expected \(n, 2\)"):
+        Calibration.of(["a", "b"], uniform(50, 1))
+    with pytest.raises(ValueError, match="rate"):
+        Calibration.of(["a"], uniform(50, 1), level=1.0)
+    with pytest.raises(ValueError, match="probabilities"):
+        symmetry(np.array([[1.2], [0.1]]))
+
+
+def test_points_gather_at_the_ends():
+    """A point estimate: everything is below the truth, or above it."""
+    rng = np.random.default_rng(0)
+    p = rng.integers(0, 2, (60, 1)).astype(float)
+    found = Calibration.of(["a"], p)
+    assert found.biased == []
+    assert found.misjudged == [0]
+    assert "too narrow" in found.finding().text
+
+
+def test_holm_by_hand():
+    assert holm(np.array([0.2, 0.001, 0.04])).tolist() == pytest.approx([0.2, 0.003, 0.08])
+    assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+
+
+def test_many_quantities_make_one_figure():
+    found = Calibration.of([f"w[{k}]" for k in range(12)], uniform(40, 12))
+    (ax,) = found.figure().axes
+    assert len(ax.lines) == 13
+    assert len(ax.get_legend().get_texts()) == 7  # the band and six
+    worst = found.finding().numbers["width"]
+    assert len(worst) == 12

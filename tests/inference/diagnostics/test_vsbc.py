@@ -1,0 +1,227 @@
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from conjugate import NOISE, as_fit, model_of, posterior, rows
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.diagnostics.khat import khat
+from pyroccam.inference.diagnostics.vsbc import _below, _fitted, _rank, outputs_at, vsbc
+from pyroccam.models import priors
+from scipy import stats
+from torch import nn
+
+QUICK = {"epochs": 120, "lr": 0.08, "weight_decay": 0.0, "device": "cpu"}
+SETTINGS = {name: value for name, value in QUICK.items() if name != "device"} | {"progress": False}
+
+
+class Shifted(guides.MeanField):
+    """Says that weights are one standard deviation larger than it has learnt."""
+
+    def distribution(self, site):
+        own = super().distribution(site).base_dist
+        return dist.Normal(own.loc + own.scale, own.scale).to_event(own.loc.dim())
+
+
+def regression(guide=guides.MeanField, **options):
+    """Orthogonal inputs: the posterior is normal and its dimensions independent."""
+    table = rows(20, 2, orthogonal=True)
+
+    def build(seed):
+        model = model_of(table)
+        return model, guide(model, **{"scale": 0.1, **options}), table
+
+    return build
+
+
+def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
+    """Each simulation beside the closed form; its targets have the moments of the model."""
+    found = _fitted(
+        regression(), range(20), True, "cpu", {**SETTINGS, "epochs": 200, "particles": 8}
+    )
+    rng = np.random.default_rng(0)
+    residuals = []
+    for one in found:
+        mean, precision = posterior(one.data)
+        theta = one.truth["0.weight"][0].double()
+        names, p = one.probabilities(None, {}, 10, rng)
+        exact = stats.norm.cdf(((theta - mean) * precision.diagonal().sqrt()).numpy())
+        assert names == ["0.weight[0,0]", "0.weight[0,1]"]
+        assert p == pytest.approx(exact, abs=0.04)
+        x, y = one.data.split("train")
+        residuals.append(y - x @ one.truth["0.weight"].T)
+    errors = torch.cat(residuals).numpy()[:, 0] / NOISE
+    assert stats.kstest(errors, "norm").pvalue > 1e-4
+    theta = torch.cat([one.truth["0.weight"].ravel() for one in found]).numpy()
+    assert stats.kstest(theta, "norm").pvalue > 1e-4
+    # what the model holds as numbers was held
+    assert all(float(one.model.likelihood.scale) == pytest.approx(NOISE) for one in found)
+
+
+def test_an_exact_family_is_calibrated():
+    x = torch.tensor([[1.0, -1.0]])
+    found = vsbc(regression(), 60, quantities={"f": outputs_at(x)}, at_once=60, draws=400, **QUICK)
+    assert found.names == ("0.weight[0,0]", "0.weight[0,1]", "f[0,0]")
+    assert found.p.shape == (60, 3)
+    assert found.verdict == "good"
+    # the output is the difference of the weights: a check of the ranks against the closed forms
+    z = stats.norm.ppf(np.clip(found.p, 1e-3, 1 - 1e-3))
+    assert np.corrcoef(z[:, 2], z[:, 0] - z[:, 1])[0, 1] > 0.98
+
+
+def test_a_narrow_guide_is_seen():
+    limit = 0.4 / math.sqrt(1 + 20 / NOISE**2)  # of the standard deviation of the posterior
+    found = vsbc(regression(scale=0.5 * limit, max_scale=limit), 60, at_once=60, **QUICK)
+    assert found.biased == []
+    assert found.misjudged == [0, 1]
+    assert "too narrow" in found.finding().text
+
+
+def test_a_shifted_guide_is_seen():
+    found = vsbc(regression(Shifted), 60, at_once=60, **QUICK)
+    assert found.biased == [0, 1]
+    assert "too high" in found.finding().text
+
+
+def test_a_randomised_rank_is_uniform_whatever_ties_there_are():
+    rng = np.random.default_rng(0)
+    for values in (2, 1000):
+        drawn = torch.from_numpy(rng.integers(0, values, (51, 5000))).double()
+        p = _rank(drawn[:50], drawn[50], rng)
+        assert stats.kstest(p, "uniform").pvalue > 1e-4
+    assert _rank(torch.zeros(10, 1), torch.ones(1), rng)[0] > 10 / 11
+    assert _rank(torch.ones(10, 1), torch.zeros(1), rng)[0] < 1 / 11
+
+
+def test_closed_forms_agree_with_ranks():
+    rng = np.random.default_rng(0)
+    loc, scale = torch.tensor([0.2, -1.0]), torch.tensor([0.5, 2.0])
+    truth = torch.tensor([0.7, 0.4])
+    for q in (dist.Normal(loc, scale), dist.LogNormal(loc, scale)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            by_rank = _rank(q.sample((100_000,)), truth, rng)
+        assert _below(q.to_event(1), truth, 10, rng) == pytest.approx(by_rank, abs=0.006)
+    q = torch.distributions.Categorical(torch.tensor([0.2, 0.3, 0.5]))
+    found = [float(_below(q, torch.tensor(1), 10, rng)) for _ in range(200)]
+    assert 0.2 <= min(found) < max(found) <= 0.5
+
+
+class Sharpened(guides.CategoricalDepth):
+    """Surer of the depth than it should be."""
+
+    @property
+    def probs(self):
+        return (4.0 * self.logits.detach()).softmax(-1)
+
+
+def depths(guide=guides.CategoricalDepth, norm=nn.Identity, **options):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 2, generator=generator), torch.arange(12) % 2
+    table = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+
+    def build(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), norm()) for _ in range(3)]
+            head = nn.Linear(4, 2)
+            with torch.no_grad():
+                head.weight.mul_(8.0)
+            stack = nn.Linear(2, 4), blocks, head
+            model = models.LearntDepth(*stack, data=table, prior=priors.Uniform())
+        return model, guide(model, **options), table
+
+    return build
+
+
+def test_a_depth_in_closed_form_is_calibrated_and_a_sharper_one_is_not():
+    exact = vsbc(depths(), 120, device="cpu")
+    assert exact.names == ("depth",)
+    assert exact.verdict == "good"
+    x = torch.tensor([[0.5, -0.5]])
+    sharp = vsbc(depths(Sharpened), 120, quantities={"f": outputs_at(x)}, device="cpu")
+    assert sharp.names == ("depth", "f[0,0]", "f[0,1]")
+    assert sharp.verdict == "poor"
+
+
+def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
+    build = depths(update="gradient", hold=0.1)
+    settings = {**SETTINGS, "guide_lr": 0.3}
+    for one in _fitted(build, range(6), True, "cpu", settings):
+        exact = inference.exact_depth_posterior(one.model, one.data)
+        assert inference.total_variation(exact, one.guide.probs) < 0.02
+        names, p = one.probabilities(None, {}, 10, np.random.default_rng(0))
+        depth = int(one.truth["depth"])
+        below = float(exact[:depth].sum())
+        assert names == ["depth"]
+        assert below - 0.02 <= p[0] <= below + float(exact[depth]) + 0.02
+
+
+def test_enumerated_structure_is_fitted_to_its_exact_posterior():
+    table = rows(12, 2)
+
+    def build(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            graph = models.StructureGraph(
+                {
+                    ("x", "y"): {
+                        "line": nn.Linear(2, 1),
+                        "bent": nn.Sequential(nn.Linear(2, 1), nn.Tanh()),
+                    }
+                }
+            )
+            model = models.StructuredNetwork(graph, table, structure=priors.Categorical())
+        return model, guides.MeanField(model), table
+
+    for one in _fitted(build, range(4), True, "cpu", {**SETTINGS, "guide_lr": 0.3}):
+        (block,) = khat(as_fit(one.model, one.guide, one.data)).blocks
+        assert block.total_variation < 0.03
+        names, p = one.probabilities(None, {}, 10, np.random.default_rng(0))
+        assert names == ["x-y.structure"]
+        assert 0.0 <= p[0] <= 1.0
+
+
+def test_what_cannot_be_simulated_is_refused_by_name():
+    table = rows(12, 2)
+
+    def of(prior=None, net=None, guide=guides.MeanField):
+        def build(seed):
+            model = model_of(table, prior=prior)
+            if net is not None:
+                model = models.BayesianNetwork(net, table, prior=priors.Normal())
+            return model, guide(model), table
+
+        return build
+
+    for prior, name in (
+        (priors.LogUniform(), "'0.weight', ImproperLogUniform"),
+        (priors.GroupNormalJeffreys(), "'0.scale', ImproperLogUniform"),
+        (priors.ARD(), "'0.weight', EmpiricalNormal"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            vsbc(of(prior), 20, **QUICK)
+    dropping = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match=r"'net.1' \(Dropout\)"):
+        vsbc(of(net=dropping), 20, **QUICK)
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        vsbc(depths(norm=lambda: nn.BatchNorm1d(4), update="gradient"), 20, **QUICK)
+    with pytest.raises(
+        ValueError, match=r"Nothing is random in models.LearntDepth with guides.Marg"
+    ):
+        vsbc(depths(guides.Marginal), 20, **QUICK)
+    with pytest.raises(ValueError, match="at least 20"):
+        vsbc(of(), 10)
+    with pytest.raises(ValueError, match="leaves nothing"):
+        vsbc(of(), 20, sites=[])
+    with pytest.raises(ValueError, match="0.weight"):
+        vsbc(depths(), 20, sites=["0.weight"])
+
+
+def test_simulations_follow_the_seed_and_leave_the_generator_alone():
+    state = torch.get_rng_state()
+    one, two, other = (vsbc(depths(), 20, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(one.p, two.p)
+    assert not np.array_equal(one.p[1:], other.p[1:])
+    assert torch.equal(state, torch.get_rng_state())

@@ -56,8 +56,9 @@ def _directive(value: object) -> str:
 
 def page(module: ModuleType) -> str:
     """In reStructuredText: a docstring, a table of what a module offers, and all of that."""
-    title = module.__name__
-    lines = [title, "=" * len(title), "", f".. automodule:: {title}", "   :no-members:", ""]
+    title = module.__name__.removeprefix("pyroccam.")
+    lines = [title, "=" * len(title), ""]
+    lines += [f".. automodule:: {module.__name__}", "   :no-members:", ""]
     if below := children(module):
         lines += [".. toctree::", "   :maxdepth: 1", "", *(f"   {m.__name__}" for m in below), ""]
     offered: dict[str, list[str]] = {directive: [] for directive in _HEADINGS}

@@ -79,9 +79,9 @@ def depth_priors() -> Lines:
         for cls in _classes(priors)
         if hasattr(cls, "log_probs") and cls is not priors.DepthPrior
     ]
-    rows = ([_link(priors, cls), first_paragraph(cls)] for cls in found)
+    rows = ([_link(priors, cls), _about(cls)] for cls in found)
     yield from list_table(("prior", "what it is"), rows, (30, 70))
-    yield from (first_paragraph(priors.parse).replace("A prior from words: ", "Words: "), "")
+    yield from (_about(priors.parse).replace("A prior from words: ", "Words: "), "")
 
 
 def weight_priors() -> Lines:
@@ -89,14 +89,14 @@ def weight_priors() -> Lines:
     rows = []
     for example, cls, _ in prior_words._WORDS.values():
         written = ", ".join(literal(one) for one in example.split(", "))
-        rows.append([written, _link(priors, cls), first_paragraph(cls)])
+        rows.append([written, _link(priors, cls), _about(cls)])
     yield from list_table(("words", "prior", "what it is"), rows, (28, 24, 48))
 
 
 def structure_prior_table() -> Lines:
     """By the words for them."""
     rows = (
-        [literal(word), _link(priors, cls), first_paragraph(cls)]
+        [literal(word), _link(priors, cls), _about(cls)]
         for word, cls in structure_priors._KINDS.items()
     )
     yield from list_table(("words", "prior", "what it is"), rows, (24, 24, 52))
@@ -112,7 +112,7 @@ def guide_table() -> Lines:
         found[name].append(literal(word))
     rows = (
         [", ".join(words), _link(guides, getattr(guides, name)),
-         first_paragraph(getattr(guides, name))]
+         _about(getattr(guides, name))]
         for name, words in found.items()
     )  # fmt: skip
     yield from list_table(("words", "guide", "what it is"), rows, (28, 24, 48))
@@ -123,7 +123,7 @@ def diagnostic_functions() -> Lines:
     found = [name for name in diagnostics.__all__ if inspect.isfunction(getattr(diagnostics, name))]
     if found:
         rows = (
-            [_link(diagnostics, getattr(diagnostics, n)), first_paragraph(getattr(diagnostics, n))]
+            [_link(diagnostics, getattr(diagnostics, n)), _about(getattr(diagnostics, n))]
             for n in found
         )
         yield from list_table(("function", "what it asks"), rows, (32, 68))
@@ -140,7 +140,8 @@ def results(root: Path) -> Lines:
     printed = io.StringIO()
     with redirect_stdout(printed):
         result_tables.main(root / "experiments" / "results")
-    yield re.sub(r"^###", "##", printed.getvalue(), flags=re.MULTILINE)
+    text = re.sub(r"^###", "##", printed.getvalue(), flags=re.MULTILINE)
+    yield text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def command_line() -> Lines:
@@ -160,6 +161,10 @@ def command_line() -> Lines:
 def _classes(package: Any) -> list[type]:
     found = [getattr(package, name) for name in package.__all__]
     return [value for value in found if isinstance(value, type)]
+
+
+def _about(value: object) -> str:
+    return arxiv.linked(first_paragraph(value))
 
 
 def _link(package: Any, value: Any) -> str:

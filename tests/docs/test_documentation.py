@@ -1,0 +1,227 @@
+"""The pages: nothing public is left out, and what they say can be read and compiled."""
+
+import ast
+import configparser
+import importlib
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+for needed in ("sphinx", "myst_nb", "math_core"):
+    pytest.importorskip(needed, reason="of the extra `docs`")
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+sys.path.append(str(DOCS))  # the extensions of the pages are no part of the package
+
+from _ext import arxiv, mathml, notebooks, pages, reference, tables  # noqa: E402
+from math_core import LatexError  # noqa: E402
+from pyroccam.experiments.cli import app  # noqa: E402
+from pyroccam.experiments.methods import METHODS  # noqa: E402
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
+
+MODULES = list(reference.modules())
+PUBLIC = [(module, name) for module in MODULES for name in reference.names(module)]
+# Written by hand: the others are made when pages are built.
+WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0][0] != "_"
+                 and "generated" not in path.parts)  # fmt: skip
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    pytest.param(block, id=f"{path.relative_to(DOCS)}-{number}")
+    for path in WRITTEN
+    for number, block in enumerate(FENCE.findall(path.read_text()))
+]
+
+
+def described(module, name):
+    """What stands in a docstring of its own, or below the assignment of a name."""
+    value = getattr(module, name)
+    if isinstance(value, type) or inspect.isroutine(value):
+        text = value.__doc__ or ""
+        return "" if text.startswith(f"{value.__name__}(") else text  # as dataclasses make one
+    source = ast.parse(inspect.getsource(module))
+    origin = module.__name__
+    for node in source.body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            origin = importlib.util.resolve_name("." * node.level + node.module, module.__package__)
+    documented = ModuleAnalyzer.for_module(origin).find_attr_docs()
+    return " ".join(documented.get(("", name), []))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [pytest.param(m, n, id=f"{m.__name__}.{n}") for m, n in PUBLIC]
+)
+def test_every_public_name_has_a_docstring(module, name):
+    assert (described(module, name) or "").strip(), f"{module.__name__}.{name}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_page_of_a_module_has_all_that_it_offers(module):
+    text = reference.page(module)
+    shown = re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(reference.names(module))
+    below = re.findall(r"^   (pyroccam\.\S+)$", text, re.MULTILINE)
+    assert below == [child.__name__ for child in reference.children(module)]
+
+
+def test_every_package_that_is_installed_has_a_page():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    installed = config["options"]["packages"].split()
+    rooms = {name for name in installed if name.split(".")[1] in reference.ROOMS}
+    assert len(rooms) > len(reference.ROOMS)
+    assert rooms <= {module.__name__ for module in MODULES}
+
+
+def test_a_page_of_a_module_that_is_gone_goes(tmp_path):
+    (tmp_path / "pyroccam.gone.rst").write_text("gone")
+    reference.write(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {module.__name__ for module in MODULES}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_code_on_the_pages_compiles_and_names_what_there_is(block):
+    tree = ast.parse(block)
+    compile(tree, "page", "exec")
+    rooms = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "pyroccam":
+            for alias in node.names:
+                rooms[alias.name] = importlib.import_module(f"pyroccam.{alias.name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            path = ast.unparse(node).split(".")
+            value = rooms.get(path[0])
+            for name in path[1:]:
+                value = None if value is None else getattr(value, name)
+
+
+def test_there_is_code_on_the_pages():
+    assert len(BLOCKS) >= 8
+    assert all("from pyroccam import" in block.values[0] for block in BLOCKS)
+
+
+def docstrings():
+    """Of modules with formulas."""
+    for room in ("data", "models", "guides", "inference", "experiments", "benchmarks"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            source = path.read_text()
+            if "math:" not in source:
+                continue
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    yield path, ast.get_docstring(node) or ""
+
+
+def formulas(text):
+    for found in re.findall(r":math:`([^`]+)`", text):
+        yield found, False
+    for found in re.findall(r"\.\. math::(.*\n?(?: *\n| {4,}.*\n?)*)", text):
+        yield " ".join(found.split()), True
+
+
+def test_every_formula_of_a_docstring_can_be_drawn():
+    count = 0
+    for path, text in docstrings():
+        for latex, block in formulas(text):
+            count += 1
+            try:
+                assert mathml.mathml(latex, block).startswith("<math")
+            except LatexError as error:
+                pytest.fail(f"{path.relative_to(ROOT)}: {latex}: {error}")
+    assert count > 100
+
+
+def test_a_formula_is_mathml_and_a_wrong_one_an_error():
+    assert "<msup><mi>x</mi><mn>2</mn></msup>" in mathml.mathml("x^2", block=False)
+    assert 'display="block"' in mathml.mathml(r"\sum_n x_n", block=True)
+    with pytest.raises(LatexError):
+        mathml.mathml(r"\frac{1", block=False)
+
+
+def test_papers_are_linked_where_they_are_text():
+    link = "`arXiv:1705.08665 <https://arxiv.org/abs/1705.08665>`__"
+    assert arxiv.linked("Louizos 2017, arXiv:1705.08665.") == f"Louizos 2017, {link}."
+    assert arxiv.linked("``arXiv:1705.08665``") == "``arXiv:1705.08665``"
+    assert arxiv.linked(link) == link
+
+
+def test_every_method_has_a_row_and_a_section_with_its_options():
+    lines = list(tables.methods())
+    for method in METHODS.values():
+        assert f"   * - `{method.name}`_" in lines
+        at = lines.index("-" * len(method.name), lines.index(method.name))
+        section = "\n".join(lines[at : at + 8])
+        for option in method.options:
+            assert f"``{option}=" in section
+
+
+def test_every_command_and_option_is_on_the_page():
+    text = "".join(tables.command_line())
+    commands = typer.main.get_command(app).commands
+    assert re.findall(r"^## `pyroccam (\S+)`$", text, re.MULTILINE) == list(commands)
+    for command in commands.values():
+        for name in [name for option in command.params for name in option.opts]:
+            assert not name.startswith("--") or f"`{name}" in text
+
+
+def test_tables_of_priors_guides_and_data_have_their_words():
+    assert "``ghs:1e-5``" in "\n".join(tables.weight_priors())
+    assert "``gumbel-softmax``" in "\n".join(tables.structure_prior_table())
+    assert ":py:obj:`~pyroccam.models.priors.Cost`" in "\n".join(tables.depth_priors())
+    guide = "\n".join(tables.guide_table())
+    assert "* - ``dropout-weight``, ``dropout-neuron``, ``dropout-layer``\n" in guide
+    assert "* - ``delta``\n     - :py:obj:`~pyroccam.guides.Delta`" in guide
+    assert "``spirals``" in "\n".join(tables.data_sets())
+
+
+def test_results_are_tables_of_the_result_files():
+    text = "".join(tables.results(ROOT))
+    spread = json.loads((ROOT / "experiments/results/spirals/ldn.json").read_text())["spread"]
+    assert text.startswith("## ")
+    assert f"{spread['test']['accuracy']['mean']:.4f}\N{NO-BREAK SPACE}±" in text
+
+
+def test_notebooks_are_copied_and_taken_away(tmp_path):
+    source, target = tmp_path / "notebooks", tmp_path / "generated"
+    assert notebooks.copy(source, target) == []
+    assert list(notebooks.listing([])) == ["There are none yet."]
+    source.mkdir()
+    (source / "b.ipynb").write_text("2")
+    (source / "a.ipynb").write_text("1")
+    assert notebooks.copy(source, target) == ["a", "b"]
+    assert "   /generated/notebooks/a" in notebooks.listing(["a"])
+    (source / "a.ipynb").unlink()
+    (source / "b.ipynb").write_text("3")
+    assert notebooks.copy(source, target) == ["b"]
+    assert [(p.name, p.read_text()) for p in target.iterdir()] == [("b.ipynb", "3")]
+
+
+def test_a_file_is_written_only_if_it_changes(tmp_path):
+    path = tmp_path / "folder" / "page.rst"
+    pages.write(path, "a")
+    before = path.stat().st_mtime_ns
+    pages.write(path, "a")
+    assert path.stat().st_mtime_ns == before
+    pages.write(path, "b")
+    assert path.read_text() == "b"
+
+
+def test_a_table_has_its_cells_in_order():
+    assert pages.list_table(("a", "b"), [("1", ""), ("2", "3")], (30, 70)) == [
+        ".. list-table::", "   :header-rows: 1", "   :widths: 30 70", "",
+        "   * - a", "     - b", "   * - 1", "     -", "   * - 2", "     - 3", "",
+    ]  # fmt: skip
+
+
+def test_a_line_in_a_table_needs_a_docstring():
+    def silent():
+        pass
+
+    with pytest.raises(ValueError, match="has no docstring"):
+        pages.first_paragraph(silent)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth
+from ..models.local import base
 from .draws import AT_ONCE, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
 from .ensemble import is_point
 from .fit import Fit
@@ -159,7 +160,7 @@ def _network_parts(
             for site, fn in model.priors_given(drawn).items():
                 log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
                 q = guide.distribution(site)  # type: ignore[operator]
-                if not _is_point(q):
+                if not hasattr(base(q), "v"):  # a point has no density
                     log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
             for site in kept:
                 values[site].append(drawn[site].cpu())
@@ -181,12 +182,6 @@ def _network_parts(
 
 def _is_small(site: str) -> bool:
     return site.rpartition(".")[2] not in ("weight", "bias")
-
-
-def _is_point(q: Any) -> bool:
-    while hasattr(q, "base_dist"):
-        q = q.base_dist
-    return hasattr(q, "v")
 
 
 def _log_prob(fn: Any, value: Tensor) -> Tensor:

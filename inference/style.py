@@ -34,7 +34,8 @@ AMOUNT = LinearSegmentedColormap.from_list(
 
 RC: Any = {  # matplotlib types its settings key by key, by release
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+    # The others are as wide, for readers of an SVG who have not the first.
+    "font.sans-serif": ["DejaVu Sans", "Bitstream Vera Sans", "Verdana"],
     "font.size": 9.0,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9.0,

@@ -291,8 +291,7 @@ def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
         return found
     mean, sd = train.double().mean(0), train.double().std(0)
     terms = torch.distributions.Normal(mean, sd).log_prob(y.double()).sum(1)
-    found = (terms - data.y_std.cpu().double().log().sum()).numpy()
-    return found
+    return (terms - data.y_std.cpu().double().log().sum()).numpy()
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from .. import arviz_adapter
 from ..arviz_groups import shown_values
-from ..figures.canvas import new_figure
+from ..figures.canvas import legend_above, new_figure
 from ..fit import Fit
 from ..posterior_draws import draw_posterior
-from ..style import CYCLE, GREY, INK, styled
+from ..style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding
 
 __all__ = ["Sensitivity", "prior_sensitivity"]
@@ -23,6 +24,7 @@ Floats = NDArray[np.float64]
 
 # From which on a sensitivity is worth a word (Kallioinen et al. 2024).
 NOTABLE = 0.05
+MOST_NAMED = 8  # latents with a name in the figure
 
 
 @dataclass(frozen=True)
@@ -140,21 +142,30 @@ def prior_sensitivity(
 @styled
 def sensitivity_plane(found: Sensitivity) -> Figure:
     """Every element of every latent by its sensitivity to prior and likelihood."""
-    fig = new_figure(3.4)
+    fig = new_figure(3.8)
     ax = fig.subplots()
-    low = 1e-4
+    low, high = 1e-4, 3.0
+    labels = []
     for k, name in enumerate(found.likelihood):
-        x = np.maximum(found.prior[name].ravel(), low)
-        y = np.maximum(found.likelihood[name].ravel(), low)
-        colour = CYCLE[k % len(CYCLE)]
-        label = name if k < 8 else None
-        ax.plot(x, y, "o", ms=3.5, alpha=0.7, color=colour, mew=0, label=label)
+        x = np.clip(found.prior[name].ravel(), low, high)
+        y = np.clip(found.likelihood[name].ravel(), low, high)
+        labels += [name] if k < MOST_NAMED else []
+        ax.plot(
+            x, y, linestyle="", marker=MARKERS[k % len(MARKERS)], markersize=3.5, alpha=0.7,
+            color=CYCLE[k % len(CYCLE)], markeredgewidth=0, label=name if k < MOST_NAMED else None,
+        )  # fmt: skip
     for line in (ax.axvline, ax.axhline):
         line(NOTABLE, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-    ax.set(xscale="log", yscale="log", xlabel="to the prior", ylabel="to the likelihood")
-    ax.annotate(
-        "moved by the prior", (NOTABLE, 1.0), xycoords=("data", "axes fraction"),
-        xytext=(4, -10), textcoords="offset points", fontsize=7.5, color=INK,
-    )  # fmt: skip
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)
+    ax.set(xscale="log", yscale="log", xlim=(low / 1.5, high * 1.5), ylim=(low / 1.5, high * 1.5))
+    ax.set(xlabel="sensitivity to the prior", ylabel="to the likelihood")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator())
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
+    for text, place, side in (
+        ("moved by the prior", (NOTABLE * 1.15, low), "left"),
+        ("not moved by it", (NOTABLE / 1.15, low), "right"),
+    ):
+        ax.annotate(text, place, ha=side, va="bottom", fontsize=7.5, color=INK)
+    legend_above(ax, labels)
     return fig

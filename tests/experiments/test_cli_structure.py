@@ -15,7 +15,7 @@ SMALL = ("--data", "digits", "--epochs", "4", "--set", "width=8")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
     sets = ("--set", "structure=gumbel-softmax:1:0.3", "--set", "random=2")
-    return folder, call("fit", "structure", "--out", folder, *SMALL, *sets)
+    return folder, call("fit", "structure", "--out", folder, *SMALL, *sets, rendered=True)
 
 
 def test_a_run(run):

@@ -1,11 +1,10 @@
 import copy
 import dataclasses
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -121,32 +120,26 @@ def test_an_exception_in_a_step_loses_only_what_was_not_saved(tmp_path, monkeypa
     assert_same(whole, run(out=tmp_path, resume=True))
 
 
-def doomed(out):
-    """Run by a process of its own, which kills itself in step 19 and has no time to tidy up."""
-    original = Trainer._step
+def test_what_a_kill_leaves_is_taken_up_bit_for_bit(tmp_path, monkeypatch):
+    """A copy of the folder in the middle of step 19: a process that is killed has no time to tidy
+    up, and leaves just this."""
 
-    def step(self, rows):
-        if self.step_number == 18:
-            os.kill(os.getpid(), signal.SIGKILL)
-        original(self, rows)
+    def copy_folder(trainer):
+        if trainer.step_number == 18:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
 
-    Trainer._step = step
-    fit_module.Trainer = lambda *a, **k: Trainer(*a, **k, checkpoint_seconds=0)
-    run(out=out)
-
-
-def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
-    code = f"import runpy; runpy.run_path({__file__!r})['doomed']({str(tmp_path)!r})"
-    support = str(Path(__file__).parents[1] / "support")
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    environment["PYTHONPATH"] = support
-    killed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (tmp_path / "checkpoint.pt").exists()
-    assert not (tmp_path / "model.safetensors").exists()
-    assert_same(run(), run(out=tmp_path, resume=True))
+    whole = run()
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_module, "Trainer", lambda *a, **k: Trainer(*a, **k, checkpoint_seconds=0))
+        spy(patch, "_step", before=copy_folder)
+        run(out=tmp_path / "run")
+    killed = tmp_path / "killed"
+    assert (killed / "checkpoint.pt").exists()
+    assert not (killed / "model.safetensors").exists()
+    steps = []
+    spy(monkeypatch, "_step", before=lambda t: steps.append(t.step_number))
+    assert_same(whole, run(out=killed, resume=True))
+    assert 0 < steps[0] <= 18
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""L and Q of a pair: their terms, their noise, their hypergradients, and what they refuse."""
+"""L and Q of a pair: their terms, their noise, and what they refuse."""
 
 import functools
 import math
@@ -6,19 +6,15 @@ import math
 import pyro
 import pytest
 import torch
-from differences import along, differences, directions, dot, error
+from differences import differences, error
 from pyroccam import guides, models
 from pyroccam.inference import Against, InverseGamma, Level
-from pyroccam.inference import hypergradient as hg
 from pyroccam.inference.two_level import structure_kl
 from pyroccam.models import priors
-from random_weights import Rows, limit
-from scipy.integrate import quad
+from random_weights import Rows
 from scipy.stats import invgamma
 from selecting import F64, alternatives, linear, objectives, rows, scattered
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import softplus
 from torch.utils._pytree import tree_leaves
 
 # Terms
@@ -39,6 +35,8 @@ def learnt(structure=None):
 
 
 STRAIGHT = priors.GumbelSoftmax(learn=True, straight_through=True)
+
+
 PAIRS = {  # and the number of random operations in a pass
     "local": (lambda: scattered(linear()), 1),
     "weights": (lambda: scattered(linear(), local=False), 1),
@@ -190,220 +188,6 @@ def test_an_annealed_temperature_is_followed():
     assert abs(float(after[0] - before[0])) > 1e-3
 
 
-# Hypergradients
-
-
-@functools.cache
-def two_levels(particles=1):
-    """L and Q with everything that they can have, and a key of each, of other rows."""
-    torch.manual_seed(0)
-    outer = Level(
-        0.8,
-        0.4,
-        [
-            Against(priors.GumbelSoftmax(0.7, [3.0, 1.0, 0.5]), -0.5),  # in closed form
-            Against(priors.GumbelSoftmax(0.3, [1.0, 2.0, 1.0]), 0.3),
-            Against(priors.Dirichlet(2.0), 0.2),
-        ],
-        InverseGamma(1.0, 0.5),
-    )
-    made = objectives(scattered(alternatives()), Level(prior=0.7), outer, particles)
-    return made, made.key(*rows()), made.key(*rows(seed=1))
-
-
-def test_the_pair_has_structure_in_closed_form_and_not():
-    made, key, _ = two_levels(particles=2)
-    (site,) = made.model.structure.values()
-    assert made.guide.edge("x-y.structure").temperature is site.temperature  # tied
-    assert [len(noise) for noise in key.structure[1]] == [0, 1, 1]
-    assert key.structure[0] == []
-    assert key.noise[0].shape == (2, 3)
-
-
-def test_the_outer_objective_itself():
-    """Every part of Q depends on h; the derivatives alone, without an inner level."""
-    made, _, key = two_levels()
-    theta, h = made.theta, made.h
-    found = torch.func.grad(made.outer, argnums=1)(theta, h, key)
-    assert error(found, differences(lambda h: made.outer(theta, h, key), h)) < 1e-9
-    assert all(float(t.abs().min()) > 1e-6 for t in found.values())
-
-
-def test_one_step():
-    made, key, key_q = two_levels(particles=2)
-    theta, h = made.theta, made.h
-
-    def outer(theta, h, _):
-        return made.outer(theta, h, key_q)
-
-    found, moved = hg.one_step(made.inner, outer, theta, h, lr=0.05, key=key)
-
-    def after(h):
-        slope = torch.func.grad(made.inner)(theta, h, key)
-        return made.outer({n: t + 0.05 * slope[n] for n, t in theta.items()}, h, key_q)
-
-    assert error(found, differences(after, h)) < 1e-8
-    direct = torch.func.grad(made.outer, argnums=1)(moved, h, key_q)
-    assert error(found, direct) > 1e-3  # the step counts
-
-
-@pytest.mark.parametrize("steps", [3, 10])
-@pytest.mark.parametrize("update", [hg.gradient_ascent(0.02), hg.adam(0.05)], ids=["sgd", "adam"])
-def test_unrolled(steps, update):
-    made, key, key_q = two_levels()
-    theta, h = made.theta, made.h
-    theta, state = hg.ascend(made.inner, theta, h, steps=2, update=update, key=key)
-    keys = [made.key(*rows(seed=s)) for s in range(steps)]
-    options = {"steps": steps, "update": update, "state": state, "keys": keys}
-    found, _, _ = hg.unrolled(made.inner, made.outer, theta, h, key=key_q, **options)
-
-    def after(h):
-        return made.outer(hg.ascend(made.inner, theta, h, **options)[0], h, key_q)
-
-    for direction in directions(h, 2):
-        slope = along(after, h, direction)
-        assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
-
-
-def converged(made, theta, h, key, steps=0):
-    """θ at the maximum of L: ascent with a graph, then Newton's method."""
-    if steps:
-        update = hg.adam(0.1)
-        theta, state = hg.ascend(made.inner, theta, h, steps=1, update=update, key=key)
-
-        def step(theta, state):
-            options = {"steps": 1, "update": update, "state": state, "key": key, "check": False}
-            return hg.ascend(made.inner, theta, h, **options)
-
-        graph = make_fx(step)(theta, state)
-        for _ in range(steps):
-            theta, state = graph(theta, state)
-    names, shapes = [*theta], [t.shape for t in theta.values()]
-
-    def unflat(v):
-        parts = v.split([s.numel() for s in shapes])
-        return {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)}
-
-    slope = torch.func.grad(lambda v: made.inner(unflat(v), h, key))
-    v = torch.cat([t.reshape(-1) for t in theta.values()])
-    for _ in range(20):
-        g = slope(v)
-        if float(g.abs().max()) < 1e-11:
-            return unflat(v)
-        # Logits are known up to a constant.
-        v = v - torch.linalg.pinv(torch.func.jacrev(slope)(v), rtol=1e-10, hermitian=True) @ g
-    raise AssertionError(f"The slope is still {float(g.abs().max())}.")
-
-
-def test_implicit():
-    made, key, key_q = two_levels()
-    h = made.h
-    theta = converged(made, made.theta, h, key, steps=250)
-
-    def outer(theta, h, _):
-        return made.outer(theta, h, key_q)
-
-    found = hg.implicit(made.inner, outer, theta, h, key=key, tol=1e-12)
-    assert found.slope < 1e-10
-    assert not found.solution.indefinite
-
-    def total(h):
-        return made.outer(converged(made, theta, h, key), h, key_q)
-
-    for direction in directions(h, 2):
-        slope = along(total, h, direction)
-        assert dot(found.gradient, direction) == pytest.approx(slope, rel=1e-6)
-
-
-# KLs between priors of structure
-
-
-def edges(*kinds, primitives=3, seed=0):
-    """Priors of one edge, with their own random logits."""
-    g = torch.Generator().manual_seed(seed)
-    found = []
-    for kind in kinds:
-        (prior,) = kind.for_edges({"e": "abcd"[:primitives]}).values()
-        prior.double().logits.copy_(torch.randn(primitives, generator=g, dtype=F64))
-        found.append({"e": prior})
-    return found
-
-
-def sampled(p, q, count=100_000):
-    """The mean of log-ratios of distributions, and its standard error."""
-    draws = p.sample((count,))
-    ratio = p.log_prob(draws) - q.log_prob(draws)
-    return float(ratio.mean()), float(ratio.std()) / count**0.5
-
-
-CLOSED = {
-    "gumbel-softmax": priors.GumbelSoftmax(0.5),
-    "dirichlet": priors.Dirichlet(1.5),
-    "categorical": priors.Categorical(),
-    "relaxed bernoulli": priors.RelaxedBernoulli(0.4),
-    "bernoulli": priors.Bernoulli(),
-}
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_structure_kl_in_closed_form(name):
-    ours, theirs = edges(CLOSED[name], CLOSED[name])
-    if theirs["e"].temperature is not None:
-        theirs["e"].temperature = ours["e"].temperature
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    found = float(structure_kl(ours, theirs))
-    assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn
-    mean, error = sampled(ours["e"](), theirs["e"]())
-    assert abs(found - mean) < limit(5) * error
-    assert error < 0.02 * found
-    assert float(structure_kl(ours, ours)) == pytest.approx(0.0, abs=1e-12)
-    # Edges are independent.
-    both = structure_kl({**ours, "f": theirs["e"]}, {**theirs, "f": ours["e"]})
-    assert float(both) == pytest.approx(found + float(structure_kl(theirs, ours)), rel=1e-12)
-
-
-def logistic(x, logit, temperature):
-    """The log density of a relaxed gate at its logit x: logistic, of scale 1 / T."""
-    z = torch.tensor(logit - temperature * x, dtype=F64)
-    return float(-softplus(z) - softplus(-z)) + math.log(temperature)
-
-
-def estimated(ours, theirs, repeats=200):
-    torch.manual_seed(2)
-    found = torch.stack([structure_kl(ours, theirs) for _ in range(repeats)])
-    return float(found.mean()), float(found.std()) / repeats**0.5
-
-
-@pytest.mark.parametrize("temperatures", [(0.8, 0.5), (0.5, 1.0)])
-def test_structure_kl_at_unequal_temperatures(temperatures):
-    """Of two primitives the KL is an integral over one number, log γ₁ - log γ₂."""
-    one, other = temperatures
-    ours, theirs = edges(priors.GumbelSoftmax(one), priors.GumbelSoftmax(other), primitives=2)
-    a, b = (float(e["e"].logits[0] - e["e"].logits[1]) for e in (ours, theirs))
-
-    def integrand(x):
-        log_p = logistic(x, a, one)
-        return math.exp(log_p) * (log_p - logistic(x, b, other))
-
-    exact, _ = quad(integrand, -80, 80, limit=500)
-    mean, error = estimated(ours, theirs)
-    assert abs(mean - exact) < limit(2) * error
-    assert error < 0.05 * exact
-
-
-def test_structure_kl_between_families():
-    ours, theirs = edges(priors.GumbelSoftmax(0.8), priors.Dirichlet(2.0))
-    mean, error = estimated(ours, theirs)
-    exact, rest = sampled(ours["e"](), theirs["e"]())
-    assert abs(mean - exact) < limit(1) * math.hypot(error, rest)
-    equal = edges(priors.GumbelSoftmax(0.8), priors.GumbelSoftmax(0.8))
-    assert equal[0]["e"].temperature is not equal[1]["e"].temperature
-    mean, error = estimated(*equal)  # equal numbers, but nobody has said so
-    equal[1]["e"].temperature = equal[0]["e"].temperature
-    assert abs(mean - float(structure_kl(*equal))) < limit(1) * error
-
-
 def test_a_term_of_structure():
     """Equal temperatures are recognised, and the term is for each observation, with its sign."""
     plain = of("gumbel-softmax")
@@ -426,9 +210,6 @@ def test_a_term_of_structure():
     assert gap == pytest.approx(-2.5 * kl / 12, rel=1e-9)
     assert torch.equal(made.inner(theta, h, key), plain.inner(theta, h, key))
     assert not value.requires_grad
-
-
-# The hyperprior
 
 
 def test_inverse_gamma():

@@ -1,0 +1,134 @@
+"""Hypergradients of L and Q with everything that they can have, by differences."""
+
+import functools
+
+import pytest
+import torch
+from differences import along, differences, directions, dot, error
+from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference import hypergradient as hg
+from pyroccam.models import priors
+from selecting import alternatives, objectives, rows, scattered
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+@functools.cache
+def two_levels(particles=1):
+    """L and Q with everything that they can have, and a key of each, of other rows."""
+    torch.manual_seed(0)
+    outer = Level(
+        0.8,
+        0.4,
+        [
+            Against(priors.GumbelSoftmax(0.7, [3.0, 1.0, 0.5]), -0.5),  # in closed form
+            Against(priors.GumbelSoftmax(0.3, [1.0, 2.0, 1.0]), 0.3),
+            Against(priors.Dirichlet(2.0), 0.2),
+        ],
+        InverseGamma(1.0, 0.5),
+    )
+    made = objectives(scattered(alternatives()), Level(prior=0.7), outer, particles)
+    return made, made.key(*rows()), made.key(*rows(seed=1))
+
+
+def test_the_pair_has_structure_in_closed_form_and_not():
+    made, key, _ = two_levels(particles=2)
+    (site,) = made.model.structure.values()
+    assert made.guide.edge("x-y.structure").temperature is site.temperature  # tied
+    assert [len(noise) for noise in key.structure[1]] == [0, 1, 1]
+    assert key.structure[0] == []
+    assert key.noise[0].shape == (2, 3)
+
+
+def test_the_outer_objective_itself():
+    """Every part of Q depends on h; the derivatives alone, without an inner level."""
+    made, _, key = two_levels()
+    theta, h = made.theta, made.h
+    found = torch.func.grad(made.outer, argnums=1)(theta, h, key)
+    assert error(found, differences(lambda h: made.outer(theta, h, key), h)) < 1e-9
+    assert all(float(t.abs().min()) > 1e-6 for t in found.values())
+
+
+def test_one_step():
+    made, key, key_q = two_levels(particles=2)
+    theta, h = made.theta, made.h
+
+    def outer(theta, h, _):
+        return made.outer(theta, h, key_q)
+
+    found, moved = hg.one_step(made.inner, outer, theta, h, lr=0.05, key=key)
+
+    def after(h):
+        slope = torch.func.grad(made.inner)(theta, h, key)
+        return made.outer({n: t + 0.05 * slope[n] for n, t in theta.items()}, h, key_q)
+
+    assert error(found, differences(after, h)) < 1e-8
+    direct = torch.func.grad(made.outer, argnums=1)(moved, h, key_q)
+    assert error(found, direct) > 1e-3  # the step counts
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+@pytest.mark.parametrize("update", [hg.gradient_ascent(0.02), hg.adam(0.05)], ids=["sgd", "adam"])
+def test_unrolled(steps, update):
+    made, key, key_q = two_levels()
+    theta, h = made.theta, made.h
+    theta, state = hg.ascend(made.inner, theta, h, steps=2, update=update, key=key)
+    keys = [made.key(*rows(seed=s)) for s in range(steps)]
+    options = {"steps": steps, "update": update, "state": state, "keys": keys}
+    found, _, _ = hg.unrolled(made.inner, made.outer, theta, h, key=key_q, **options)
+
+    def after(h):
+        return made.outer(hg.ascend(made.inner, theta, h, **options)[0], h, key_q)
+
+    for direction in directions(h, 2):
+        slope = along(after, h, direction)
+        assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
+
+
+def converged(made, theta, h, key, steps=0):
+    """θ at the maximum of L: ascent with a graph, then Newton's method."""
+    if steps:
+        update = hg.adam(0.1)
+        theta, state = hg.ascend(made.inner, theta, h, steps=1, update=update, key=key)
+
+        def step(theta, state):
+            options = {"steps": 1, "update": update, "state": state, "key": key, "check": False}
+            return hg.ascend(made.inner, theta, h, **options)
+
+        graph = make_fx(step)(theta, state)
+        for _ in range(steps):
+            theta, state = graph(theta, state)
+    names, shapes = [*theta], [t.shape for t in theta.values()]
+
+    def unflat(v):
+        parts = v.split([s.numel() for s in shapes])
+        return {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)}
+
+    slope = torch.func.grad(lambda v: made.inner(unflat(v), h, key))
+    v = torch.cat([t.reshape(-1) for t in theta.values()])
+    for _ in range(20):
+        g = slope(v)
+        if float(g.abs().max()) < 1e-11:
+            return unflat(v)
+        # Logits are known up to a constant.
+        v = v - torch.linalg.pinv(torch.func.jacrev(slope)(v), rtol=1e-10, hermitian=True) @ g
+    raise AssertionError(f"The slope is still {float(g.abs().max())}.")
+
+
+def test_implicit():
+    made, key, key_q = two_levels()
+    h = made.h
+    theta = converged(made, made.theta, h, key, steps=250)
+
+    def outer(theta, h, _):
+        return made.outer(theta, h, key_q)
+
+    found = hg.implicit(made.inner, outer, theta, h, key=key, tol=1e-12)
+    assert found.slope < 1e-10
+    assert not found.solution.indefinite
+
+    def total(h):
+        return made.outer(converged(made, theta, h, key), h, key_q)
+
+    for direction in directions(h, 2):
+        slope = along(total, h, direction)
+        assert dot(found.gradient, direction) == pytest.approx(slope, rel=1e-6)

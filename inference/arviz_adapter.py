@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["container", "power_scaling", "psis", "read", "stacking", "write"]
+__all__ = ["container", "power_scaling", "psis", "read", "rhat", "stacking", "write"]
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +53,37 @@ def psis(log_ratios: ArrayLike) -> tuple[Floats, Floats]:
     else:
         weights, khat = _arviz().psislw(values)
     return np.asarray(weights, dtype=np.float64), np.asarray(khat, dtype=np.float64)
+
+
+def rhat(values: ArrayLike) -> Floats:
+    """Rank-normalised split R-hat, the larger of that of the values and of their distances from
+    the median.
+
+    Arguments:
+        values: ``(chains, draws, *)``, at least two chains and four draws, finite.
+
+    Returns:
+        ``(*)``; not a number where all values are equal.
+
+    Raises:
+        ValueError: for another shape, or values that are not finite.
+
+    References:
+        Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim < 2 or array.shape[0] < 2 or array.shape[1] < 4 or not np.isfinite(array).all():
+        raise ValueError(
+            f"values: got shape {array.shape}, expected (chains, draws, *), finite, with at least "
+            "two chains and four draws."
+        )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if _is_one():
+            from arviz_stats.base import array_stats
+
+            return np.asarray(array_stats.rhat(array, chain_axis=0, draw_axis=1), dtype=np.float64)
+        data = _arviz().convert_to_dataset({"x": array})
+        return np.asarray(_arviz().rhat(data)["x"].values, dtype=np.float64)
 
 
 def container(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any]) -> Any:

@@ -215,8 +215,9 @@ class Calibration:
             "width": dict(zip(self.names, self.width.tolist(), strict=True)),
             "mean_p": dict(zip(self.names, self.p.mean(0).tolist(), strict=True)),
             "mean_distance": dict(zip(self.names, folded.tolist(), strict=True)),
-            "detectable": {"narrow": low, "wide": high, "shift": shift},
         }
+        seen = {"narrow": low, "wide": high, "shift": shift}
+        numbers["detectable"] = {n: v if math.isfinite(v) else None for n, v in seen.items()}
         said = []
         for above, words in ((True, "too low"), (False, "too high")):
             if odd := [k for k in self.biased if (self.p[:, k].mean() > 0.5) == above]:

@@ -143,10 +143,11 @@ class KhatBlock:
     def finding(self) -> Finding:
         """The verdict in words."""
         name = f"k-hat of {self.name}" if self.total_variation is None else f"q of {self.name}"
-        numbers = {"dimension": self.dimension, "sites": list(self.sites)}
+        numbers: dict[str, Any] = {"dimension": self.dimension, "sites": list(self.sites)}
         for key in ("khat", "error", "share", "limit", "total_variation", "rows"):
-            if getattr(self, key) is not None:
-                numbers[key] = getattr(self, key)
+            value = getattr(self, key)
+            if value is not None:
+                numbers[key] = value if math.isfinite(value) else None  # an infinite k-hat
         numbers |= {"elsewhere": list(self.elsewhere)} if self.elsewhere else {}
         if self.refused is not None:
             return Finding(name, "refused", self.refused, numbers)

@@ -11,7 +11,7 @@ from ...inference.report import Picture
 from .files import RunFiles
 from .numbers import METRICS, networks
 
-__all__ = ["DIAGNOSIS", "pictures", "reading_order", "slug"]
+__all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]
 
 DIAGNOSIS = "diagnose-"  # files of diagnostics begin with it
 
@@ -86,13 +86,20 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def pictures(run: RunFiles) -> dict[str, Picture]:
+class Drawn(NamedTuple):
+    """A figure, and of which seed it is, where the run has several and it is of one."""
+
+    picture: Picture
+    seed: str
+
+
+def pictures(run: RunFiles) -> dict[str, Drawn]:
     """The figures of a run by name, in reading order; those of diagnostics are left out.
 
     Figures that the catalogue does not know come last, under their own names.
     """
     files = {n: p for n, p in run.figures().items() if not n.startswith(DIAGNOSIS)}
-    found: dict[str, Picture] = {}
+    found: dict[str, Drawn] = {}
     for name in reading_order(files):
         place = _place(name)
         if place < len(_CATALOGUE):
@@ -113,12 +120,12 @@ def _place(name: str) -> int:
     return next(matches, len(_CATALOGUE))
 
 
-def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Picture:
+def _picture(run: RunFiles, name: str, path: Path, title: str, text: str) -> Drawn:
     said = _said(run, name)
     alt = f"Figure “{title}” of {run.name}. {said or text}".strip()
     several = len(run.seeds) > 1 and path.parent != run.folder / "figures"
-    seed = f" Seed {run.first['seed']}." if several else ""
-    return Picture(path, alt, title, f"{text}{seed}".strip())
+    seed = f"Seed {run.first['seed']}." if several else ""
+    return Drawn(Picture(path, alt, title, text), seed)
 
 
 def _said(run: RunFiles, name: str) -> str:

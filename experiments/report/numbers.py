@@ -15,7 +15,17 @@ from ...inference.metrics import mean_spread
 from ...inference.predict import DRAWS
 from ...inference.report import Cell
 
-__all__ = ["METRICS", "Network", "best_of", "cell", "networks", "one_of_each"]
+__all__ = [
+    "HIGHER",
+    "METRICS",
+    "Network",
+    "best_of",
+    "cell",
+    "listed",
+    "networks",
+    "one_of_each",
+    "training_seconds",
+]
 
 METRICS = {
     "accuracy": "accuracy",
@@ -121,8 +131,18 @@ def cell(values: Sequence[float], form: str = ".4f", best: bool = False) -> Cell
 
 def one_of_each(values: Sequence[float]) -> str:
     """Whole numbers, one for each seed, once where all are the same."""
-    shown = [f"{v:,.0f}" for v in values]
-    return shown[0] if len({*shown}) == 1 else ", ".join(shown)
+    return listed([f"{v:,.0f}" for v in ([values[0]] if len({*values}) == 1 else values)])
+
+
+def listed(values: Sequence[object]) -> str:
+    """``a, b and c``."""
+    shown = [str(value) for value in values]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def training_seconds(metrics: dict[str, Any]) -> float:
+    """Of one seed. Seeds that were trained together each report the time of all."""
+    return float(metrics["seconds"]) / max(int(metrics.get("engine", {}).get("replicates", 1)), 1)
 
 
 def best_of(columns: Sequence[Sequence[float]], higher: bool) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ...inference.report import Cell, Page, Picture, Remark, Section, Table, render
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
-from .numbers import HIGHER, METRICS, Network, best_of, cell, networks
+from .numbers import HIGHER, METRICS, Network, best_of, cell, networks, training_seconds
 from .words import data_of, summary
 
 __all__ = ["report"]
@@ -59,8 +59,9 @@ def _single(run: RunFiles) -> Page:
     learnt = _learnt(run)
     if learnt is not None:
         sections.append(Section("What was learnt", tables=[learnt]))
-    shown = list(pictures(run).values())
-    if shown:
+    drawn = pictures(run).values()
+    if drawn:
+        shown = [replace(p, text=f"{p.text} {seed}".strip()) for p, seed in drawn]
         sections.append(Section("Figures", pictures=shown))
     diagnosis = _diagnosis(run)
     if diagnosis is not None:
@@ -75,9 +76,9 @@ def _several(runs: list[RunFiles]) -> Page:
     parts = []
     for kind in reading_order(name for found in drawn.values() for name in found):
         own = {name: found[kind] for name, found in drawn.items() if kind in found}
-        first = next(iter(own.values()))
-        shown = [Picture(p.path, p.alt, name, _seed_of(p, first)) for name, p in own.items()]
-        parts.append(Section(first.title, [first.text], pictures=shown))
+        about = next(iter(own.values())).picture  # what all of a kind share
+        shown = [replace(p, title=name, text=seed) for name, (p, seed) in own.items()]
+        parts.append(Section(about.title, [about.text] if about.text else [], pictures=shown))
     if parts:
         sections.append(Section("Figures", parts=parts))
     for run in runs:
@@ -91,11 +92,6 @@ def _several(runs: list[RunFiles]) -> Page:
         sections.append(Section(run.name, summary(run), parts=inner))
     named = ", ".join(run.name for run in runs)
     return Page(f"{len(runs)} runs side by side", sections, [f"The runs are {named}."])
-
-
-def _seed_of(picture: Picture, first: Picture) -> str:
-    """What a caption says beyond the text that all of one kind share."""
-    return "" if picture.text == first.text else picture.text
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -215,7 +211,8 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
         add(f"ms per batch, {kind} network", times, ".2f", None)
     bytes_ = [[float(s) for one in run.seeds if (s := _file_bytes(one))] for run in runs]
     add("file, bytes", bytes_, ",.0f", False)
-    add("training, s", [[float(one["seconds"]) for one in run.seeds] for run in runs], ".0f", None)
+    took = [[training_seconds(one) for one in run.seeds] for run in runs]
+    add("training of a seed, s", took, ".0f", None)
     note = (
         "Mean ± standard deviation over seeds. Bold: the best, where it differs from every other "
         "run by Welch's t-test at 5 % (Bonferroni over the pairs); runs of one seed have no spread "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from ...inference.metrics import mean_spread
 from .files import RunFiles
-from .numbers import METRICS, Network, networks, one_of_each
+from .numbers import METRICS, Network, listed, networks, one_of_each, training_seconds
 
 __all__ = ["data_of", "summary"]
 
@@ -28,13 +27,13 @@ def data_of(run: RunFiles) -> str:
 def _what(run: RunFiles) -> str:
     rows, seeds = run.first["rows"], [one["seed"] for one in run.seeds]
     uses = (("train", "rows for training"), ("val", "for validation"), ("test", "for testing"))
-    counted = _list([f"{rows[name]:,} {word}" for name, word in uses if rows.get(name)])
+    counted = listed([f"{rows[name]:,} {word}" for name, word in uses if rows.get(name)])
     which = (
         f"with the seed {seeds[0]}"
         if len(seeds) == 1
-        else f"{len(seeds)} times, with the seeds {', '.join(map(str, seeds))}"
+        else f"{len(seeds)} times, with the seeds {listed(seeds)}"
     )
-    seconds = sum(float(one["seconds"]) for one in run.seeds)
+    seconds = sum(map(training_seconds, run.seeds))
     device = run.first.get("device", "an unknown device")
     return (
         f"{run.config.method} ({run.title}) was run on {data_of(run)}, a {run.task} ({counted}), "
@@ -54,7 +53,7 @@ def _learnt(run: RunFiles) -> str:
         if several:
             return (
                 f"It learnt how deep the network must be: of {len(q) - 1} blocks the runs chose "
-                f"{_list(depths)}."
+                f"{listed(depths)}."
             )
         return (
             f"It learnt how deep the network must be: depth {d} of {len(q) - 1} is enough, with "
@@ -71,7 +70,11 @@ def _learnt(run: RunFiles) -> str:
             f"probability {sure:.3f}."
         )
     if "architecture" in structure[0]:
-        lead = f"{begin} {structure[0]['architecture']}" if begin else structure[0]["architecture"]
+        lead = (
+            f"{begin.lower()} {structure[0]['architecture']}"
+            if begin
+            else structure[0]["architecture"]
+        )
         bits = "-".join(str(b) for b in structure[0]["bits"].values())
         return (
             f"It learnt how much of each layer is needed: {lead} filters or inputs are enough, "
@@ -106,7 +109,7 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
         sizes = one_of_each([one["file_bytes"] for one in structure])
         rates = [float(one["file_rate"]) for one in structure]
         out += (
-            f"; its file has {sizes} bytes, {_mean(rates, '.0f')} times fewer than the weights "
+            f"; its file has {sizes} bytes, {_mean(rates, '.1f')} times fewer than the weights "
             "had as 32-bit numbers"
         )
     return f"{out}."
@@ -137,11 +140,6 @@ def _mean(values: list[float], form: str) -> str:
     spread = mean_spread([{"v": v} for v in values])["v"]
     mean, sd = spread["mean"], spread["sd"]
     return f"{mean:{form}}" if sd is None else f"{mean:{form}} ± {sd:{form}}"
-
-
-def _list(values: Sequence[object]) -> str:
-    shown = [str(value) for value in values]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _time(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,10 +80,11 @@ def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
     shown = whole
     while True:
         held = io.BytesIO()
-        shown.quantize(256, dither=Image.Dither.NONE).save(held, "png", optimize=True)
+        shown.quantize(256, dither=Image.Dither.NONE).save(held, "png", compress_level=9)
         if held.tell() <= most:
             return held.getvalue(), *shown.size
-        width = round(shown.width * 0.8)
+        # Bytes go with the area, if not exactly.
+        width = round(shown.width * min(0.9, 0.97 * math.sqrt(most / held.tell())))
         if width < _NARROWEST:
             raise ValueError(
                 f"{path}: {held.tell():,} bytes at {shown.width} pixels, more than the {most:,} "

@@ -14,7 +14,7 @@ from .images import inline
 
 __all__ = ["Cell", "Page", "Picture", "Remark", "Section", "Table", "render"]
 
-BUDGET = 2_000_000  # bytes of all pictures of a page, before base64
+BUDGET = 2_000_000  # a page of less than 3 MB
 LARGEST = 300_000  # of one
 
 
@@ -129,11 +129,15 @@ class Page:
     lead: Sequence[str] = ()
 
 
-def render(page: Page) -> str:
+def render(page: Page, budget: int = BUDGET) -> str:
     """The page as one HTML file: pictures, styles and all. It refers to nothing outside itself.
 
     The more pictures there are, the fewer bytes each gets, so that a page of many runs opens on a
     phone too.
+
+    Arguments:
+        page: what is on it.
+        budget: bytes of all pictures together, before base64 adds a third.
 
     Returns:
         HTML. Every text is escaped.
@@ -143,7 +147,7 @@ def render(page: Page) -> str:
             see :func:`~pyroccam.inference.report.images.inline`.
     """
     count = sum(1 for section in page.sections for _ in _pictures(section))
-    most = min(LARGEST, BUDGET // max(count, 1))
+    most = min(LARGEST, budget // max(count, 1))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

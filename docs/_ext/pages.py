@@ -38,7 +38,7 @@ def list_table(
 ) -> list[str]:
     """Lines of a table; cells are reStructuredText in one line."""
     lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {' '.join(map(str, widths))}"]
-    lines.append("")
+    lines += ["   :class: words", ""]
     for cells in (header, *rows):
         for position, cell in enumerate(cells):
             lines.append(f"   {'* -' if position == 0 else '  -'} {cell}".rstrip())

@@ -106,6 +106,20 @@ def test_there_is_code_on_the_pages():
     assert all("from pyroccam import" in block.values[0] for block in BLOCKS)
 
 
+def test_commands_on_the_pages_are_commands():
+    commands = typer.main.get_command(app).commands
+    shown = [
+        command
+        for path in WRITTEN
+        for block in re.findall(
+            r"^```console\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL
+        )
+        for command in re.findall(r"^\$ pyroccam (\S+)", block, re.MULTILINE)
+    ]
+    assert len(shown) > 10
+    assert set(shown) <= set(commands)
+
+
 def docstrings():
     """Of modules with formulas."""
     for room in ("data", "models", "guides", "inference", "experiments", "benchmarks"):
@@ -214,7 +228,8 @@ def test_a_file_is_written_only_if_it_changes(tmp_path):
 
 def test_a_table_has_its_cells_in_order():
     assert pages.list_table(("a", "b"), [("1", ""), ("2", "3")], (30, 70)) == [
-        ".. list-table::", "   :header-rows: 1", "   :widths: 30 70", "",
+        ".. list-table::", "   :header-rows: 1", "   :widths: 30 70",
+        "   :class: words", "",
         "   * - a", "     - b", "   * - 1", "     -", "   * - 2", "     - 3", "",
     ]  # fmt: skip
 

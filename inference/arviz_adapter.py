@@ -79,9 +79,8 @@ def rhat(values: ArrayLike) -> Floats:
         )
     with np.errstate(invalid="ignore", divide="ignore"):
         if _is_one():
-            from arviz_stats.base import array_stats
-
-            return np.asarray(array_stats.rhat(array, chain_axis=0, draw_axis=1), dtype=np.float64)
+            one: Any = import_module("arviz_stats.base").array_stats
+            return np.asarray(one.rhat(array, chain_axis=0, draw_axis=1), dtype=np.float64)
         data = _arviz().convert_to_dataset({"x": array})
         return np.asarray(_arviz().rhat(data)["x"].values, dtype=np.float64)
 

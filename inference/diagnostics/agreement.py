@@ -310,8 +310,8 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
     else:
         found["prediction"] = outputs * data.y_std + data.y_mean
         found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
-    for name, count in _groups_left(model, guide).items():
-        found[f"groups left in {name}"] = torch.full((draws,), float(count))
+    for name, left in _groups_left(model, guide).items():
+        found[f"groups left in {name}"] = torch.full((draws,), float(left))
     return {name: value.double().cpu().numpy() for name, value in found.items()}
 
 

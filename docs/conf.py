@@ -21,6 +21,7 @@ extensions = [
     "myst_nb",
     "_ext.mathml",
     "_ext.arxiv",
+    "_ext.dashes",
     "_ext.generated_pages",
 ]
 exclude_patterns = ["_build", "_ext", "generated/include"]

@@ -114,7 +114,7 @@ class Convergence:
         worth: a gain that would matter.
         rows: training rows, where known.
         refused: why there is no answer.
-        caution: what to remember with the answer.
+        caution: what to remember with a loss at rest.
     """
 
     epochs: tuple[float, ...]

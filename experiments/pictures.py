@@ -22,8 +22,9 @@ from ..inference.remains import bytes_by_part, input_use, remains
 from ..inference.scale_intervals import scale_intervals
 from ..models import BayesianNetwork
 
-__all__ = ["draw", "draw_compressed", "draw_repeats", "joined_history"]
+__all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
 
+FORMATS = ("png", "svg")  # for everywhere, and for print
 _MOST_TARGETS = 4  # of a regression, with a figure each
 
 
@@ -56,19 +57,19 @@ def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ())
             structure.depth_chosen_exact,
             nll,
         )
-        written += figures.save(picture, folder / "depth")
+        written += figures.save(picture, folder / "depth", FORMATS)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
-        written += figures.save(_functions(result), folder / "functions")
+        written += figures.save(_functions(result), folder / "functions", FORMATS)
     if data.task == "classification":
         written += figures.save(
             figures.reliability_diagram(_calibration(result, ddn)), folder / "reliability"
         )
     else:
         for name, picture in _predictions(result).items():
-            written += figures.save(picture, folder / name)
+            written += figures.save(picture, folder / name, FORMATS)
     history = joined_history([*before, result])
     if history:
-        written += figures.save(figures.training_curve(history), folder / "training")
+        written += figures.save(figures.training_curve(history), folder / "training", FORMATS)
     return written
 
 
@@ -103,7 +104,7 @@ def draw_compressed(
         scales = {names[own]: one for own, one in intervals.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
         drawn["scales"] = figures.scale_posteriors(scales, found, cut)
-    files = (figures.save(picture, folder / name) for name, picture in drawn.items())
+    files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
     return [path for one in files for path in one]
 
 
@@ -117,7 +118,7 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
     histories = [joined_history(fits) for fits in runs]
     if not all(histories):
         return []
-    return figures.save(figures.training_curve(histories), folder / "training")
+    return figures.save(figures.training_curve(histories), folder / "training", FORMATS)
 
 
 def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:

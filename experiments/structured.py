@@ -25,6 +25,7 @@ from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.graph import discretised, structures
+from .pictures import FORMATS
 from .stages import Pair
 
 __all__ = ["report"]
@@ -113,7 +114,7 @@ def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
 
         graph: Any = net.get_submodule(path)
         picture = structure_graph(graph, own(choice.probs), own(choice.chosen))
-        save(picture, folder / f"structure{'-' if path else ''}{path}")
+        save(picture, folder / f"structure{'-' if path else ''}{path}", FORMATS)
 
 
 def _fixed(net: nn.Module, choice: Choice, data: Dataset, options: Mapping[str, Any]) -> Any:

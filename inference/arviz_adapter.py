@@ -196,8 +196,10 @@ def power_scaling(
     scaled = scaled + 1e-6 * np.linspace(0.0, 1.0, len(scaled))
     group = {"total": (("chain", "draw"), scaled[None])}
     data = container({"posterior": xr.Dataset(posterior), f"log_{draws_of}": xr.Dataset(group)}, {})
-    if _is_one():
-        found = import_module("arviz_stats").psense(data, group=draws_of, alphas=(0.99, 1.01))
-    else:
-        found = _arviz().psens(data, component=draws_of, delta=0.01)
-    return {name: np.asarray(found[name], dtype=np.float64) for name in values}
+    with np.errstate(invalid="ignore"):  # 0 / 0 of a value that is the same in every draw
+        if _is_one():
+            found = import_module("arviz_stats").psense(data, group=draws_of, alphas=(0.99, 1.01))
+        else:
+            found = _arviz().psens(data, component=draws_of, delta=0.01)
+    moved = {name: np.ptp(np.asarray(v), axis=0) > 0 for name, v in values.items()}
+    return {name: np.where(moved[name], np.asarray(found[name]), 0.0) for name in values}

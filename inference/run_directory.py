@@ -22,6 +22,7 @@ __all__ = [
     "CheckpointError",
     "fingerprint",
     "load_checkpoint",
+    "plain",
     "read_history",
     "save_checkpoint",
     "save_weights",
@@ -67,17 +68,18 @@ def _replace(path: Path, write: Any, mode: str = "wb") -> None:
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON atomically; NaN and infinity become null, as JSON has neither."""
-    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
     _replace(path, lambda f: f.write(text), "w")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON can hold it: NaN and infinity as ``None``, tensors as lists, paths as strings."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, Tensor):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Path):

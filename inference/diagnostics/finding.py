@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
+from ..run_directory import plain
+
 __all__ = ["Finding", "Verdict"]
 
 Verdict = Literal["good", "doubtful", "poor", "refused"]
@@ -32,10 +34,10 @@ class Finding:
     figure: Figure | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All but the figure."""
+        """All but the figure; numbers that are not finite are ``None``."""
         return {
             "name": self.name,
             "verdict": self.verdict,
             "text": self.text,
-            "numbers": self.numbers,
+            "numbers": plain(self.numbers),
         }

@@ -8,6 +8,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.depth import LearntDepth
 from ..ensemble import is_point
 from ..fit import Fit, Repeats
+from .agreement import agreement
 from .convergence import convergence
 from .finding import Finding
 from .khat import khat
@@ -48,8 +49,6 @@ def diagnose(
     found += _of_posterior(fit, draws, thorough, seed)
     found.append(_said("held-out rows", lambda: elpd(fit, seed=seed).finding()))
     if len(runs) > 1:
-        from .agreement import agreement
-
         found.append(_said("agreement", lambda: agreement(Repeats(runs, 0.0)).finding()))
     return found
 

@@ -1,0 +1,121 @@
+"""``pyroccam diagnose``, and that every method of the table can be diagnosed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import call
+from pyroccam import inference
+from pyroccam.experiments.config import RunConfig
+from pyroccam.experiments.diagnosis import overall, runs_of
+from pyroccam.experiments.methods import METHODS
+from pyroccam.experiments.run import build_network, load_fit
+from pyroccam.inference import arviz_adapter, diagnostics
+from pyroccam.inference.diagnostics import Finding
+
+SMALL = ["--data", "digits", "--epochs", "3", "--set", "hidden=[6]", "--set", "narrow=[]"]
+
+
+@pytest.fixture(scope="module")
+def repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs on the same rows, as seeds of one command have them."""
+    folder: Path = tmp_path_factory.mktemp("runs") / "two"
+    call("fit", "gnj", "--out", folder, "--repeats", "2", *SMALL)
+    return folder
+
+
+def test_findings_figures_and_files(repeats: Path) -> None:
+    run = repeats / "seed-0"
+    said = call("diagnose", run, "--draws", "100")
+    written = json.loads((run / "diagnostics.json").read_text())
+    found = {one["name"]: one for one in written["findings"]}
+    assert {*found} == {"ELBO", "k-hat", "LOO", "prior sensitivity", "held-out rows"}
+    assert written["draws"] == 100
+    for one in found.values():
+        assert one["verdict"] in said
+        assert "".join(one["text"].split())[:60] in "".join(said.split())
+    assert found["ELBO"]["verdict"] == "refused"  # of three epochs
+    gain = found["held-out rows"]["numbers"]
+    fit = load_fit(run, "cpu")
+    expected = diagnostics.elpd(fit)
+    assert gain["elpd"] == pytest.approx(expected.elpd)
+    for name in ("posterior.nc", "diagnostics.json", "figures/diagnose-prior-sensitivity.svg"):
+        assert (run / name).is_file()
+        assert name in said
+    tree = arviz_adapter.read(run / "posterior.nc")
+    assert tree["posterior"]["1.scale"].shape == (1, 500, 64)
+
+
+def test_a_loaded_fit_has_its_history(repeats: Path) -> None:
+    fit = load_fit(repeats / "seed-1", "cpu")
+    written = json.loads((repeats / "seed-1" / "fit.json").read_text())
+    assert len(fit.history) == 3
+    assert fit.history[-1]["epoch"] == 3.0
+    assert fit.val_nll == written["val_nll"]
+    assert fit.seconds == written["seconds"] > 0
+
+
+def test_repeats_are_compared(repeats: Path) -> None:
+    said = call("diagnose", repeats, "--draws", "100")
+    written = json.loads((repeats / "diagnostics.json").read_text())
+    assert written["findings"][-1]["name"].startswith("agreement")
+    assert "agreement" in said
+    assert (repeats / "seed-0" / "posterior.nc").is_file()
+
+
+def test_folders(repeats: Path, tmp_path: Path) -> None:
+    assert [p.name for p in runs_of(repeats)] == ["seed-0", "seed-1"]
+    assert runs_of(repeats / "seed-1") == [repeats / "seed-1"]
+    assert "holds no run" in call("diagnose", tmp_path, code=2)
+    assert "100" in call("diagnose", repeats, "--draws", "5", code=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method(name: str) -> None:
+    """One step of each fit of a method, then all that there is to say."""
+    method = METHODS[name]
+    small: dict[str, tuple[str, dict[str, Any]]] = {
+        "stack": ("mlp", {"width": 4, "max_depth": 2}),
+        "net": ("perceptron", {"hidden": [6, 6]}),
+        "graph": ("perceptron-graph", {}),
+    }
+    network, sets = small[method.over]
+    config, data = RunConfig.resolve(name, "digits", network=network, seed=0, sets=sets)
+    data = replace(data, x_train=data.x_train[:150], y_train=data.y_train[:150])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pair = method.build(build_network(config, data), data, config.options)
+        whole = {"steps": 1, "batch_size": data.N, "progress": False}
+        fit = inference.fit(*pair, data, **whole)
+        stages = list(method.stages(config.options, config.settings))
+        if name == "sws":  # after one step all weights still belong to the value zero
+            stages.pop()
+        for stage in stages:
+            fit = inference.fit(*stage.build(fit, config.options), data, **whole)
+        tree = fit.to_arviz(3, rows=20)
+        found = diagnostics.diagnose(fit, draws=100)
+    groups = {*(tree.children if hasattr(tree, "children") else tree.groups())}
+    assert {"log_likelihood", "posterior_predictive", "observed_data"} <= groups
+    assert found[0].name == "ELBO"
+    assert found[-1].name == "held-out rows"
+    assert found[-1].verdict != "refused"
+    for one in found:
+        assert len(one.text) > 20
+        json.dumps(one.to_json(), allow_nan=False)
+    if name in ("gnj", "ghs", "ldn", "structure"):  # what has scales, depth or structure
+        assert "posterior" in groups
+        assert {f.name: f.verdict for f in found}["prior sensitivity"] != "refused"
+
+
+def test_the_last_sentence() -> None:
+    def of(*verdicts: Any) -> str:
+        return overall([Finding(f"n{k}", v, "") for k, v in enumerate(verdicts)])
+
+    assert "Do not rely" in of("good", "poor", "doubtful")
+    assert "n1" in of("good", "poor", "doubtful")
+    assert "with care" in of("good", "doubtful", "refused")
+    assert "Nothing speaks against" in of("good", "refused")
+    assert "No diagnostic" in of("refused")

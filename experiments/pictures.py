@@ -61,9 +61,8 @@ def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ())
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += figures.save(_functions(result), folder / "functions", FORMATS)
     if data.task == "classification":
-        written += figures.save(
-            figures.reliability_diagram(_calibration(result, ddn)), folder / "reliability"
-        )
+        picture = figures.reliability_diagram(_calibration(result, ddn))
+        written += figures.save(picture, folder / "reliability", FORMATS)
     else:
         for name, picture in _predictions(result).items():
             written += figures.save(picture, folder / name, FORMATS)

@@ -220,11 +220,14 @@ def _fitted(
         one = made[seed] = _Simulation(build, seed)
         return one.model, one.guide, one.data
 
-    first = _Simulation(build, seeds[0])
+    cpu = torch.device("cpu")
+    with seeded(seeds[0], cpu):
+        first = _Simulation(build, seeds[0])
     if isinstance(first.guide, CategoricalDepth) and first.guide.update == "closed":
         # Where the weights are held, the closed-form update has one step, and ends there.
         for seed in seeds:
-            model, guide, data = simulate(seed)
+            with seeded(seed, cpu):
+                model, guide, data = simulate(seed)
             exact = exact_depth_posterior(model, data)
             with torch.no_grad():
                 guide.logits.copy_(exact.log().clamp_min(-1e4))  # type: ignore[operator]

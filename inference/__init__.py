@@ -5,7 +5,7 @@ from . import cutting, diagnostics, figures, metrics, packing
 from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
 from .discrete import StructureChoice, choose_structure, discretise, random_structures
-from .draws import DrawnNetwork
+from .draws import DrawnNetwork, draw_outputs
 from .elbo import EnumMeanFieldELBO, bound
 from .ensemble import EnsembleNetwork
 from .evidence import Evidence, evidence
@@ -14,7 +14,9 @@ from .magnitude import prune_weights, share_weights, splice_weights
 from .narrow import narrow
 from .posterior import mean_network
 from .prune import prune, seconds_per_batch
+from .remains import bytes_by_part, input_use, remains
 from .run_directory import CheckpointError
+from .scale_intervals import scale_intervals
 from .select import Selection, select
 from .settings import Settings
 from .step import CompileFallback, TrainingStep
@@ -55,6 +57,7 @@ __all__ = [
     "TrainingStep",
     "Uncertainty",
     "bound",
+    "bytes_by_part",
     "choose_depth",
     "choose_structure",
     "compress",
@@ -62,11 +65,13 @@ __all__ = [
     "cutting",
     "diagnostics",
     "discretise",
+    "draw_outputs",
     "evidence",
     "exact_depth_posterior",
     "figures",
     "fit",
     "fit_repeats",
+    "input_use",
     "load",
     "mean_costs",
     "mean_network",
@@ -78,8 +83,10 @@ __all__ = [
     "prune_weights",
     "pruned_weights",
     "random_structures",
+    "remains",
     "rounded_mean",
     "save",
+    "scale_intervals",
     "seconds_per_batch",
     "select",
     "share_weights",

@@ -1,19 +1,57 @@
-"""The README's results, printed as Markdown from the committed result files.
+"""The results, printed as Markdown from the committed result files.
 
 python -m pyroccam.experiments.tables
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from . import variance_tables
+from . import structure_tables, variance_tables
 from .markdown import header, plus_minus, read, row
 from .methods import METHODS
+
+
+@dataclass(frozen=True)
+class Section:
+    """The tables of one experiment.
+
+    Attributes:
+        title: over them.
+        folder: of its result files.
+        lines: from the folder to Markdown; none without results.
+    """
+
+    title: str
+    folder: str
+    lines: Callable[[Path], Iterable[str]]
+
+
+def sections() -> dict[str, Section]:
+    """All experiments with tables, by the name of the folder of their results."""
+    found = (
+        Section("Spirals", "spirals", _spirals),
+        Section("Scans", "scans", _scans),
+        Section("Head", "head", _head),
+        Section("Images", "images", _images),
+        Section("UCI", "uci", _uci),
+        Section("Compression", "compression", _compression),
+        Section("Gradient variance", "gradient_variance", _gradient_variance),
+        Section("Variance networks", "variance", variance_tables.variance),
+        Section("Mean propagation", "mean_propagation", variance_tables.mean_propagation),
+        Section("Robustness", "robustness", variance_tables.robustness),
+        Section("Toys", "variance_toys", variance_tables.toys),
+        Section("Policies", "policy_gradient", variance_tables.policy_gradient),
+        Section("Regimes", "regimes", structure_tables.regimes),
+        Section("Hyperparameters", "hyperparameters", structure_tables.hyperparameters),
+        Section("Structures", "structures", structure_tables.structures),
+    )
+    return {one.folder: one for one in found}
 
 
 def main(
@@ -22,23 +60,10 @@ def main(
     ),
 ) -> None:
     """Print the tables of all experiments that have results."""
-    for title, section in (
-        ("Spirals", _spirals(results / "spirals")),
-        ("Scans", _scans(results / "scans")),
-        ("Head", _head(results / "head")),
-        ("Images", _images(results / "images")),
-        ("UCI", _uci(results / "uci")),
-        ("Compression", _compression(results / "compression")),
-        ("Gradient variance", _gradient_variance(results / "gradient_variance")),
-        ("Variance networks", variance_tables.variance(results / "variance")),
-        ("Mean propagation", variance_tables.mean_propagation(results / "mean_propagation")),
-        ("Robustness", variance_tables.robustness(results / "robustness")),
-        ("Toys", variance_tables.toys(results / "variance_toys")),
-        ("Policies", variance_tables.policy_gradient(results / "policy_gradient")),
-    ):
-        lines = list(section)
+    for one in sections().values():
+        lines = list(one.lines(results / one.folder))
         if lines:
-            print(f"### {title}\n", *lines, "", sep="\n")
+            print(f"### {one.title}\n", *lines, "", sep="\n")
 
 
 def _spirals(folder: Path) -> Iterable[str]:

@@ -28,9 +28,10 @@ def _write(app: Sphinx, config: Config) -> None:
         "data_sets.rst": tables.data_sets(),
         "notebooks.rst": notebooks.listing(found),
         "command_line.md": tables.command_line(),
-        "results.md": tables.results(docs.parent),
     }.items():
         pages.write(made / "include" / name, "\n".join(lines) + "\n")
+    for experiment, text in tables.results(docs.parent).items():
+        pages.write(made / "include" / f"results_{experiment}.md", f"{text}\n")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

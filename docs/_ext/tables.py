@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import io
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,15 +133,18 @@ def data_sets() -> Lines:
     yield from list_table(("name", "task", "from", "what it is"), rows, (22, 20, 18, 40))
 
 
-def results(root: Path) -> Lines:
-    """The tables of all result files, in Markdown."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        result_tables.main(root / "experiments" / "results")
-    text = re.sub(r"^###", "##", printed.getvalue(), flags=re.MULTILINE)
-    # Numbers stay with their deviations, and the layers of a network (278-98-13) together.
+def results(root: Path) -> dict[str, str]:
+    """The tables of the result files, in Markdown, by the folder of an experiment."""
+    return {
+        name: _unbroken("\n".join(one.lines(root / "experiments" / "results" / one.folder)))
+        for name, one in result_tables.sections().items()
+    }
+
+
+def _unbroken(text: str) -> str:
+    """Numbers stay with their deviations, and the layers of a network (278-98-13) together."""
     text = text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
-    yield re.sub(r"(?<=\d)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
+    return re.sub(r"(?<=\d)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
 
 
 def command_line() -> Lines:

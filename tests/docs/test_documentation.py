@@ -195,10 +195,17 @@ def test_tables_of_priors_guides_and_data_have_their_words():
 
 
 def test_results_are_tables_of_the_result_files():
-    text = "".join(tables.results(ROOT))
+    found = tables.results(ROOT)
+    text = found["spirals"]
     spread = json.loads((ROOT / "experiments/results/spirals/ldn.json").read_text())["spread"]
-    assert text.startswith("## ")
+    assert text.startswith("| method |")
     assert f"{spread['test']['accuracy']['mean']:.4f}\N{NO-BREAK SPACE}±" in text
+
+
+def test_every_table_has_a_place():
+    page = (ROOT / "docs" / "results.md").read_text()
+    for name, text in tables.results(ROOT).items():
+        assert (f"generated/include/results_{name}.md" in page) == bool(text)
 
 
 def test_notebooks_are_copied_and_taken_away(tmp_path):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 def test_spirals(tmp_path):
     small = ("--set", "max_depth=3", "--set", "width=8", "--set", "steps=40")
-    call(spirals, "--out", tmp_path, "--seeds", 2, *small)
+    call(spirals, "--out", tmp_path, "--seeds", 2, *small, rendered=False)
     for method in spirals.METHODS:
         found = read(tmp_path / f"{method}.json")
         accuracy = [run["test"]["accuracy"] for run in found["runs"]]

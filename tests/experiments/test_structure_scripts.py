@@ -8,9 +8,12 @@ from torch import nn
 
 
 def test_the_table(tmp_path):
-    small = ("--problems", "polynomial", "--methods", "greedy,random", "--seeds", 2)
+    small = ("--problems", "polynomial", "--methods", "greedy", "--seeds", 2)
     steps = ("--outer-steps", 3, "--inner-steps", 4, "--out", tmp_path)
     call(hyperparameters, *small, *steps)
+    one = ("--problems", "polynomial", "--methods", "random", "--criteria", "elbo", "--seeds", 1)
+    call(hyperparameters, *one, *steps)
+    assert len(read(tmp_path / "polynomial-elbo-random.json")["runs"]) == 1
     for criterion in hyperparameters.CRITERIA:
         found = read(tmp_path / f"polynomial-{criterion}-greedy.json")
         assert [run["seed"] for run in found["runs"]] == [0, 1]

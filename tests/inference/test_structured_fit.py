@@ -164,7 +164,7 @@ def test_a_traced_step_anneals_as_an_eager_one(kind, temperature):
     family = StructureFamily(temperature=temperature)
     found = []
     for compile in (False, "graph"):
-        model, guide = pair(structure, lambda m: guides.MeanField(m, structure=family))
+        model, guide = pair(structure, lambda m: guides.MeanField(m, structure=family), net=small())
         step = step_of((model, guide), compile=compile)
         step.prepare(*batch())
         torch.manual_seed(0)

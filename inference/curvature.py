@@ -204,12 +204,13 @@ def to_sample(
     found: Mapping[str, Curvature], *, threshold: float | None = None, share: float | None = None
 ) -> dict[str, Tensor]:
     """The weights that have to be drawn, by layer, as ``only=`` of
-    :func:`~pyroccam.inference.draws.draw_outputs` takes them; the others are set to their means.
+    :func:`~pyroccam.inference.draw_outputs` takes them; the others are set to their means.
 
     Arguments:
         found: of :func:`curvature`.
         threshold: draw those of ``|κ|`` at or above it, in nats.
-        share: or draw this share of all weights, those of the greatest ``|κ|``.
+        share: or draw this share of all weights, those of the greatest ``|κ|``, and whatever ties
+            with the last of them: many are exactly zero behind units that a ReLU cuts off.
 
     Raises:
         ValueError: unless one of both is given, or for a share outside of [0, 1].

@@ -110,7 +110,7 @@ def predictive_outputs(
     """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`.
 
     Arguments:
-        draws, noise, seed: of random weights, see :func:`~pyroccam.inference.draws.draw_outputs`.
+        draws, noise, seed: of random weights, see :func:`~pyroccam.inference.draw_outputs`.
     """
     if isinstance(model, BayesianNetwork):
         assert isinstance(guide, NetworkGuide)

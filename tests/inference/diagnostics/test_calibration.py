@@ -65,6 +65,14 @@ def test_false_alarms_of_both_tests_are_as_rare_as_they_are_said_to_be(dependenc
     assert stats.binom.cdf(biased, trials, 0.05) > 1e-4
 
 
+def test_columns_that_depend_share_their_flips_and_widths_have_no_sign():
+    p = of_a_normal(40, 1.2, 0.2)
+    one = symmetry(p, flips=299)[1][0]
+    assert symmetry(np.repeat(p, 5, 1), flips=299)[1].tolist() == [one] * 5
+    mirrored = np.where(np.arange(40)[:, None] % 3 > 0, p, 1 - p)
+    assert dispersion(mirrored)[0] == pytest.approx(dispersion(p)[0], abs=1e-12)
+
+
 def test_the_two_sample_test_would_be_wrong():
     """p and 1 - p are a sample and its mirror image: the test of two independent samples, taken as
     it is, sees twice the variance that there is not, and rejects too often."""

@@ -211,7 +211,8 @@ def test_one_level_and_greedy_go_to_the_maximum(monkeypatch):
     found, make, options = exact(monkeypatch)
     best, where = optimum(found.x_train, found.y_train, 1.0)
     for method in ("one-level", "greedy"):
-        chosen = run(method, make(), outer_steps=3, inner_steps=100, lr=0.05, **options)
+        rates = {"lr": 0.08, "outer_lr": 0.08}
+        chosen = run(method, make(), outer_steps=2, inner_steps=80, **rates, **options)
         assert abs(chosen.Q - best) < 1e-5
         assert torch.allclose(held(chosen)[1][SCALE][0], where, atol=5e-3)
 
@@ -229,7 +230,7 @@ def test_where_the_levels_differ(monkeypatch):
     chosen = run("implicit", make(), outer_steps=40, lr=0.1, outer_lr=0.1, Q=Q, **options)
     assert abs(chosen.history[-1]["Q"] - best) < 5e-3
     assert torch.allclose(states[-1][1][SCALE][0], where, atol=0.1)
-    run("greedy", make(), outer_steps=3, inner_steps=80, Q=Q, **options)
+    run("greedy", make(), outer_steps=2, inner_steps=70, outer_lr=0.1, Q=Q, **options)
     assert torch.allclose(states[-1][1][SCALE][0], one_level, atol=0.1)
 
 

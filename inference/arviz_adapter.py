@@ -1,6 +1,6 @@
 """The only module that knows ArviZ: 0.23 (the newest on Python 3.11) and 1.x (from 3.12 on).
 
-ArviZ is imported when something of it is asked for: it takes as long as torch.
+ArviZ and xarray are imported when something of them is asked for: they take as long as torch.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["container", "power_scaling", "psis", "read", "rhat", "stacking", "write"]
 
 Floats = NDArray[np.float64]
+EQUAL = 1e-6  # range of log ratios, in nats, of draws that are equal
 
 
 @cache
@@ -29,9 +32,21 @@ def _arviz() -> Any:
     return arviz
 
 
+def _xarray() -> Any:
+    import xarray
+
+    return xarray
+
+
 def _is_one() -> bool:
     """Whether this is ArviZ 1.x. By its version: 1.x has an ``InferenceData`` too."""
     return int(_arviz().__version__.split(".")[0]) >= 1
+
+
+def _apart(values: Floats) -> Floats:
+    """Values ``(*, S)`` a millionth of a nat apart at most from what they were: a tail of equal
+    ones has no shape to fit, which 1.x refuses."""
+    return values + 1e-6 * np.linspace(0.0, 1.0, values.shape[-1])
 
 
 def psis(log_ratios: ArrayLike) -> tuple[Floats, Floats]:
@@ -41,17 +56,24 @@ def psis(log_ratios: ArrayLike) -> tuple[Floats, Floats]:
         log_ratios: log p - log q of S draws, up to a constant, ``(*, S)``.
 
     Returns:
-        log weights ``(*, S)``, whose exponentials sum to one over the draws, and k̂ ``(*,)``.
+        log weights ``(*, S)``, whose exponentials sum to one over the draws, and k̂ ``(*,)``; equal
+        ratios have a k̂ of zero.
 
     References:
         Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72).
     """
     values = np.asarray(log_ratios, dtype=np.float64)
-    if _is_one():
-        stats: Any = import_module("arviz_stats.base").array_stats  # there is none with 0.23
-        weights, khat = stats.psislw(-values)  # it takes minus the log weights
-    else:
-        weights, khat = _arviz().psislw(values)
+    equal = np.ptp(values, axis=-1) < EQUAL
+    values = _apart(values)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if _is_one():
+            stats: Any = import_module("arviz_stats.base").array_stats  # there is none with 0.23
+            weights, khat = stats.psislw(-values)  # it takes minus the log weights
+        else:
+            weights, khat = _arviz().psislw(values)
+    # Equal ratios have no tail, to which ArviZ would fit one with a shape of infinity.
+    khat = np.where(equal, 0.0, khat)
+    weights = np.where(equal[..., None], -np.log(values.shape[-1]), weights)
     return np.asarray(weights, dtype=np.float64), np.asarray(khat, dtype=np.float64)
 
 
@@ -93,7 +115,7 @@ def container(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any]) -> Any
         attrs: of the whole, numbers and strings.
     """
     if _is_one():
-        tree = xr.DataTree.from_dict({f"/{name}": one for name, one in groups.items()})
+        tree = _xarray().DataTree.from_dict({f"/{name}": one for name, one in groups.items()})
         tree.attrs.update(attrs)
         return tree
     with warnings.catch_warnings():
@@ -123,7 +145,7 @@ def read(path: str | Path) -> Any:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: there is no such NetCDF file.")
     if _is_one():
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
+        with _xarray().open_datatree(path, engine="h5netcdf") as tree:
             return tree.load()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme")
@@ -156,7 +178,8 @@ def _elpd_data(pointwise: Floats) -> Any:
     """What ArviZ's ``compare`` takes."""
     n = len(pointwise)
     elpd, se = float(pointwise.sum()), float(np.sqrt(n) * pointwise.std(ddof=1))
-    values, khat = xr.DataArray(pointwise, dims="row"), xr.DataArray(np.zeros(n), dims="row")
+    array = _xarray().DataArray
+    values, khat = array(pointwise, dims="row"), array(np.zeros(n), dims="row")
     if _is_one():
         kind = import_module("arviz_stats.utils").ELPDDataLOO
         return kind(
@@ -191,11 +214,9 @@ def power_scaling(
     """
     posterior = {k: (("chain", "draw", *(f"{k}_{i}" for i in range(np.ndim(v) - 1))),
                      np.asarray(v, dtype=np.float64)[None]) for k, v in values.items()}  # fmt: skip
-    scaled = np.asarray(component, dtype=np.float64)
-    # A tail of equal values has no shape to fit, which 1.x refuses: a millionth of a nat apart.
-    scaled = scaled + 1e-6 * np.linspace(0.0, 1.0, len(scaled))
-    group = {"total": (("chain", "draw"), scaled[None])}
-    data = container({"posterior": xr.Dataset(posterior), f"log_{draws_of}": xr.Dataset(group)}, {})
+    group = {"total": (("chain", "draw"), _apart(np.asarray(component, dtype=np.float64))[None])}
+    table = _xarray().Dataset
+    data = container({"posterior": table(posterior), f"log_{draws_of}": table(group)}, {})
     with np.errstate(invalid="ignore"):  # 0 / 0 of a value that is the same in every draw
         if _is_one():
             found = import_module("arviz_stats").psense(data, group=draws_of, alphas=(0.99, 1.01))

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.signal import find_peaks
-from scipy.stats import gaussian_kde
 from torch import Tensor
 
 from ..guides.mean_field import NetworkGuide
@@ -120,6 +118,10 @@ def valley(values: Tensor, *, depth: float = 0.5) -> float | None:
     if found.size > 5000:  # the estimate costs grid times values
         found = np.quantile(found, np.linspace(0, 1, 5000))
     # Half of Scott's rule, which is for one cluster and smears two.
+    # A second or two to import, spared those who only ask for --help.
+    from scipy.signal import find_peaks
+    from scipy.stats import gaussian_kde
+
     density = gaussian_kde(found, bw_method=0.5 * found.size ** (-0.2))
     margin = 0.1 * float(np.ptp(found))
     grid = np.linspace(found.min() - margin, found.max() + margin, 1024)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -24,6 +23,9 @@ from .discrete import choose_structure
 from .evidence import evidence
 from .fit import Fit
 from .fit import fit as train
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["side_by_side", "swap"]
 
@@ -154,6 +156,8 @@ def side_by_side(fits: Mapping[str, Fit], *, split: str = "test", passes: int = 
         after :func:`~pyroccam.inference.compress` by its default rule, percent; ``structure`` (the
         most probable) and its ``log q``. What does not apply is missing.
     """
+    import pandas as pd  # slow to import
+
     return pd.DataFrame({name: _row(one, split, passes) for name, one in fits.items()}).T
 
 

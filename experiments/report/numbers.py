@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.stats import ttest_ind_from_stats
 
 from ...inference.metrics import mean_spread
 from ...inference.predict import DRAWS
@@ -174,5 +173,7 @@ def _differ(one: Sequence[float], other: Sequence[float]) -> float:
     (m, s), (m2, s2) = ((float(np.mean(c)), float(np.std(c, ddof=1))) for c in (one, other))
     if max(s, s2) <= 1e-12 * max(abs(m), abs(m2)):  # the same each time: no chance in it
         return 1.0 if math.isclose(m, m2, rel_tol=1e-9) else 0.0
+    from scipy.stats import ttest_ind_from_stats  # slow to import
+
     found = ttest_ind_from_stats(m, s, len(one), m2, s2, len(other), equal_var=False)
     return float(found.pvalue)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy.special import ndtr, ndtri
 
 from ..style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
@@ -78,6 +78,8 @@ def dispersion(p: Floats) -> tuple[Floats, Floats]:
         the statistics ``(P,)`` and p-values ``(P,)``, each of its column alone (:func:`holm`).
     """
     folded = np.abs(2.0 * _checked(p) - 1.0)
+    from scipy import stats  # slow to import
+
     each = [stats.kstest(column, "uniform", method="exact") for column in folded.T]
     return np.array([t.statistic for t in each]), np.array([t.pvalue for t in each])
 
@@ -112,20 +114,22 @@ def detectable(simulations: int, columns: int, level: float) -> tuple[float, flo
         level: of both tests together.
     """
     share = 0.5 * level / columns
+    from scipy import optimize, stats  # slow to import
+
     critical = float(stats.kstwo.isf(share, simulations))
 
     def distance(log_factor: float) -> float:
         # Of |2 p - 1|: greatest where the densities of both normals are equal.
         c = math.exp(log_factor)
         w = 1.0 if c == 1.0 else math.sqrt(2.0 * log_factor / (c * c - 1.0))
-        return abs(2.0 * float(special.ndtr(c * w) - special.ndtr(w))) - critical
+        return abs(2.0 * float(ndtr(c * w) - ndtr(w))) - critical
 
     ends = [0.0, math.inf]
     for k, far in enumerate((-12.0, 12.0)):
         if distance(far) > 0.0:
             ends[k] = math.exp(float(optimize.brentq(distance, 0.0, far)))
-    reach = float(stats.norm.isf(share / 4)) / math.sqrt(simulations)  # of the largest of a walk
-    shift = float(special.ndtri(0.5 + 0.5 * reach)) if reach < 1.0 else math.inf
+    reach = float(-ndtri(share / 4)) / math.sqrt(simulations)  # of the largest of a walk
+    shift = float(ndtri(0.5 + 0.5 * reach)) if reach < 1.0 else math.inf
     return ends[0], ends[1], shift
 
 
@@ -260,6 +264,8 @@ class Calibration:
         fig = new_figure(3.2)
         ax = fig.subplots()
         count, quantities = self.p.shape
+        from scipy import stats  # slow to import
+
         reach = float(stats.kstwo.isf(self.level / quantities, count))
         grid = np.linspace(0.0, 1.0, 201)
         up = np.minimum(reach, 1.0 - grid)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from ..style import CYCLE, GREY, INK, styled
 from .finding import Finding, Verdict
@@ -45,7 +45,7 @@ class Trend:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Of the slope, two-sided."""
-        reach = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.error
+        reach = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.error
         return self.slope - reach, self.slope + reach
 
 

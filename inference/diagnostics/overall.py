@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...models.bayesian import BayesianNetwork
 from ...models.depth import LearntDepth
-from ..ensemble import is_point
+from ..ensemble import is_point, members
 from ..fit import Fit, Repeats
 from .agreement import agreement
 from .convergence import convergence
@@ -43,7 +43,7 @@ def diagnose(
         thorough: also what passes so many draws through so many rows that it takes long.
         seed: of the draws, that of the fit if left out.
     """
-    runs = [fits] if isinstance(fits, Fit) else list(getattr(fits, "fits", fits))
+    runs = members(fits)
     fit = runs[0]
     found = [_said("ELBO", lambda: convergence(fit).finding())]
     found += _of_posterior(fit, draws, thorough, seed)

@@ -11,7 +11,6 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from .. import arviz_adapter
-from ..arviz_groups import shown_values
 from ..figures.canvas import legend_above, new_figure
 from ..fit import Fit
 from ..posterior_draws import draw_posterior
@@ -117,6 +116,8 @@ def prior_sensitivity(
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
+    from ..arviz_groups import shown_values  # with xarray, which is slow to import
+
     drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ..bands import Bands
 from ..style import CYCLE, GREY, INK, styled
@@ -48,7 +48,7 @@ def predictive_bands(
         raise ValueError(f"grid: {len(points)} values, expected at least 2, each above the last")
     mean, epistemic, total = _checked("bands", bands, len(points))
     rows, observed = _pair("x", x, "y", y)
-    z = float(norm.ppf((1 + _LEVEL) / 2))
+    z = float(ndtri((1 + _LEVEL) / 2))
     fig = new_figure(3.4)
     ax = fig.subplots()
     inner, outer = "95 % band of the mean", "95 % band of a row"
@@ -99,7 +99,7 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
         raise ValueError("y: got no rows, expected at least one")
     fig = new_figure(3.1)
     left, right = fig.subplots(1, 2, width_ratios=[1.25, 1.0])
-    z = float(norm.ppf((1 + _LEVEL) / 2))
+    z = float(ndtri((1 + _LEVEL) / 2))
     order = np.argsort(mean, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(_MOST, len(order))).round().astype(int)]
     outside = np.abs(observed - mean) > z * total
@@ -118,7 +118,7 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
     left.set(xlabel=f"{label}, observed", ylabel="predicted")
     legend_above(left, ["within", "outside"], columns=2)
 
-    held = [_held(observed, mean, total, float(norm.ppf((1 + c) / 2))) for c in _LEVELS]
+    held = [_held(observed, mean, total, float(ndtri((1 + c) / 2))) for c in _LEVELS]
     right.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
     name = f"95 % holds {100 * held[-1]:.3g} % of {len(observed):,}"
     right.plot(_LEVELS, held, color=CYCLE[0], marker="o", markersize=3, label=name)

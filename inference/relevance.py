@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import base
+from .judged import judged
 
 __all__ = ["Irrelevance", "irrelevance", "search", "valley"]
 
@@ -63,31 +63,16 @@ def irrelevance(
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:
-    logs: list[tuple[Any, float]] = []
-    for name, latent in layer.latents().items():
-        if name in ("weight", "bias"):
-            continue
-        q = base(guide.distribution(f"{layer.name}.{name}"))
-        if isinstance(q, torch.distributions.LogNormal):
-            logs.append((q, latent.power))
-        elif isinstance(q, torch.distributions.Normal):
-            return _made(layer, _log_alpha(q), "log alpha of the group")
-        elif hasattr(q, "temperature"):
-            return _made(layer, -q.logits, "- logit of the gate")
-    if logs:
-        loc = sum((p * q.loc for q, p in logs), torch.zeros(()))
-        variance = sum(((p * q.scale).square() for q, p in logs), torch.zeros(()))
+    instead = "prune by magnitude (inference.prune_weights), or use guides.MeanField."
+    kind, q = judged(layer, guide, instead)
+    if kind == "gate":
+        return _made(layer, -q.logits, "- logit of the gate")
+    if kind == "log-normal scale":
         if by == "noise":
-            return _made(layer, variance.expm1().log(), "log alpha of the group")
-        return _made(layer, variance - loc, "- log mode of the scale")
-    q = base(guide.distribution(f"{layer.name}.weight"))
-    if not isinstance(q, torch.distributions.Normal):
-        raise ValueError(
-            f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
-            "a spread to compare its weights with: prune by magnitude (inference.prune_weights), "
-            "or use guides.MeanField."
-        )
-    return _made(layer, _log_alpha(q), "log alpha")
+            return _made(layer, q.variance.expm1().log(), "log alpha of the group")
+        return _made(layer, q.variance - q.loc, "- log mode of the scale")
+    of = " of the group" if kind == "normal scale" else ""
+    return _made(layer, _log_alpha(q), f"log alpha{of}")
 
 
 def _log_alpha(q: Any) -> Tensor:

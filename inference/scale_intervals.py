@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import base
+from .judged import judged
 
 __all__ = ["ScaleIntervals", "scale_intervals"]
 
@@ -68,41 +67,19 @@ def scale_intervals(
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleIntervals:
-    logs: list[tuple[Any, float]] = []
-    for name, latent in layer.latents().items():
-        if name in ("weight", "bias"):
-            continue
-        q = base(guide.distribution(f"{layer.name}.{name}"))
-        if isinstance(q, torch.distributions.LogNormal):
-            logs.append((q, latent.power))
-        elif isinstance(q, torch.distributions.Normal):
-            return _normal(layer, q, "scale", level)
-        elif hasattr(q, "temperature"):
-            half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
-            low, median, high = (
-                torch.sigmoid((q.logits.double() + step) / q.temperature)
-                for step in (-half, 0, half)
-            )
-            return _made(layer, low, median, high, "gate", level, False)
-    if logs:
-        loc = sum((p * q.loc.double() for q, p in logs), torch.zeros((), dtype=torch.float64))
-        variance = sum(
-            ((p * q.scale.double()).square() for q, p in logs),
-            torch.zeros((), dtype=torch.float64),
+    kind, q = judged(layer, guide, "there is nothing to draw; fit with guides.MeanField.")
+    if kind == "gate":
+        half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
+        low, median, high = (
+            torch.sigmoid((q.logits.double() + step) / q.temperature) for step in (-half, 0, half)
         )
-        step = _upper(level) * variance.sqrt()
-        return _made(layer, (loc - step).exp(), loc.exp(), (loc + step).exp(), "scale", level, True)
-    q = base(guide.distribution(f"{layer.name}.weight"))
-    if not isinstance(q, torch.distributions.Normal):
-        raise ValueError(
-            f"Layer {layer.name!r} has no scales and its posterior is {type(q).__name__}, without "
-            "a spread to draw: fit with guides.MeanField."
-        )
-    return _normal(layer, q, "weight", level)
-
-
-def _normal(layer: BayesianLayer, q: Any, quantity: str, level: float) -> ScaleIntervals:
-    median, step = q.loc.double().abs(), _upper(level) * q.scale.double()
+        return _made(layer, low, median, high, "gate", level, False)
+    step = _upper(level) * q.scale.double()
+    if kind == "log-normal scale":
+        ends = (q.loc - step).exp(), q.loc.exp(), (q.loc + step).exp()
+        return _made(layer, *ends, "scale", level, True)
+    median = q.loc.double().abs()
+    quantity = "scale" if kind == "normal scale" else "weight"
     return _made(layer, median - step, median, median + step, quantity, level, False)
 
 

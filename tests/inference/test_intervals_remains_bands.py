@@ -69,7 +69,7 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
 
 def test_intervals_need_a_spread_and_a_level():
     model, guide = pair(small_net(), (3,), priors.Normal(), guide=guides.Delta, spread=False)
-    with pytest.raises(ValueError, match="Layer '0' has no scales and its posterior is Delta"):
+    with pytest.raises(ValueError, match="Layer '0' has no groups and its posterior is Delta"):
         scale_intervals(model, guide)
     model, guide = pair(small_net(), (3,), priors.Normal())
     for level in (0.0, 1.0):

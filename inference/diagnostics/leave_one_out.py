@@ -309,10 +309,11 @@ class Comparison:
     held_out: bool
 
     def __str__(self) -> str:
+        wide = max(16, *(len(one["name"]) for one in self.table))
         lines = [
-            f"{'':16} {'elpd':>12} {'difference':>22} {'weight':>7} {'bad k-hat':>9}",
+            f"{'':{wide}} {'elpd':>12} {'difference':>22} {'weight':>7} {'bad k-hat':>9}",
             *(
-                f"{one['name']:16} {one['elpd']:12.1f} "
+                f"{one['name']:{wide}} {one['elpd']:12.1f} "
                 f"{one['difference']:12.1f} ± {one['difference_error']:7.1f} "
                 f"{one['weight']:7.2f} {one['bad']:9d}"
                 for one in self.table

@@ -154,6 +154,17 @@ def test_comparison_is_paired_over_rows(depth: Fit, network: Fit) -> None:
     assert first["name"] in found.finding().text
 
 
+def test_the_table_in_words_is_as_wide_as_its_longest_name() -> None:
+    row = {
+        "elpd": -27.7, "difference": 0.0, "difference_error": 0.0, "weight": 1.0, "bad": 0,
+    }  # fmt: skip
+    names = ("point", "variational dropout by weight")
+    found = diagnostics.Comparison([{"name": name, **row} for name in names], held_out=True)
+    lines = str(found).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert [line.index("-27.7") for line in lines[1:]] == [lines[0].index("elpd") - 1] * 2
+
+
 def test_what_has_no_loo(spirals: data.Dataset, depth: Fit, network: Fit) -> None:
     with pytest.raises(ValueError, match="LearntDepth are numbers.*elpd"):
         diagnostics.loo(depth)

@@ -13,6 +13,7 @@ from .fit import Fit, Repeats, fit, fit_repeats
 from .magnitude import prune_weights, share_weights, splice_weights
 from .narrow import narrow
 from .posterior import mean_network
+from .posterior_draws import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
 from .prune import prune, seconds_per_batch
 from .remains import bytes_by_part, input_use, remains
 from .run_directory import CheckpointError
@@ -49,6 +50,8 @@ __all__ = [
     "InverseGamma",
     "Level",
     "NonFiniteLoss",
+    "PosteriorDraws",
+    "PriorDraws",
     "Repeats",
     "Selection",
     "Settings",
@@ -66,6 +69,8 @@ __all__ = [
     "diagnostics",
     "discretise",
     "draw_outputs",
+    "draw_posterior",
+    "draw_prior",
     "evidence",
     "exact_depth_posterior",
     "figures",

@@ -130,7 +130,7 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
 
 def _checked(name: str, bands: Bands, length: int) -> list[Floats]:
     found = [
-        checked_array(f"{name}.{part}", np.reshape(values, -1), 1)
+        checked_array(f"{name}.{part}", values.reshape(-1), 1)
         for part, values in bands._asdict().items()
     ]
     if {len(values) for values in found} != {length}:

@@ -117,7 +117,8 @@ class Loo:
         )
         if self.bad():
             said += (
-                f" For {self.bad():,} rows ({100 * share:.1f} %) k-hat is above "
+                f" For {self.bad():,} {'row' if self.bad() == 1 else 'rows'} "
+                f"({100 * share:.1f} %) k-hat is above "
                 f"{good_khat(self.draws):.2f}: without such a row the posterior would be another, "
                 "and its term is a guess."
             )

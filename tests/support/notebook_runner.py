@@ -57,7 +57,7 @@ def executed(path, folder, *, small=False, timeout=600):
             kernel_spec_manager=_Here(), transport="ipc", ip=f"{sockets}/kernel"
         )
         client = NotebookClient(
-            notebook, km=manager, timeout=timeout, startup_timeout=timeout,
+            notebook, km=manager, timeout=timeout, startup_timeout=timeout, coalesce_streams=True,
             resources={"metadata": {"path": str(folder)}},
         )  # fmt: skip
         client.execute(env=env, cleanup_kc=True)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from ..style import styled
@@ -122,11 +122,18 @@ def log_if_wide(ax: Axes, values: Iterable[Floats]) -> None:
     """Make the vertical axis logarithmic if the values are positive and span a wide range."""
     flat = np.concatenate([np.ravel(v) for v in values])
     if flat.min() > 0 and flat.max() / flat.min() > LOG_FROM:
-        ax.set_yscale("log")
-        decades = math.log10(flat.max() / flat.min())
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
-        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        log_axis(ax, float(flat.min()), float(flat.max()))
+
+
+def log_axis(ax: Axes, low: float, high: float) -> None:
+    """A logarithmic vertical axis for values from ``low`` to ``high``, with plain numbers."""
+    ax.set_yscale("log")
+    decades = math.log10(high / low)
+    narrow = MaxNLocator(nbins=4, steps=[1, 2, 5, 10])
+    wide = LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,))
+    ax.yaxis.set_major_locator(narrow if decades < 0.7 else wide)
+    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def legend_above(ax: Axes, labels: Sequence[str], columns: int = 4) -> None:

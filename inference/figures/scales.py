@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ..relevance import Irrelevance
 from ..scale_intervals import ScaleIntervals
 from ..style import CYCLE, GREY, INK, styled
-from .canvas import Floats, checked_array, legend_above, new_figure
+from .canvas import Floats, checked_array, legend_above, log_axis, new_figure
 
 __all__ = ["scale_posteriors"]
 
@@ -97,7 +97,7 @@ def _intervals(
     if number < len(values):
         ax.axvline(number + 0.5, color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
     if one.positive:
-        ax.set_yscale("log")
+        log_axis(ax, float(low.min()), float(high.max()))
     else:
         ax.axhline(0, color=GREY, linewidth=0.8, zorder=0.5)
     ax.set_ylabel(f"{one.quantity}, {100 * one.level:.3g} %")

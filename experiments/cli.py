@@ -147,6 +147,7 @@ def fit(
         write_json(out / "metrics.json", {"repeats": found, "spread": summary})
         print_repeats(console, summary, repeats)
     console.print(f"Written to [bold]{out}[/bold]", highlight=False)
+    console.print(f"Next: pyroccam diagnose {out}; pyroccam report {out}", highlight=False)
 
 
 def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class Finding:
     numbers: dict[str, Any] = field(default_factory=dict)
     figure: Figure | None = None
 
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.name}. {self.text}"
+
     def to_json(self) -> dict[str, Any]:
         """All but the figure; numbers that are not finite are ``None``."""
         return {

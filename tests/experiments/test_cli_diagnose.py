@@ -119,3 +119,4 @@ def test_the_last_sentence() -> None:
     assert "with care" in of("good", "doubtful", "refused")
     assert "Nothing speaks against" in of("good", "refused")
     assert "No diagnostic" in of("refused")
+    assert str(Finding("ELBO", "good", "It rests.")) == "good: ELBO. It rests."

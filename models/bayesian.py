@@ -268,7 +268,6 @@ class BayesianNetwork(LocalModule):
             net = _replaced(net, name, layer.plain(*weights[name]))
         return net.eval()
 
-
     def start_network(self) -> nn.Module:
         """The ordinary network with the weights at which guides begin."""
         return self.plain(

@@ -5,33 +5,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..guides.depth import CategoricalDepth
-from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth
-from ..models.priors.weights import one_of
 from . import run_directory
-from .draws import Noise
-from .metrics import mean_spread
-from .posterior import mean_network
-from .predict import (
-    HOWS,
-    How,
-    component_weights,
-    evaluate_outputs,
-    evaluate_single,
-    mixture_log_probs,
-    predictive_outputs,
-    streamed,
-)
+from .predict import component_weights
 from .progress import FitProgress
 from .replicate import Replicate, Track
+from .result import Fit, Repeats
 from .settings import Settings
 from .structure import Structure, exact_depth_posterior
 from .trainer import NonFiniteLoss, Trainer
@@ -40,164 +27,6 @@ if TYPE_CHECKING:
     from ..data import Dataset
 
 __all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
-
-
-@dataclass
-class Fit:
-    """A trained pair.
-
-    Attributes:
-        model, guide: with the weights of the chosen checkpoint, in evaluation mode.
-        data: on the device of the fit.
-        settings: as run.
-        history: one row for each evaluation.
-        best_epoch: of the chosen checkpoint.
-        val_nll: of the chosen checkpoint on the validation rows (the training loss if there are
-            none), in nats; regression targets standardised.
-        seconds: spent in training steps and evaluations, over all sittings.
-        structure: what was learnt about depth; ``None`` for a model of fixed depth.
-        weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
-        engine: how the steps ran: ``kind`` (eager, graph or compiled), ``replicates`` in a step,
-            ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
-    """
-
-    model: Any
-    guide: nn.Module
-    data: Dataset
-    settings: Settings
-    history: list[dict[str, float]]
-    best_epoch: int
-    val_nll: float
-    seconds: float
-    structure: Structure | None
-    weights: Tensor = field(repr=False)
-    out: Path | None = None
-    engine: dict[str, Any] = field(default_factory=dict)
-
-    def evaluate(
-        self,
-        split: str = "test",
-        how: How = "ensemble",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-    ) -> dict[str, float]:
-        """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
-
-        Arguments:
-            split: ``train``, ``val`` or ``test``.
-            how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
-                random weights also ``deterministic``, of the network of the posterior means, and
-                ``stochastic``, of one draw (the mean of each metric over the draws).
-            draws: of random weights, 20 by default.
-            noise: of the draws, see :class:`~pyroccam.inference.draws.DrawnNetwork`.
-        """
-        x, y = self.data.split(split)
-        outputs = self.outputs(x, how, draws=draws, noise=noise)
-        evaluate = evaluate_single if how == "stochastic" else evaluate_outputs
-        shares = self._shares(outputs)
-        return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)
-
-    def outputs(
-        self,
-        x: Tensor,
-        how: How = "ensemble",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-    ) -> Tensor:
-        """What a prediction mixes, ``(S, N, outputs)``: outputs at every depth, or of S draws of
-        random weights (by the seed of the fit), or of the one network of their means.
-
-        Arguments:
-            x: inputs ``(N, *)``, standardised as the data set is.
-            how, draws, noise: as for :meth:`evaluate`.
-
-        Raises:
-            ValueError: for a way to predict that there is not for this model.
-        """
-        one_of("how", how, HOWS)
-        if how == "deterministic":
-            if not isinstance(self.model, BayesianNetwork):
-                raise ValueError(
-                    "how='deterministic' is for random weights: those of this model are numbers, "
-                    "and what it mixes are depths. Use inference.prune for a single network."
-                )
-            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
-            with torch.no_grad():
-                return streamed(lambda part: net(part)[None], x)
-        count = len(self.weights) if draws is None else draws
-        seed = self.settings.seed
-        return predictive_outputs(self.model, self.guide, x, draws=count, noise=noise, seed=seed)
-
-    def predict(
-        self,
-        x: Tensor,
-        how: How = "ensemble",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-    ) -> Tensor:
-        """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
-
-        Probabilities are averaged over the draws, not logits.
-
-        Arguments:
-            x: inputs ``(B, *)``, standardised as the data set is.
-            how, draws, noise: as for :meth:`evaluate`; ``stochastic`` predicts with one draw.
-        """
-        draws = 1 if how == "stochastic" else draws
-        outputs = self.outputs(x.to(self.weights.device), how, draws=draws, noise=noise)
-        shares = self._shares(outputs)
-        if self.model.likelihood.task == "classification":
-            return mixture_log_probs(outputs, shares)
-        return torch.einsum("s,sbt->bt", shares, outputs)
-
-    def to_arviz(
-        self,
-        draws: int = 500,
-        *,
-        split: str = "train",
-        rows: int | None = None,
-        weights: bool = False,
-        prior: bool = True,
-        seed: int | None = None,
-    ) -> Any:
-        """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
-
-        Groups: ``posterior`` (structure as γ, scales, and weights if wanted; one chain),
-        ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
-        site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
-        ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
-        probabilities of depths and primitives. Targets are in original units. Variables have the
-        names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the
-        layer ``1``), ``x-h.primitive`` (of an edge).
-
-        Draws of a variational posterior are independent: effective sample sizes and R-hat of one
-        fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
-
-        Arguments:
-            draws: S; of a point estimate one.
-            split: whose rows; of others than ``train`` there is no ``log_p``.
-            rows: only so many, evenly spread; there is no ``log_p`` either.
-            weights: keep weights and biases too: S times their number.
-            prior: draw from the prior as well.
-            seed: of the draws, that of the fit if left out.
-
-        Raises:
-            ValueError: for more log-likelihoods than fit into 2 GiB.
-        """
-        from .arviz_groups import to_arviz
-
-        return to_arviz(
-            [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
-        )
-
-    def _shares(self, outputs: Tensor) -> Tensor:
-        """Of what is mixed: draws are equally likely."""
-        if len(outputs) == len(self.weights):
-            return self.weights
-        return torch.full((len(outputs),), 1.0 / len(outputs), device=outputs.device)
 
 
 def fit(
@@ -358,54 +187,6 @@ def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit
         run_directory.write_history(job.out / "history.csv", result.history)
         run_directory.save_weights(job.out / "model.safetensors", model=model, guide=guide)
     return result
-
-
-@dataclass
-class Repeats:
-    """Several fits that differ in their seeds."""
-
-    fits: list[Fit]
-    seconds: float
-
-    def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:
-        """Metrics of all repeats together: a deep ensemble, if each is a point estimate.
-
-        Raises:
-            ValueError: if the repeats have different rows in the split.
-
-        References:
-            Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474.
-        """
-        first = self.fits[0]
-        x, y = first.data.split(split)
-        for one in self.fits[1:]:
-            # Each seed has validation rows of its own, and so a scale of its own for the inputs.
-            x_other, _ = one.data.standardised_as(first.data).split(split)
-            y_other = one.data.split(split)[1]
-            same = x.shape == x_other.shape and torch.allclose(x, x_other, atol=1e-3)
-            if not (same and torch.equal(y, y_other)):
-                raise ValueError(
-                    f"The {split} rows of seeds {first.settings.seed} and {one.settings.seed} "
-                    "differ, so their predictions cannot be averaged: give every seed the same "
-                    "data."
-                )
-        outputs = torch.cat([o.outputs(o.data.split(split)[0], noise=noise) for o in self.fits])
-        shares = torch.cat([one.weights for one in self.fits]) / len(self.fits)
-        return evaluate_outputs(outputs, shares, first.model.likelihood, y, first.data.y_std)
-
-    def to_arviz(self, draws: int = 500, **options: Any) -> Any:
-        """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.
-
-        Raises:
-            ValueError: if they differ in their latents, or in their rows.
-        """
-        from .arviz_groups import to_arviz
-
-        return to_arviz(self.fits, draws, **options)
-
-    def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
-        """Mean, standard deviation and number of each metric over the repeats."""
-        return mean_spread([metrics(one) for one in self.fits])
 
 
 def fit_repeats(

@@ -51,11 +51,9 @@ def outputs_at(x: Tensor) -> Quantity:
     def outputs(model: Any, values: Mapping[str, Tensor]) -> Tensor:
         if isinstance(model, LearntDepth):
             return stacked_outputs(model, x.to(model.log_prior.device))[values["depth"]]
-        layers = model.layers.items()
-        start = {name: (one.start["weight"], one.start.get("bias")) for name, one in layers}
         weights = weights_of(model, values)
         device = next(iter(weights.values())).device
-        return outputs_of(model.plain(start), weights, x.to(device))
+        return outputs_of(model.start_network(), weights, x.to(device))
 
     return outputs
 

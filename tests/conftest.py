@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """With ``-n``: half of the tests each, in their order, and what is left is taken over.
 
-    What the tests of a module share (a fit, mostly) is then made in one process, not in all.
+    What the tests of a module share (a fit, mostly) is then made in one process, not in all. Each
+    process computes with one thread: those of several processes get into each other's way.
     """
     if getattr(config.option, "numprocesses", None):
         config.option.dist = "worksteal"
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported

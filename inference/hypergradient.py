@@ -31,13 +31,25 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.func import grad, vjp
+
+from .conjugate_gradient import (
+    NonFiniteGradient,
+    Solution,
+    Tensors,
+    conjugate_gradient,
+    dot,
+    finite,
+    need,
+    plus,
+    require,
+)
 
 __all__ = [
     "Implicit",
@@ -57,14 +69,9 @@ __all__ = [
     "unrolled",
 ]
 
-Tensors = Mapping[str, Tensor]
 Objective = Callable[[dict[str, Tensor], dict[str, Tensor], Any], Tensor]
 # (theta, gradient, state) to (theta, state). The state is None at first, then a tree of tensors.
 Update = Callable[[Tensors, Tensors, Any], tuple[dict[str, Tensor], Any]]
-
-
-class NonFiniteGradient(RuntimeError):
-    """A gradient, or a product with second derivatives, became NaN or infinite."""
 
 
 class IndefiniteCurvature(UserWarning):
@@ -73,8 +80,8 @@ class IndefiniteCurvature(UserWarning):
 
 def gradient_ascent(lr: float) -> Update:
     """Plain steps ``θ + lr ∇L``."""
-    _need(lr > 0, "lr", "positive", lr)
-    return lambda theta, slope, state: (_plus(theta, lr, slope), ())
+    need(lr > 0, "lr", "positive", lr)
+    return lambda theta, slope, state: (plus(theta, lr, slope), ())
 
 
 def adam(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Update:
@@ -83,7 +90,7 @@ def adam(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     The first step is ``lr`` times the sign of the gradient, which does not change with h: where
     few steps are unrolled, pass on the state.
     """
-    _need(lr > 0, "lr", "positive", lr)
+    need(lr > 0, "lr", "positive", lr)
 
     def update(theta: Tensors, slope: Tensors, state: Any) -> tuple[dict[str, Tensor], Any]:
         if state is None:
@@ -129,7 +136,7 @@ def ascend(
     """
     each = _keys(steps, key, keys)
     _, end, late = deque(_path(inner, theta, h, update, state, each), maxlen=1).pop()
-    if check and not _finite(end):
+    if check and not finite(end):
         _explain(_path(inner, theta, h, update, state, each), steps)
     return end, late
 
@@ -160,14 +167,14 @@ def one_step(
         Luketina et al. 2016, arXiv:1511.06727 (T1-T2, which they approximate); Liu, Simonyan, Yang
         2019, DARTS, arXiv:1806.09055, whose second order takes a finite difference instead.
     """
-    _need(lr > 0, "lr", "positive", lr)
+    need(lr > 0, "lr", "positive", lr)
     theta, h = dict(theta), dict(h)
     linear: Any = vjp(lambda g: grad(inner)(theta, g, key), h)
     slope, mixed = linear
-    moved = _plus(theta, lr, slope)
+    moved = plus(theta, lr, slope)
     v, direct = grad(outer, argnums=(0, 1))(moved, h, key)
-    gradient = _plus(direct, lr, mixed(v)[0])
-    if check and not _finite(moved, gradient):
+    gradient = plus(direct, lr, mixed(v)[0])
+    if check and not finite(moved, gradient):
         _explain(iter([(slope, moved, ())]), 1, (v, direct))
     return gradient, moved
 
@@ -206,7 +213,7 @@ def unrolled(
         return outer(end, g, key), (end, late)
 
     gradient, (end, late) = grad(run, has_aux=True)(dict(h))
-    if check and not _finite(end, gradient):
+    if check and not finite(end, gradient):
         parts = grad(outer, argnums=(0, 1))(end, dict(h), key)
         _explain(_path(inner, theta, h, update, state, each), steps, parts)
     return gradient, end, late
@@ -255,12 +262,12 @@ def drmad(
         Fu et al. 2016, arXiv:1601.00917; Bakhteev and Strijov 2020, Annals of Operations Research
         289, for ``skip`` and ``every``.
     """
-    _need(lr > 0, "lr", "positive", lr)
-    _need(0.0 <= skip < 1.0, "skip", "in [0, 1)", skip)
-    _need(every >= 1, "every", "at least 1", every)
+    need(lr > 0, "lr", "positive", lr)
+    need(0.0 <= skip < 1.0, "skip", "in [0, 1)", skip)
+    need(every >= 1, "every", "at least 1", every)
     each = _keys(steps, key, keys)
     shapes, before = ({n: tuple(t.shape) for n, t in one.items()} for one in (theta, start))
-    _need(shapes == before, "start", f"of the shapes of theta, {shapes}", before)
+    need(shapes == before, "start", f"of the shapes of theta, {shapes}", before)
     theta, h = dict(theta), dict(h)
     v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
     gradient, adjoint = direct, v  # g and v
@@ -271,31 +278,14 @@ def drmad(
         at = {n: torch.lerp(start[n], t, middle / steps) for n, t in theta.items()}
         product = _second(inner, at, h, each[int(middle)])
         # The mean of v over these steps, to first order; its products are right to second order.
-        mean = _plus(adjoint, lr * (size - 1) / 2, product(adjoint)[0]) if size > 1 else adjoint
+        mean = plus(adjoint, lr * (size - 1) / 2, product(adjoint)[0]) if size > 1 else adjoint
         along, mixed = product(mean)
-        gradient = _plus(gradient, lr * size, mixed)
-        adjoint = _plus(adjoint, lr * size, along)
+        gradient = plus(gradient, lr * size, mixed)
+        adjoint = plus(adjoint, lr * size, along)
         stop -= size
-    if check and not _finite(gradient):
+    if check and not finite(gradient):
         _explain(iter(()), 0, (v, direct))
     return gradient
-
-
-@dataclass(frozen=True)
-class Solution:
-    """Of a linear system, by :func:`conjugate_gradient`.
-
-    Attributes:
-        x: in the shapes of the right side.
-        residual: ``|b - A x| / |b|``, computed anew: that of the recursion leaves out rounding.
-        iterations: that moved x.
-        indefinite: whether it ended at a direction p with ``pᵀ A p <= 0``.
-    """
-
-    x: dict[str, Tensor]
-    residual: float
-    iterations: int
-    indefinite: bool
 
 
 @dataclass(frozen=True)
@@ -344,22 +334,22 @@ def implicit(
     References:
         Pedregosa 2016, arXiv:1602.02355 (HOAG).
     """
-    _need(damping >= 0, "damping", "at least 0", damping)
+    need(damping >= 0, "damping", "at least 0", damping)
     theta, h = dict(theta), dict(h)
     # Reverse over reverse: all products share one graph, which makes them 3 to 9 times faster than
     # forward over reverse (on small networks, one core); and the Hessian is symmetric.
     linear: Any = vjp(lambda t: grad(inner)(t, h, key), theta)
     inner_gradient, product = linear
-    _require(inner_gradient, "The inner gradient", "take a smaller lr in the inner optimisation")
+    require(inner_gradient, "The inner gradient", "take a smaller lr in the inner optimisation")
     v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
     for part in (v, direct):
-        _require(part, "The outer gradient", "look at the outer objective at this theta")
+        require(part, "The outer gradient", "look at the outer objective at this theta")
 
     def system(p: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: damping * p[n] - along for n, along in product(p)[0].items()}
 
     found = conjugate_gradient(system, v, tol=tol, max_iter=max_iter, start=start)
-    slope = math.sqrt(_dot(inner_gradient, inner_gradient))
+    slope = math.sqrt(dot(inner_gradient, inner_gradient))
     if found.indefinite:
         warnings.warn(
             f"The inner objective is not concave at this theta, where its gradient has norm "
@@ -369,58 +359,9 @@ def implicit(
             IndefiniteCurvature,
             stacklevel=3,  # no_grad is a frame of its own
         )
-    gradient = _plus(direct, 1.0, _second(inner, theta, h, key)(found.x)[1])
-    _require(gradient, "The product with mixed derivatives", "raise damping")
+    gradient = plus(direct, 1.0, _second(inner, theta, h, key)(found.x)[1])
+    require(gradient, "The product with mixed derivatives", "raise damping")
     return Implicit(gradient, slope, found)
-
-
-@torch.no_grad()
-def conjugate_gradient(
-    product: Callable[[dict[str, Tensor]], Tensors],
-    b: Tensors,
-    *,
-    tol: float = 1e-6,
-    max_iter: int = 100,
-    start: Tensors | None = None,
-) -> Solution:
-    """Solve ``A x = b`` with a symmetric, positive definite A of which only products are known.
-
-    Arguments:
-        product: x to ``A x``, in the shapes of b.
-        tol: of ``|b - A x| / |b|``; rounding keeps it above about ε times the condition number.
-        max_iter: products at most. In exact arithmetic as many as there are unknowns are enough.
-        start: of x, zero if left out.
-    """
-    _need(tol >= 0, "tol", "at least 0", tol)
-    _need(max_iter >= 1, "max_iter", "at least 1", max_iter)
-    x = {n: torch.zeros_like(t) for n, t in b.items()} if start is None else dict(start)
-    r = dict(b) if start is None else _plus(b, -1.0, product(x))
-    _require(r, "The right side of the linear system", "look at b and start")
-    p, left, size = r, _dot(r, r), _dot(b, b)
-    iterations, indefinite = 0, False
-    while iterations < max_iter and left > tol**2 * size:
-        along = product(p)
-        _require(along, f"The Hessian product of iteration {iterations + 1}", "raise damping")
-        curvature = _dot(p, along)
-        if curvature <= 0:
-            indefinite = True
-            break
-        x, r = _plus(x, left / curvature, p), _plus(r, -left / curvature, along)
-        before, left = left, _dot(r, r)
-        p = _plus(r, left / before, p)
-        iterations += 1
-    rest = _plus(b, -1.0, product(x))
-    return Solution(x, math.sqrt(_dot(rest, rest) / size) if size else 0.0, iterations, indefinite)
-
-
-def _plus(x: Tensors, a: float, y: Tensors) -> dict[str, Tensor]:
-    """``x + a y``"""
-    return {n: t + a * y[n] for n, t in x.items()}
-
-
-def _dot(x: Tensors, y: Tensors) -> float:
-    """In double precision: in float32 the squares of small gradients vanish."""
-    return float(sum((t.double() * y[n].double()).sum() for n, t in x.items()))
 
 
 def _second(
@@ -443,26 +384,11 @@ def _path(
 
 
 def _keys(steps: int, key: Any, keys: Sequence[Any] | None) -> Sequence[Any]:
-    _need(steps >= 1, "steps", "at least 1", steps)
+    need(steps >= 1, "steps", "at least 1", steps)
     if keys is None:
         return [key] * steps
-    _need(len(keys) == steps, "keys", f"one for each of {steps} steps", len(keys))
+    need(len(keys) == steps, "keys", f"one for each of {steps} steps", len(keys))
     return keys
-
-
-def _need(holds: bool, name: str, what: str, got: object) -> None:
-    if not holds:
-        raise ValueError(f"{name} must be {what}; got {got}.")
-
-
-def _finite(*parts: Tensors) -> bool:
-    return all(bool(t.isfinite().all()) for part in parts for t in part.values())
-
-
-def _require(values: Tensors, what: str, advice: str) -> None:
-    for name, value in values.items():
-        if not _finite({name: value}):
-            raise NonFiniteGradient(f"{what} is not finite in {name!r}: {advice}.")
 
 
 def _explain(
@@ -471,9 +397,9 @@ def _explain(
     """Raise for what was the first to be not finite on the way to a result that is not."""
     for step, (slope, theta, _) in enumerate(path, 1):
         for what, values in (("The inner gradient", slope), ("The new theta", theta)):
-            _require(values, f"{what} of step {step} of {steps}", "take a smaller lr")
+            require(values, f"{what} of step {step} of {steps}", "take a smaller lr")
     for part in outer:
-        _require(part, "The outer gradient", "look at the outer objective at the new theta")
+        require(part, "The outer gradient", "look at the outer objective at the new theta")
     raise NonFiniteGradient(
         "A Hessian product is not finite although the gradients are: take a smaller lr, or fewer "
         "steps at a time."

@@ -11,7 +11,6 @@ from rich.table import Table
 from ..inference import arviz_adapter, figures
 from ..inference.diagnostics import Finding, diagnose
 from ..inference.fit import Fit
-from ..inference.posterior_draws import MOST
 from ..inference.run_directory import versions, write_json
 from .report.catalogue import DIAGNOSIS, slug
 from .run import load_fit
@@ -32,7 +31,7 @@ def runs_of(folder: Path) -> list[Path]:
     if (folder / "config.json").is_file():
         return [folder]
     seeds = sorted(
-        (path for path in folder.glob("seed-*") if (path / "config.json").is_file()),
+        (path for path in folder.glob("seed-[0-9]*") if (path / "config.json").is_file()),
         key=lambda path: int(path.name.partition("-")[2]),
     )
     if not seeds:
@@ -45,8 +44,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 def write_posterior(fit: Fit, folder: Path, draws: int = DRAWS) -> Path:
     """``posterior.nc`` with structure, scales and what they say of at most 2,000 training rows."""
-    rows = None if fit.data.N <= ROWS and draws * fit.data.N <= MOST else ROWS
-    return arviz_adapter.write(fit.to_arviz(draws, rows=rows), folder / POSTERIOR)
+    return arviz_adapter.write(fit.to_arviz(draws, rows=ROWS), folder / POSTERIOR)
 
 
 def diagnose_run(

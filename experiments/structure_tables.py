@@ -56,7 +56,7 @@ def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[
     label, digits, scale = shown
     yield from header(
         f"{problem}, {criterion} (seeds)", "Q", "outer steps to 99 % of the gain", label,
-        *(f"with noise {sd}" for sd in NOISES), "seconds",
+        *(f"with noise {sd}" for sd in NOISES),
     )  # fmt: skip
     for method, found in files.items():
         spread = found["spread"]
@@ -66,7 +66,6 @@ def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[
         yield row(
             f"`{method}` ({count})", plus_minus(spread["Q"], 1), plus_minus(spread["reached"], 0),
             *(plus_minus(spread[f"{part} {measure}"], digits, scale) for part in parts),
-            plus_minus(spread["seconds"], 0),
         )  # fmt: skip
 
 

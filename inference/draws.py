@@ -39,6 +39,7 @@ NOISES = ("weights", "activations")
 
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
+ROWS_AT_ONCE = 2**16  # of all of them together
 
 
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
@@ -204,8 +205,8 @@ def draw_outputs(
         stack.enter_context(dropping(net))
         count = sum(p.numel() for p in net.parameters())
         found: list[Tensor] = []
-        for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
-            weights = draw_weights(model, guide, at_once, only)
+        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+            weights = draw_weights(model, guide, size, only)
             parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
             found.append(torch.cat(parts, 1))
         return torch.cat(found)
@@ -242,6 +243,17 @@ def dropping(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in zip(parts, modes, strict=True):
             part.training = mode
+
+
+def at_once(weights: int, rows: int) -> int:
+    """Networks that pass at once: so many that neither their weights nor their hidden units take
+    much memory.
+
+    Arguments:
+        weights: of a network.
+        rows: in a pass.
+    """
+    return max(1, min(AT_ONCE // max(weights, 1), ROWS_AT_ONCE // max(rows, 1)))
 
 
 def chunks(total: int, most: int) -> list[int]:

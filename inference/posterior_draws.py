@@ -11,7 +11,7 @@ from torch import Tensor
 from ..models.bayesian import BayesianNetwork
 from ..models.depth import LearntDepth
 from ..models.local import base
-from .draws import AT_ONCE, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
+from .draws import at_once, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
 from .ensemble import is_point
 from .fit import Fit
 from .modes import evaluating
@@ -20,6 +20,7 @@ from .predict import outputs_by_depth
 
 __all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
 
+BATCH = 1024  # rows in a pass
 MOST = 2**28  # numbers of log-likelihoods, 2 GiB
 
 
@@ -101,11 +102,11 @@ def draw_posterior(
     rows: int | None = None,
     weights: bool = False,
     seed: int | None = None,
-    batch_size: int = 1024,
+    batch_size: int = BATCH,
 ) -> PosteriorDraws:
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
-    Networks are drawn a few at a time (:data:`~pyroccam.inference.draws.AT_ONCE`), and of their
+    Networks are drawn a few at a time (:func:`~pyroccam.inference.draws.at_once`), and of their
     weights only densities stay, unless they are asked for. A point is drawn once.
 
     Arguments:
@@ -155,8 +156,8 @@ def _network_parts(
     log_q: dict[str, list[Tensor]] = {}
     likelihoods, predictions = [], []
     with dropping(net):
-        for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
-            drawn = draw_sites(model, guide, at_once)  # type: ignore[arg-type]
+        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+            drawn = draw_sites(model, guide, size)  # type: ignore[arg-type]
             for site, fn in model.priors_given(drawn).items():
                 log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
                 q = guide.distribution(site)  # type: ignore[operator]
@@ -286,24 +287,25 @@ def _network_prior(
     values: dict[str, list[Tensor]] = {}
     improper: list[str] = []
     predictions = []
-    for at_once in chunks(draws, max(1, AT_ONCE // max(count, 1))):
+    for size in chunks(draws, at_once(count, min(len(x), BATCH))):
         drawn: dict[str, Tensor] = {}
         for site, prior in model.structure.items():
-            drawn[site] = prior().sample((at_once,))
+            drawn[site] = prior().sample((size,))
         improper = []
         for site, fn in model.priors_given(drawn).items():
             if site in drawn:
                 continue
             try:
-                drawn[site] = fn.sample(() if fn.batch_shape else (at_once,))
+                drawn[site] = fn.sample(() if fn.batch_shape else (size,))
             except NotImplementedError:
                 improper.append(site)
         for site, value in drawn.items():
             if weights or _is_small(site):
                 values.setdefault(site, []).append(value.cpu())
         if not improper:
+            networks = weights_of(model, drawn)
             with dropping(net):
-                outputs = outputs_of(net, weights_of(model, drawn), x)
-            predictions.append(_predicted(model.likelihood, outputs, mean, std))
+                parts = [outputs_of(net, networks, part) for part in x.split(BATCH)]
+            predictions.append(_predicted(model.likelihood, torch.cat(parts, 1), mean, std))
     joined = {site: torch.cat(parts) for site, parts in values.items()}
     return PriorDraws(joined, improper, torch.cat(predictions) if predictions else None)

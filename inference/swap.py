@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -175,6 +176,8 @@ def _row(fit: Fit, split: str, passes: int) -> dict[str, Any]:
     if isinstance(fit.model, StructuredNetwork):
         chosen = choose_structure(fit)
         found["structure"], found["log q"] = str(chosen.chosen), chosen.log_prob
-    elif not getattr(fit.guide, "zero_mean", ()):
-        found["weights left"] = compress(fit).rates.nonzero_percent
+    else:
+        # Of weights without a mean, or where a whole layer would go, there is no smaller network.
+        with suppress(ValueError):
+            found["weights left"] = compress(fit).rates.nonzero_percent
     return found

@@ -12,7 +12,7 @@ from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.local import base
 from ...models.symmetric import CentredUniform, Rademacher
-from ..draws import AT_ONCE, chunks, outputs_of, weights_of
+from ..draws import at_once, chunks, outputs_of, weights_of
 from ..posterior import mean_network, power_moments
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class LogJoint:
         self.batches = list(zip(x.split(batch_size), y.split(batch_size), strict=True))
         self.rows = len(x)
         weights = sum(p.numel() for p in self.net.parameters())
-        # As many networks at once as fit, and as many rows of hidden units.
-        at_once = min(AT_ONCE // max(weights, 1), 2**16 // min(self.rows, batch_size))
-        self.at_once = max(1, at_once)
+        self.at_once = at_once(weights, min(self.rows, batch_size))
 
     def log_prior(self, values: Values, sites: Sequence[str]) -> Tensor:
         """Of the sites, and of the others where their prior depends on values, ``(S,)``, float64.

@@ -25,7 +25,7 @@ def _spread(**means: float) -> dict[str, dict[str, float | int]]:
 
 def test_hyperparameters(tmp_path: Path) -> None:
     names = ("test", "noise__0.25", "noise__0.5")
-    spread = _spread(Q=-41.26, reached=12.0, seconds=90.0)
+    spread = _spread(Q=-41.26, reached=12.0)
     spread |= _spread(**{f"{part}__accuracy": 0.9 - 0.1 * k for k, part in enumerate(names)})
     runs = [{"seed": 0}, {"seed": 1}, {"seed": 2, "failed": "FloatingPointError: x"}]
     (tmp_path / "mnist-elbo-greedy.json").write_text(json.dumps({"runs": runs, "spread": spread}))

@@ -231,7 +231,7 @@ def test_rows_are_evenly_spread_and_leave_no_joint_density(horseshoe: Fit) -> No
 
 
 def test_draws_are_made_in_parts(horseshoe: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyroccam.inference.posterior_draws.AT_ONCE", 60)
+    monkeypatch.setattr("pyroccam.inference.draws.AT_ONCE", 60)
     drawn = draw_posterior(horseshoe, 9)
     assert drawn.log_likelihood.shape == (9, horseshoe.data.N)
     assert len(drawn.values["0.global.a"].unique()) == 9

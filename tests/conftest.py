@@ -1,8 +1,9 @@
-"""How the tests are shared among processes."""
+"""How the tests are shared among processes, and what they begin with."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,3 +18,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """A seed, and nothing in Pyro's store of parameters, before and after."""
+    import pyro
+    import torch
+
+    torch.manual_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()

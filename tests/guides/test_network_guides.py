@@ -51,12 +51,7 @@ NO_MODE = {"LogUniform", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SpikeS
 NO_KL = {"GaussianMixture"}
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 # -- every prior with every guide -------------------------------------------------------------

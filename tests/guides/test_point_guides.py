@@ -20,12 +20,7 @@ INDEX = torch.tensor([[0, 1, -1], [2, -1, 1], [1, 1, 1], [-1, 0, 2]])
 KEPT = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 1, 1]]).bool()
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def network(prior=None):

@@ -36,12 +36,7 @@ FAMILIES = {  # distribution, and the restrictions it is for
 OWN = {"straight-through": "gumbel-softmax", "categorical": "table", "bernoulli": "table"}
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def mean_field(family="prior", temperature="tied", **options):

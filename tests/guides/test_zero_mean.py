@@ -2,7 +2,6 @@
 
 import math
 
-import pyro
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -16,10 +15,7 @@ from torch import nn
 QUICK = {"device": "cpu", "progress": False, "compile": False, "weight_decay": 0.0}
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def zero_mean(net, shape, **options):

@@ -19,12 +19,7 @@ from torch.func import functional_call
 ROWS = Rows(3)
 
 
-@pytest.fixture(autouse=True)
-def clean_store():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 class Backwards(nn.Module):

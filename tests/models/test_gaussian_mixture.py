@@ -25,12 +25,7 @@ from torch import nn
 MIXTURE = priors.GaussianMixture(components=4, zero=0.7)
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def mixture(batch=()):

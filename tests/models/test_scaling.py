@@ -2,7 +2,6 @@
 
 import copy
 
-import pyro
 import pytest
 import torch
 from alternatives import (
@@ -33,12 +32,7 @@ from torch import nn
 SIGMA = 0.8
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def relaxed(**options):

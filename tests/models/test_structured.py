@@ -37,12 +37,7 @@ LAYERS = ["edges.x-h.tanh.0", "edges.x-h.relu.0", "edges.x-h.deep.0", "edges.x-h
 LAYERS += ["edges.h-y.straight", "edges.h-y.bent.1"]
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    torch.manual_seed(0)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 # -- a Pyro model -----------------------------------------------------------------------------

@@ -97,6 +97,13 @@ class Dataset:
                 values[name] = value.to(device)
         return Dataset(**values)
 
+    def laid_out(self, memory_format: torch.memory_format) -> Dataset:
+        """The same data with images, inputs ``(C, H, W)``, in another order of memory."""
+        if len(self.input_shape) != 3:
+            return self
+        names = ("x_train", "x_val", "x_test")
+        return replace(self, **{n: getattr(self, n).to(memory_format=memory_format) for n in names})
+
     def flattened(self) -> Dataset:
         """The same data with each input as one vector; the statistics stay per channel."""
         return replace(

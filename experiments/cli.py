@@ -17,7 +17,7 @@ from .. import data as datasets
 from .. import inference
 from ..inference import Repeats, packing
 from ..inference.metrics import mean_spread
-from ..inference.predict import evaluate_pruned
+from ..inference.predict import HOWS, evaluate_pruned
 from ..inference.prune import count_parameters
 from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
@@ -152,7 +152,7 @@ def fit(
 
 def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    ways = [way for way in weights.WAYS if way in found[0]["test"]]
+    ways = [way for way in HOWS if way in found[0]["test"]]
     for way in ways:
         out[way] = mean_spread([one["test"][way] for one in found])
     if not ways:
@@ -325,10 +325,11 @@ def evaluate(
             )
         # The network expects its inputs on the scale of the data it was trained on.
         result.data = other.standardised_as(own).to(own.x_train.device)
-    found = {"full": result.evaluate(split)}
     if isinstance(result.model, BayesianNetwork):
         noise = RunConfig.read(folder).options.get("noise", "weights")
-        found = weights.three_ways(result, split, noise)
+        found: dict[str, Any] = {**result.evaluate_ways(split, noise=noise)}
+    else:
+        found = {"full": result.evaluate(split)}
     if (folder / weights.FILE).exists():
         found["compressed"] = weights.evaluate_file(result, folder / weights.FILE, split)
     if result.structure is not None:

@@ -283,7 +283,7 @@ def _report(
         "engine": result.engine,
         "parameters": count_parameters(model),
         "test": (
-            weights.three_ways(result, noise=config.options.get("noise", "weights"))
+            result.evaluate_ways(noise=config.options.get("noise", "weights"))
             if isinstance(model, BayesianNetwork)
             else metrics_on_test(result)
         ),

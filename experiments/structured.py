@@ -81,8 +81,9 @@ def report(
         return found
     size = count_parameters(small)
     others = random_structures(
-        result.model, int(options["random"]), parameters=size, seed=settings["seed"]
-    )
+        result.model, int(options["random"]), parameters=size, other_than=choice.chosen,
+        seed=settings["seed"],
+    )  # fmt: skip
     fits = {"retrained": choice.chosen}
     fits |= {f"random-{k}": other for k, other in enumerate(others, start=1)}
     rows: dict[str, dict[str, Any]] = {}

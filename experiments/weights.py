@@ -11,27 +11,17 @@ from torch import nn
 
 from ..data import Dataset
 from ..inference.compress import Compressed, compress
-from ..inference.draws import Noise
 from ..inference.fit import Fit
 from ..inference.packing import PackedSize, read, write
 from ..inference.posterior import mean_network
-from ..inference.predict import How, evaluate_net
+from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.bayesian import BayesianNetwork
 from .pictures import draw_compressed
 
-__all__ = ["FILE", "WAYS", "compress_run", "evaluate_file", "report", "three_ways"]
+__all__ = ["FILE", "compress_run", "evaluate_file", "report"]
 
 FILE = "compressed.pocc"
-
-WAYS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
-
-
-def three_ways(
-    result: Fit, split: str = "test", noise: Noise = "weights"
-) -> dict[str, dict[str, float]]:
-    """Metrics of one draw (on average over draws), of the means, and of all draws together."""
-    return {how: result.evaluate(split, how, noise=noise) for how in WAYS}
 
 
 def report(

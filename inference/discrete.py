@@ -117,6 +117,7 @@ def random_structures(
     *,
     parameters: int | None = None,
     tolerance: float = 0.1,
+    other_than: Choice | None = None,
     seed: int = 0,
     tries: int = 1000,
 ) -> list[Choice]:
@@ -128,6 +129,7 @@ def random_structures(
         parameters: of the plain network; of any size if left out.
         tolerance: by which share their number may differ from it. Where ``tries`` draws do not
             give enough, those nearest in size are taken.
+        other_than: the choice they are to be compared with, never among them.
         seed: of the draws.
 
     Returns:
@@ -145,7 +147,7 @@ def random_structures(
                     choice[prior.edge] = [n for n in names if torch.rand(()) < 0.5]
                 else:
                     choice[prior.edge] = [names[int(torch.randint(len(names), ()))]]
-            if str(choice) in found:
+            if str(choice) in found or choice == other_than:
                 continue
             gap = 0.0
             if parameters is not None:

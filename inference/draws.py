@@ -11,12 +11,12 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from ..guides.delta import Delta
 from ..guides.mean_field import NetworkGuide
-from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.bayesian import BayesianLayer, BayesianNetwork, convolves
 from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from ..models.structured import StructuredNetwork
@@ -40,6 +40,7 @@ NOISES = ("weights", "activations")
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
 ROWS_AT_ONCE = 2**16  # of all of them together
+IMAGES_AT_ONCE = 2**13  # the same where hidden units are images
 
 
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
@@ -149,12 +150,54 @@ class DrawnNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs ``(B, outputs)`` for ``x``, ``(B, *)``."""
+        return self._pass(x, nullcontext())
+
+    def passes(self, x: Tensor, count: int) -> Tensor:
+        """Outputs of several passes, each with noise of its own: ``(S, B, outputs)``.
+
+        What comes before the first random layer is computed once for a group of passes.
+        """
+        random = any(convolves(layer) for layer in self.model.layers.values())
+        if count == 1 or (random and x.device.type == "cpu"):  # see outputs_of
+            return torch.stack([self(x) for _ in range(count)])
+        most = IMAGES_AT_ONCE if convolves(self) else ROWS_AT_ONCE
+        group = vmap(lambda zero: self._pass(x, _OwnNoise(zero)), randomness="different")
+        sizes = chunks(count, max(1, most // max(len(x), 1)))
+        return torch.cat([group(x.new_zeros(size)) for size in sizes])
+
+    def _pass(self, x: Tensor, drawing: Any) -> Tensor:
         handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
         around = (local_parameters(), pyro.validation_enabled(False), dropping(self.model))
         with around[0], around[1], around[2], handler:
-            trace = poutine.trace(self.guide).get_trace(x)
+            with drawing:
+                trace = poutine.trace(self.guide).get_trace(x)
             outputs: Tensor = poutine.replay(self.model.outputs, trace=trace)(x)
         return outputs
+
+
+class _OwnNoise(TorchFunctionMode):
+    """Noise that a distribution writes into a new tensor, for each of the passes that are mapped.
+
+    Arguments:
+        zero: of each pass, mapped; a tensor to which it is added can hold what differs.
+    """
+
+    def __init__(self, zero: Tensor) -> None:
+        super().__init__()
+        self.zero = zero
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _WRITES_NOISE:
+            empty = torch.zeros_like(args[0])
+            args = (empty + self.zero.to(empty), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+_WRITES_NOISE = {
+    getattr(Tensor, name) for name in ("normal_", "uniform_", "exponential_", "cauchy_")
+}
 
 
 @torch.no_grad()
@@ -195,9 +238,7 @@ def draw_outputs(
         stack.enter_context(seeded(seed, x.device))
         if noise != "weights":
             drawn = DrawnNetwork(model, guide, noise)
-            return torch.stack(
-                [torch.cat([drawn(part) for part in x.split(batch_size)]) for _ in range(draws)]
-            )
+            return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
         net = mean_network(model, guide)
         if isinstance(guide, Delta) and not guide.edges and not _drops(net):  # nothing is random
             one = torch.cat([net(part) for part in x.split(batch_size)])
@@ -214,17 +255,26 @@ def draw_outputs(
 
 def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """Of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B, outputs)``."""
-    # Convolutions of several networks become grouped ones, which are slower on a CPU.
-    if x.device.type == "cpu" and any(isinstance(part, _ConvNd) for part in net.modules()):
-        (count,) = {len(value) for value in weights.values()}
-        each = ({name: value[s] for name, value in weights.items()} for s in range(count))
-        return torch.stack([functional_call(net, one, (x,)) for one in each])
+    (count,) = {len(value) for value in weights.values()}
 
     def outputs(one: dict[str, Tensor]) -> Tensor:
         found: Tensor = functional_call(net, one, (x,))
         return found
 
-    return vmap(outputs, randomness="different")(weights)
+    def some(start: int, stop: int) -> dict[str, Tensor]:
+        return {name: value[start:stop] for name, value in weights.items()}
+
+    size = count
+    if x.device.type == "cpu" and convolves(net):
+        # Convolutions of several networks become grouped ones, which are slower on a CPU; those
+        # that the networks share do not.
+        owners = {name.rpartition(".")[0] for name in weights}
+        if any(convolves(net.get_submodule(owner)) for owner in owners):
+            each = ({name: value[s] for name, value in weights.items()} for s in range(count))
+            return torch.stack([outputs(one) for one in each])
+        size = max(1, IMAGES_AT_ONCE // max(len(x), 1))
+    group = vmap(outputs, randomness="different")
+    return torch.cat([group(some(k, k + size)) for k in range(0, count, size)])
 
 
 def _drops(module: nn.Module) -> bool:

@@ -115,8 +115,6 @@ def train(
             moved[id(job.data)] = job.data.to(where)
         data = moved[id(job.data)]
         job.model.to(where)
-        if data.x_train.dim() == 4:  # convolutions are faster so, and compute the same
-            job.model.to(memory_format=torch.channels_last)
         job.guide.to(where)
         replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):

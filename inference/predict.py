@@ -41,7 +41,7 @@ __all__ = [
 DRAWS = 20
 
 How = Literal["ensemble", "stochastic", "deterministic"]
-HOWS = ("ensemble", "stochastic", "deterministic")
+HOWS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
 
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:

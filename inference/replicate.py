@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..guides.mean_field import NetworkGuide
-from ..models.bayesian import BayesianNetwork
+from ..models.bayesian import BayesianNetwork, convolves
 from ..models.depth import LearntDepth, stacked_outputs
 from ..models.structured import StructuredNetwork
 from .draws import Noise, draw_outputs, seeded
@@ -78,6 +78,11 @@ class Replicate:
     def convolutional(self) -> bool:
         """Whether the network has convolutions."""
         return any(isinstance(part, _ConvNd) for part in self.model.modules())
+
+    @property
+    def images(self) -> bool:
+        """Whether images pass through convolutions, Bayesian ones included."""
+        return len(self.data.input_shape) == 3 and convolves(self.model)
 
     def check(self, settings: Settings, batches: int) -> None:
         """Whether model, guide, data and settings go together.

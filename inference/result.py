@@ -84,7 +84,24 @@ class Fit:
             noise: of the draws, see :class:`~pyroccam.inference.draws.DrawnNetwork`.
         """
         x, y = self.data.split(split)
-        outputs = self.outputs(x, how, draws=draws, noise=noise)
+        return self._judged(self.outputs(x, how, draws=draws, noise=noise), y, how)
+
+    def evaluate_ways(
+        self, split: str = "test", *, draws: int | None = None, noise: Noise = "weights"
+    ) -> dict[str, dict[str, float]]:
+        """:meth:`evaluate` in every way that there is for random weights; of the same draws, which
+        pass once.
+
+        Arguments:
+            split, draws, noise: as for :meth:`evaluate`.
+        """
+        x, y = self.data.split(split)
+        drawn = self.outputs(x, draws=draws, noise=noise)
+        means = self.outputs(x, "deterministic")
+        outputs = {how: means if how == "deterministic" else drawn for how in HOWS}
+        return {how: self._judged(found, y, how) for how, found in outputs.items()}
+
+    def _judged(self, outputs: Tensor, y: Tensor, how: How) -> dict[str, float]:
         evaluate = evaluate_single if how == "stochastic" else evaluate_outputs
         shares = self._shares(outputs)
         return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)

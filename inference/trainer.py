@@ -140,15 +140,18 @@ class Trainer:
         """Bring parameters into place, with Pyro's own checks on: its messages name the site."""
         if self.step.flats:
             return
-        start, stop = self.batches[0]
-        data = self.replicates[0].data
-        rows = slice(start, stop)
+        first = self.replicates[0]
         for one in self.replicates:
             one.model.train()
             one.guide.train()
         with pyro.validation_enabled(True):
-            self.step.prepare(data.x_train[rows], data.y_train[rows])
-        first = self.replicates[0]
+            if first.images:  # convolutions are faster so, and compute the same
+                self._lay_out(torch.channels_last)
+                try:
+                    self.step.prepare(*self._first_batch())
+                except RuntimeError:  # a network may view what it computes as it lies in memory
+                    self._lay_out(torch.contiguous_format)
+            self.step.prepare(*self._first_batch())
         if first.closed:
             self.closed = IncrementalPosterior(
                 self.step.state("guide.logits"),
@@ -156,8 +159,20 @@ class Trainer:
                 self.rows,
                 first.closed_rate(self.total_steps),
             )
-        datas = [one.data for one in self.replicates]
-        self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in datas)
+        data, *others = [one.data for one in self.replicates]
+        self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in others)
+
+    def _first_batch(self) -> tuple[Tensor, Tensor]:
+        data, (start, stop) = self.replicates[0].data, self.batches[0]
+        return data.x_train[start:stop], data.y_train[start:stop]
+
+    def _lay_out(self, memory_format: torch.memory_format) -> None:
+        """Images, and the weights of convolutions, in an order of memory."""
+        datas = {id(one.data): one.data for one in self.replicates}  # those shared stay so
+        laid = {key: data.laid_out(memory_format) for key, data in datas.items()}
+        for one in self.replicates:
+            one.model.to(memory_format=memory_format)
+            one.data = laid[id(one.data)]
 
     @property
     def step_number(self) -> int:

@@ -10,6 +10,7 @@ import pyro
 import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from .affine import AFFINE, Affine, with_weights
 from .depth import LocalModule
@@ -115,6 +116,15 @@ class BayesianLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.name}: {type(self.blank[0]).__name__}, {tuple(self.affine.shape.weight)}"
+
+
+def convolves(net: nn.Module) -> bool:
+    """Whether it has convolutions, Bayesian ones included."""
+    return any(
+        isinstance(part, _ConvNd)
+        or (isinstance(part, BayesianLayer) and len(part.affine.shape.weight) > 2)
+        for part in net.modules()
+    )
 
 
 def power(value: Tensor, exponent: float) -> Tensor:

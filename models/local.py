@@ -209,7 +209,8 @@ def _per_example(
         if isinstance(q, torch.distributions.LogNormal):
             logs.setdefault(q.batch_shape, []).append((q, latents[name].power))
             continue
-        drawn = power(q.rsample((count,)).reshape(count, -1), latents[name].power)
+        noise = torch.randn(count, *q.batch_shape, device=q.loc.device, dtype=q.loc.dtype)
+        drawn = power((q.loc + q.scale * noise).reshape(count, -1), latents[name].power)
         product = drawn if product is None else product * drawn
     for factors in logs.values():
         loc = torch.stack([p * q.loc for q, p in factors]).sum(0).reshape(-1)

@@ -105,6 +105,9 @@ def test_random_structures_of_one_size(rows):
         count = sizes[choice[FIRST][0]] + 3
         assert sum(p.numel() for p in net.parameters()) == count
     assert random_structures(fit.model, 3, seed=1) == random_structures(fit.model, 3, seed=1)
+    for chosen in found:  # what they are to be compared with
+        others = random_structures(fit.model, 10, parameters=8 + 3, other_than=chosen, seed=1)
+        assert {str(c) for c in others} == {str(c) for c in found} - {str(chosen)}
     before = torch.get_rng_state()
     random_structures(fit.model, 2)
     assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,83 @@
+"""Several draws in one pass: the same law as one after the other, and what they share once."""
+
+import pyro
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.inference.draws import DrawnNetwork, draw_outputs, draw_weights, outputs_of
+from pyroccam.models import priors
+from random_weights import Rows, limit, small_net
+from torch import nn
+from torch.func import functional_call
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+PRIORS = [priors.Normal(), priors.GroupHorseshoe(), priors.SpikeSlab(), priors.StudentT()]
+GUIDES = {
+    "mean-field": guides.MeanField,
+    "zero-mean-uniform": lambda model: guides.ZeroMean(model, scale=0.5, noise="uniform"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", GUIDES)
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_grouped_passes_have_the_law_of_single_ones(prior, kind):
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=prior)
+    drawn = DrawnNetwork(model, GUIDES[kind](model), "activations").eval()
+    x = torch.randn(4, 3)
+    together = drawn.passes(x, 800).tanh()  # which has all moments
+    alone = torch.stack([drawn(x) for _ in range(800)]).tanh()
+    for power in (1, 2):
+        one, other = together**power, alone**power
+        z = (one.mean(0) - other.mean(0)).abs() / ((one.var(0) + other.var(0)) / 800).sqrt()
+        assert float(z.max()) < limit(z.numel())
+    assert len(together[:, 0, 0].unique()) > 700
+
+
+def images(layers):
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5), nn.Unflatten(1, (5, 1, 1)),
+        nn.Conv2d(5, 2, 1), nn.Flatten(),
+    )  # fmt: skip
+    model = models.BayesianNetwork(net, Rows(1, 6, 6), prior=priors.Normal(), layers=layers)
+    return model, guides.MeanField(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [["3"], ["0", "3"], None])
+def test_networks_that_pass_at_once(layers, monkeypatch):
+    """Convolutions that they share, before and after the random layer, and those they do not."""
+    model, guide = images(layers)
+    net = model.start_network()
+    x = torch.randn(4, 1, 6, 6)
+    weights = draw_weights(model, guide, 7)
+    each = [{name: value[s] for name, value in weights.items()} for s in range(7)]
+    expected = torch.stack([functional_call(net, one, (x,)) for one in each])
+    for images_at_once in (8, 2**13):  # in groups of 2, 2, 2, 1; all at once
+        monkeypatch.setattr("pyroccam.inference.draws.IMAGES_AT_ONCE", images_at_once)
+        torch.testing.assert_close(outputs_of(net, weights, x), expected)
+
+
+@torch.no_grad()
+def test_the_shared_part_is_computed_once(monkeypatch):
+    model, guide = images(["3"])
+    seen = []
+    model.part("net")[0].register_forward_hook(lambda *_: seen.append(1))
+    x = torch.randn(4, 1, 6, 6)
+    out = draw_outputs(model, guide, x, 6, noise="activations")
+    assert len(seen) == 1
+    assert len(out[:, 0, 0].unique()) == 6
+    monkeypatch.setattr("pyroccam.inference.draws.IMAGES_AT_ONCE", 8)
+    draw_outputs(model, guide, x, 6, noise="activations")
+    assert len(seen) == 1 + 3
+
+
+def test_nothing_is_left_of_the_noise():
+    """Distributions draw as before once the passes are done."""
+    model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
+    drawn = DrawnNetwork(model, guides.MeanField(model), "activations")
+    with torch.no_grad():
+        drawn.passes(torch.randn(2, 3), 3)
+    assert pyro.distributions.Normal(0.0, 1.0).sample().shape == ()
+    assert torch.empty(3).normal_().shape == (3,)

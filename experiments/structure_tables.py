@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..inference.metrics import mean_spread
 from .hyperparameters import METHODS, NOISES, PROBLEMS
 from .markdown import header, plus_minus, read, row
 
@@ -55,8 +56,8 @@ def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[
     shown = {"accuracy": ("accuracy, %", 1, 100.0), "rmse": ("RMSE", 2, 1.0)}[measure]
     label, digits, scale = shown
     yield from header(
-        f"{problem}, {criterion} (seeds)", "Q", "outer steps to 99 % of the gain", label,
-        *(f"with noise {sd}" for sd in NOISES),
+        f"{problem}, {criterion} (seeds)", "Q", "outer steps to 99 % of the gain",
+        "to the best of random search", label, *(f"with noise {sd}" for sd in NOISES),
     )  # fmt: skip
     for method, found in files.items():
         spread = found["spread"]
@@ -65,8 +66,29 @@ def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[
         count = f"{len(found['runs']) - failed}" + (f", {failed} failed" if failed else "")
         yield row(
             f"`{method}` ({count})", plus_minus(spread["Q"], 1), plus_minus(spread["reached"], 0),
+            "" if method == "random" else _passed(found, files.get("random")),
             *(plus_minus(spread[f"{part} {measure}"], digits, scale) for part in parts),
         )  # fmt: skip
+
+
+def _passed(found: dict[str, Any], random: dict[str, Any] | None) -> str:
+    """Outer steps until Q is that of the best of all tries at random, seed by seed: mean, sd, and
+    of how many seeds."""
+    if random is None:
+        return ""
+    best = {run["seed"]: run["Q"] for run in random["runs"] if "failed" not in run}
+    runs = [run for run in found["runs"] if "failed" not in run and run["seed"] in best]
+    steps = [passing(run["history"], best[run["seed"]]) for run in runs]
+    passed = [{"steps": float(step)} for step in steps if step is not None]
+    if not passed:
+        return "never"
+    shown = plus_minus(mean_spread(passed)["steps"], 1)
+    return shown if len(passed) == len(steps) else f"{shown} ({len(passed)} of {len(steps)})"
+
+
+def passing(history: Sequence[float], value: float) -> int | None:
+    """The outer step at which Q is at least a value; ``None`` if it never is."""
+    return next((k for k, q in enumerate(history, start=1) if q >= value), None)
 
 
 def structures(folder: Path) -> Iterable[str]:

@@ -40,7 +40,7 @@ NOISES = ("weights", "activations")
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
 ROWS_AT_ONCE = 2**16  # of all of them together
-IMAGES_AT_ONCE = 2**13  # the same where hidden units are images
+IMAGES_AT_ONCE = 2**11  # the same where hidden units are images
 
 
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
@@ -155,15 +155,18 @@ class DrawnNetwork(nn.Module):
     def passes(self, x: Tensor, count: int) -> Tensor:
         """Outputs of several passes, each with noise of its own: ``(S, B, outputs)``.
 
-        What comes before the first random layer is computed once for a group of passes.
+        What comes before the first random layer is computed once for all of them.
         """
         random = any(convolves(layer) for layer in self.model.layers.values())
         if count == 1 or (random and x.device.type == "cpu"):  # see outputs_of
             return torch.stack([self(x) for _ in range(count)])
-        most = IMAGES_AT_ONCE if convolves(self) else ROWS_AT_ONCE
-        group = vmap(lambda zero: self._pass(x, _OwnNoise(zero)), randomness="different")
-        sizes = chunks(count, max(1, most // max(len(x), 1)))
-        return torch.cat([group(x.new_zeros(size)) for size in sizes])
+
+        def one(zero: Tensor, part: Tensor) -> Tensor:
+            return self._pass(part, _OwnNoise(zero))
+
+        together = vmap(one, in_dims=(0, None), randomness="different")
+        size = max(1, (IMAGES_AT_ONCE if convolves(self) else ROWS_AT_ONCE) // count)
+        return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:
         handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
@@ -257,24 +260,21 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """Of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B, outputs)``."""
     (count,) = {len(value) for value in weights.values()}
 
-    def outputs(one: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(net, one, (x,))
+    def outputs(one: dict[str, Tensor], part: Tensor) -> Tensor:
+        found: Tensor = functional_call(net, one, (part,))
         return found
 
-    def some(start: int, stop: int) -> dict[str, Tensor]:
-        return {name: value[start:stop] for name, value in weights.items()}
-
-    size = count
+    size = len(x)
     if x.device.type == "cpu" and convolves(net):
         # Convolutions of several networks become grouped ones, which are slower on a CPU; those
         # that the networks share do not.
         owners = {name.rpartition(".")[0] for name in weights}
         if any(convolves(net.get_submodule(owner)) for owner in owners):
             each = ({name: value[s] for name, value in weights.items()} for s in range(count))
-            return torch.stack([outputs(one) for one in each])
-        size = max(1, IMAGES_AT_ONCE // max(len(x), 1))
-    group = vmap(outputs, randomness="different")
-    return torch.cat([group(some(k, k + size)) for k in range(0, count, size)])
+            return torch.stack([outputs(one, x) for one in each])
+        size = IMAGES_AT_ONCE // count
+    together = vmap(outputs, in_dims=(0, None), randomness="different")
+    return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
 
 
 def _drops(module: nn.Module) -> bool:

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..models.bayesian import BayesianNetwork
 from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from .draws import seeded
 from .fit import Fit, pick_device
-from .graphs import graph_of
-from .hypergradient import (
-    NonFiniteGradient,
-    Tensors,
-    Update,
-    adam,
-    ascend,
-    drmad,
-    gradient_ascent,
-    implicit,
-    unrolled,
-)
-from .lean import lean
+from .hypergradient import IndefiniteCurvature, NonFiniteGradient
 from .predict import component_weights
 from .progress import FitProgress
+from .search import Rows, Search, word_of
 from .settings import Settings
 from .trainer import Interrupted
-from .two_level import Key, Level, Objectives, of_likelihood
+from .two_level import Level, Objectives
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -175,13 +164,13 @@ def select(
         )
     start = time.perf_counter()
     objectives = Objectives(model, guide, (L, Q), particles)
-    words = sorted({_word(name) for name in objectives.h_names})
+    words = sorted({word_of(name) for name in objectives.h_names})
     for word in ranges or {}:
         if word not in words:
             raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
     with seeded(seed, where), FitProgress(f"select, {method}", outer_steps, progress) as bar:
-        rows = [_Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
-        search = _Search(objectives, rows, inner_steps, lr, outer_lr, inner)
+        rows = [Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
+        search = Search(objectives, rows, inner_steps, lr, outer_lr, inner)
         search.restart = restart
         options: dict[str, dict[str, Any]] = {
             "implicit": {"damping": damping, "max_iter": max_iter},
@@ -222,6 +211,15 @@ def select(
         finally:
             objectives.put(*kept)
     model.eval()
+    if search.indefinite:
+        warnings.warn(
+            f"In {search.indefinite} of {outer_steps} outer steps the inner objective was not "
+            "concave where the inner steps ended, and conjugate gradients stopped early: those "
+            "hypergradients are not through a maximum. Do more inner steps, or give a damping "
+            f"above {damping:g}.",
+            IndefiniteCurvature,
+            stacklevel=2,
+        )
     found = Fit(
         model=model,
         guide=guide,
@@ -265,203 +263,3 @@ def _check(method: str, L: Level, Q: Level, inner: str, restart: bool) -> None:
             f"{L.prior:g} / {L.likelihood:g} on {L.split!r}, Q {Q.prior:g} / {Q.likelihood:g} on "
             f"{Q.split!r}. Use method='greedy'."
         )
-
-
-class _Rows:
-    """Minibatches of one size, of rows in random order."""
-
-    def __init__(self, x: Tensor, y: Tensor, size: int, split: str) -> None:
-        if not len(x):
-            raise ValueError(
-                f"Level(split={split!r}): the data has no such rows. Make it with "
-                "val_fraction=, or use the training rows."
-            )
-        self.x, self.y, self.size = x, y, min(size, len(x))
-        self.order: Iterator[Tensor] = iter(())
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """The next."""
-        if self.size == len(self.x):
-            return self.x, self.y
-        for rows in self.order:
-            if len(rows) == self.size:
-                return self.x[rows], self.y[rows]
-        order = torch.randperm(len(self.x), device=self.x.device)
-        self.order = iter(order.split(self.size))
-        return self.batch()
-
-
-class _Search:
-    """The state of a selection, and an outer step of every method."""
-
-    def __init__(
-        self,
-        objectives: Objectives,
-        rows: list[_Rows],
-        steps: int,
-        lr: float,
-        outer_lr: float,
-        inner: str,
-    ) -> None:
-        self.objectives, self.rows, self.steps, self.lr = objectives, rows, steps, lr
-        self.theta, self.h = objectives.theta, objectives.h
-        self.first = self.theta
-        self.move: Update = adam(lr) if inner == "adam" else gradient_ascent(lr)
-        self.move_h = adam(outer_lr)
-        self.state: Any = None  # of the optimiser of θ
-        self.state_h: Any = None
-        self.restart = False
-        self.options: dict[str, Any] = {}
-        self.count = 0
-        self._graphs: dict[str, Any] = {}
-
-    def keys(self, which: int, count: int) -> list[Key]:
-        """Batches and noise for L (0) or Q (1)."""
-        return [self.objectives.key(*self.rows[which].batch()) for _ in range(count)]
-
-    @torch.no_grad()
-    def look(self, keys: list[list[Key]]) -> dict[str, float]:
-        """Q, L and the terms of L, in nats over all rows."""
-        size = self.objectives.model.size
-        inner, outer = keys
-        terms = torch.stack([self.objectives.terms(self.theta, self.h, k) for k in inner]).mean(0)
-        values = {
-            "Q": torch.stack([self.objectives.outer(self.theta, self.h, k) for k in outer]).mean(),
-            "L": torch.stack([self.objectives.inner(self.theta, self.h, k) for k in inner]).mean(),
-            "log_likelihood": terms[0],
-            "kl": terms[1],
-        }
-        return {name: size * float(value) for name, value in values.items()}
-
-    # -- a step as a graph -------------------------------------------------------------------------
-
-    def traced(self, name: str, f: Callable[..., Any], *args: Any) -> Any:
-        """``f(*args)`` by a graph of tensor operations, once the optimisers have a state."""
-        keys = [a for a in args if isinstance(a, Key)]
-        flat = [a for a in args if not isinstance(a, Key)]
-        flat += [[k.x, k.y, k.noise, k.structure] for k in keys]
-
-        def call(*parts: Any) -> Any:
-            made = [Key(*p) for p in parts[len(parts) - len(keys) :]]
-            return f(*parts[: len(parts) - len(keys)], *made)
-
-        if any(part is None for part in flat):
-            return call(*flat)
-        if name not in self._graphs:
-            self._graphs[name] = lean(graph_of(call, *flat), ())
-        return self._graphs[name](*flat)
-
-    def ascend(self) -> None:
-        """The inner steps."""
-
-        def step(theta: Tensors, h: Tensors, state: Any, key: Key) -> Any:
-            return ascend(
-                self.objectives.inner, theta, h, steps=1, update=self.move, state=state, key=key,
-                check=False,
-            )  # fmt: skip
-
-        for key in self.keys(0, self.steps):
-            self.theta, self.state = self.traced("inner", step, self.theta, self.h, self.state, key)
-            self.count += 1
-
-    def climb(self, gradient: Tensors) -> None:
-        """A step of h."""
-        self.h, self.state_h = self.move_h(self.h, gradient, self.state_h)
-
-    def again(self) -> None:
-        """Back to the first θ, where that is asked for."""
-        if self.restart:
-            self.theta, self.state = self.first, None
-
-    # -- the methods -------------------------------------------------------------------------------
-
-    def one_level(self) -> None:
-        """θ and h ascend the same objective."""
-
-        def step(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key) -> Any:
-            slope = torch.func.grad(self.objectives.inner)(theta, h, key)
-            slope_h = torch.func.grad(self.objectives.outer, argnums=1)(theta, h, key)
-            return *self.move(theta, slope, s), *self.move_h(h, slope_h, s_h)
-
-        for key in self.keys(0, self.steps):
-            self.theta, self.state, self.h, self.state_h = self.traced(
-                "one-level", step, self.theta, self.h, self.state, self.state_h, key
-            )
-            self.count += 1
-
-    def greedy(self) -> None:
-        """After every inner step the hypergradient through it."""
-
-        def step(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key, key_q: Key) -> Any:
-            gradient, moved, s = unrolled(
-                self.objectives.inner, self.objectives.outer, theta, h, steps=1, update=self.move,
-                state=s, keys=[key], key=key_q, check=False,
-            )  # fmt: skip
-            return moved, s, *self.move_h(h, gradient, s_h)
-
-        for key, key_q in zip(self.keys(0, self.steps), self.keys(1, self.steps), strict=True):
-            self.theta, self.state, self.h, self.state_h = self.traced(
-                "greedy", step, self.theta, self.h, self.state, self.state_h, key, key_q
-            )
-            self.count += 1
-
-    def unrolled(self) -> None:
-        """The hypergradient through all inner steps."""
-        self.again()
-        gradient, self.theta, self.state = unrolled(
-            self.objectives.inner, self.objectives.outer, self.theta, self.h, steps=self.steps,
-            update=self.move, state=self.state, keys=self.keys(0, self.steps),
-            key=self.keys(1, 1)[0],
-        )  # fmt: skip
-        self.count += self.steps
-        self.climb(gradient)
-
-    def implicit(self) -> None:
-        """The hypergradient where the inner steps end, as if that were the maximum."""
-        self.again()
-        self.ascend()
-        (key,), (key_q,) = self.keys(0, 1), self.keys(1, 1)
-        found = implicit(
-            lambda theta, h, _: self.objectives.inner(theta, h, key),
-            lambda theta, h, _: self.objectives.outer(theta, h, key_q),
-            self.theta,
-            self.h,
-            **self.options,
-        )
-        self.climb(found.gradient)
-
-    def drmad(self) -> None:
-        """The hypergradient through all inner steps, on a straight line."""
-        self.again()
-        before, keys = self.theta, self.keys(0, self.steps)
-        self.theta, _ = ascend(
-            self.objectives.inner, before, self.h, steps=self.steps, update=self.move, keys=keys
-        )
-        self.count += self.steps
-        gradient = drmad(
-            self.objectives.inner, self.objectives.outer, before, self.theta, self.h,
-            steps=self.steps, lr=self.lr, keys=keys, key=self.keys(1, 1)[0], **self.options,
-        )  # fmt: skip
-        self.climb(gradient)
-
-    def random(self) -> None:
-        """Another h, and inner steps from the first θ."""
-        self.h = {
-            name: torch.empty_like(t).uniform_(*self._range(name)) for name, t in self.h.items()
-        }
-        self.theta, self.state = self.first, None
-        self.ascend()
-
-    def _range(self, name: str) -> tuple[float, float]:
-        word = _word(name)
-        if word not in self.options:
-            raise ValueError(
-                f"method='random' has no range for {name!r}: give ranges={{{word!r}: (low, high)}}."
-            )
-        found: tuple[float, float] = self.options[word]
-        return found
-
-
-def _word(name: str) -> str:
-    """For a hyperparameter in ``ranges``."""
-    return "likelihood" if of_likelihood(name) else name.rpartition(".")[2]

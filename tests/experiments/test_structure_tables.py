@@ -27,13 +27,23 @@ def test_hyperparameters(tmp_path: Path) -> None:
     names = ("test", "noise__0.25", "noise__0.5")
     spread = _spread(Q=-41.26, reached=12.0)
     spread |= _spread(**{f"{part}__accuracy": 0.9 - 0.1 * k for k, part in enumerate(names)})
-    runs = [{"seed": 0}, {"seed": 1}, {"seed": 2, "failed": "FloatingPointError: x"}]
+    broken = {"seed": 3, "failed": "FloatingPointError: x"}
+    rises = [[-50.0, -45.0, -41.0], [-50.0, -44.0, -43.0], [-60.0, -55.0, -52.0]]
+    runs = [{"seed": k, "history": one} for k, one in enumerate(rises)] + [broken]
+    tries = [{"seed": k, "Q": q, "history": [q]} for k, q in enumerate([-45.0, -50.0, -51.0])]
+    random = {"runs": [*tries, broken], "spread": spread}
+    (tmp_path / "mnist-elbo-random.json").write_text(json.dumps(random))
     (tmp_path / "mnist-elbo-greedy.json").write_text(json.dumps({"runs": runs, "spread": spread}))
     broken = {"runs": [{"seed": 0, "failed": "x"}], "spread": {}}
     (tmp_path / "mnist-elbo-drmad.json").write_text(json.dumps(broken))
-    head, _, line, _ = structure_tables.hyperparameters(tmp_path)
+    head, _, first, line, _ = structure_tables.hyperparameters(tmp_path)
     assert "mnist, elbo" in head
-    assert line.startswith("| `greedy` (2, 1 failed) | -41.3 ± 0.5 | 12 ± 0 | 90.0 ± 50.0 | 80.0 ±")
+    assert first.startswith("| `random` (3, 1 failed) | -41.3 ± 0.5 | 12 ± 0 |  | 90.0 ± 50.0 |")
+    passed = "1.5 ± 0.7 (2 of 3)"  # steps 2 and 1; the third never gets there
+    assert line.startswith(f"| `greedy` (3, 1 failed) | -41.3 ± 0.5 | 12 ± 0 | {passed} | 90.0 ±")
+    (tmp_path / "mnist-elbo-random.json").unlink()
+    *_, line, _ = structure_tables.hyperparameters(tmp_path)
+    assert "| 12 ± 0 |  | 90.0" in line
 
 
 def test_structures(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference import Against, InverseGamma, Level, search
 from pyroccam.inference import hypergradient as hg
 from pyroccam.inference.draws import seeded
 from pyroccam.inference.two_level import Key, Objectives
@@ -93,7 +93,7 @@ def test_every_method_improves_q(method):
 @pytest.fixture
 def eager(monkeypatch):
     """Nothing is recorded, which takes longer than few steps do."""
-    monkeypatch.setattr(module._Search, "traced", lambda self, name, f, *args: f(*args))
+    monkeypatch.setattr(search.Search, "traced", lambda self, name, f, *args: f(*args))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -124,6 +124,13 @@ def test_the_seed_says_all_and_the_generator_is_left_alone(eager):
     for one, two in zip(held(first), held(again), strict=True):
         for name, value in one.items():
             assert torch.equal(value, two[name])
+
+
+def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
+    options = {"method": "implicit", "damping": 0.0, "outer_steps": 4, "inner_steps": 1}
+    with pytest.warns(hg.IndefiniteCurvature, match="In 4 of 4 outer steps .* above 0") as seen:
+        inference.select(*polynomial(), POLYNOMIAL, draws=1, **options, **QUIET)
+    assert sum(one.category is hg.IndefiniteCurvature for one in seen) == 1
 
 
 # Where they agree
@@ -196,13 +203,13 @@ def optimum(x, y, weight):
 
 def states_of(monkeypatch):
     """θ and h after each outer step, as they come."""
-    look, states = module._Search.look, []
+    look, states = search.Search.look, []
 
     def watch(self, keys):
         states.append((self.theta, self.h))
         return look(self, keys)
 
-    monkeypatch.setattr(module._Search, "look", watch)
+    monkeypatch.setattr(search.Search, "look", watch)
     return states
 
 
@@ -255,21 +262,6 @@ def test_what_restart_does(eager, monkeypatch, method):
 # Rows
 
 
-def test_minibatches_are_rows_that_belong_together():
-    torch.manual_seed(0)
-    x = torch.arange(10.0)[:, None]
-    batches = module._Rows(x, 2 * x, 4, "train")
-    seen = [batches.batch() for _ in range(6)]
-    for one, two in zip(seen[::2], seen[1::2], strict=True):  # two of four rows, and two left out
-        for a, b in (one, two):
-            assert torch.equal(b, 2 * a)
-            assert a.shape == (4, 1)
-        assert len({*one[0].flatten().tolist(), *two[0].flatten().tolist()}) == 8
-    assert not torch.equal(seen[0][0], seen[2][0])
-    whole = module._Rows(x, 2 * x, 512, "train")
-    assert whole.batch()[0] is x
-
-
 def test_a_batch_of_each_level_for_each_step(monkeypatch):
     key, seen = Objectives.key, []
 
@@ -315,7 +307,7 @@ def test_hold_out(monkeypatch):
 
 def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
     """h is driven off from the fourth step on."""
-    step, seen = module._Search.unrolled, []
+    step, seen = search.Search.unrolled, []
 
     def driven(self):
         step(self)
@@ -323,7 +315,7 @@ def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
         if len(seen) > 3:
             self.h = {n: t + 2.0 for n, t in self.h.items()}
 
-    monkeypatch.setattr(module._Search, "unrolled", driven)
+    monkeypatch.setattr(search.Search, "unrolled", driven)
     found = run("unrolled")
     assert (found.best, found.fit.best_epoch) == (2, 3)
     assert found.history[-1]["Q"] < found.Q - 10.0
@@ -344,7 +336,7 @@ ERRORS = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_what_is_left_after_an_error(monkeypatch, name):
     error, at, kind, message = ERRORS[name]
-    step, states = module._Search.unrolled, []
+    step, states = search.Search.unrolled, []
 
     def failing(self):
         states.append((self.theta, self.h))
@@ -355,7 +347,7 @@ def test_what_is_left_after_an_error(monkeypatch, name):
         else:
             self.theta = {n: t + math.nan for n, t in self.theta.items()}
 
-    monkeypatch.setattr(module._Search, "unrolled", failing)
+    monkeypatch.setattr(search.Search, "unrolled", failing)
     model, guide = polynomial()
     before = torch.get_rng_state()
     with pytest.raises(kind, match=message):
@@ -386,7 +378,7 @@ def test_recorded_steps_are_the_steps(monkeypatch):
     options = {"rows": found, "Q": Q, "outer_steps": 2, "inner_steps": 2}
     model = alternatives(prior=None)
     recorded = run("greedy", scattered(model), **options)
-    monkeypatch.setattr(module._Search, "traced", lambda self, name, f, *args: f(*args))
+    monkeypatch.setattr(search.Search, "traced", lambda self, name, f, *args: f(*args))
     plain = run("greedy", scattered(model), **options)
     for one, two in zip(plain.history, recorded.history, strict=True):
         for name in ("Q", "L", "log_likelihood", "kl"):

@@ -4,7 +4,8 @@ from .agreement import Agreement, RunsOf, agreement
 from .calibration import Calibration
 from .convergence import Convergence, convergence
 from .finding import Finding, Verdict
-from .khat import Khat, KhatBlock, khat
+from .khat import khat
+from .khat_result import Khat, KhatBlock
 from .leave_one_out import Comparison, Loo, compare, elpd, good_khat, loo
 from .overall import diagnose
 from .sensitivity import Sensitivity, prior_sensitivity

@@ -7,7 +7,8 @@ import pytest
 import torch
 from pyroccam import guides, models
 from pyroccam.experiments import regimes
-from pyroccam.experiments.regimes import PRIMITIVES, SITE, Protocol, build, learn, look, repelled
+from pyroccam.experiments.competing import PRIMITIVES, SITE, Protocol, build, learn, look
+from pyroccam.experiments.regimes import repelled
 from pyroccam.inference.figures.simplex import simplex_panels
 from scripts import call, read
 from typer import Typer

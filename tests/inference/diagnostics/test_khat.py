@@ -10,7 +10,8 @@ from conjugate import NOISE, as_fit, mean_field, model_of, posterior, rows
 from pyro.infer.importance import psis_diagnostic
 from pyroccam import guides, inference, models
 from pyroccam.inference.diagnostics.conditional import LogJoint, centres
-from pyroccam.inference.diagnostics.khat import Khat, KhatBlock, khat, khat_of, share_of_draws
+from pyroccam.inference.diagnostics.khat import khat, khat_of, share_of_draws
+from pyroccam.inference.diagnostics.khat_result import Khat, KhatBlock
 from pyroccam.inference.draws import draw_sites
 from pyroccam.models import priors
 from random_weights import small_net, table

@@ -40,7 +40,7 @@ NOISES = ("weights", "activations")
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
 ROWS_AT_ONCE = 2**16  # of all of them together
-IMAGES_AT_ONCE = 2**11  # the same where hidden units are images
+IMAGES_AT_ONCE = 2**11  # the same where hidden units are images: what a CPU's cache holds
 
 
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
@@ -165,7 +165,8 @@ class DrawnNetwork(nn.Module):
             return self._pass(part, _OwnNoise(zero))
 
         together = vmap(one, in_dims=(0, None), randomness="different")
-        size = max(1, (IMAGES_AT_ONCE if convolves(self) else ROWS_AT_ONCE) // count)
+        images = IMAGES_AT_ONCE if x.device.type == "cpu" else 4 * IMAGES_AT_ONCE
+        size = max(1, (images if convolves(self) else ROWS_AT_ONCE) // count)
         return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:

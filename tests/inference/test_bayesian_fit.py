@@ -63,8 +63,12 @@ def test_ways_to_predict():
     assert fit.predict(x, "stochastic").shape == (len(x), 2)
     mean = inference.mean_network(fit.model, fit.guide)(x).log_softmax(-1)
     torch.testing.assert_close(fit.predict(x, "deterministic"), mean, check_layout=False)
+    ways = fit.evaluate_ways(draws=30)
+    assert list(ways) == ["stochastic", "deterministic", "ensemble"]
+    for how, found in ways.items():
+        assert found == pytest.approx(fit.evaluate("test", how, draws=30))
     with pytest.raises(
-        ValueError, match=r"how.*'ensemble', 'stochastic', 'deterministic'; got 'me"
+        ValueError, match=r"how.*'stochastic', 'deterministic', 'ensemble'; got 'me"
     ):
         fit.outputs(x, "mean")
 

@@ -9,6 +9,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..models.relaxed import RelaxedGate
+
 __all__ = ["Factor", "GateFactor", "NormalFactor"]
 
 
@@ -56,20 +58,24 @@ class NormalFactor(Factor):
 
 
 class GateFactor(Factor):
-    """Relaxed Bernoullis with logits of their own.
+    """Relaxed gates with logits of their own.
 
     Arguments:
         logits: at the start.
-        temperature: of the relaxation.
+        temperature: of the relaxation. The KL to a prior is in closed form where this is the same
+            number.
     """
 
-    temperature: Tensor
+    temperature: float | Tensor
 
-    def __init__(self, logits: Tensor, temperature: Tensor) -> None:
+    def __init__(self, logits: Tensor, temperature: float | Tensor) -> None:
         super().__init__()
         self.logits = nn.Parameter(logits.detach().clone())
-        self.register_buffer("temperature", temperature.detach().clone())
+        if isinstance(temperature, Tensor):
+            self.register_buffer("temperature", temperature.detach().clone())
+        else:
+            self.temperature = temperature
 
     def forward(self) -> Any:
-        fn = dist.RelaxedBernoulli(self.temperature, logits=self.logits, validate_args=False)
+        fn = RelaxedGate(self.temperature, logits=self.logits, validate_args=False)
         return fn.to_event(self.logits.dim())

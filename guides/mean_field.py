@@ -147,8 +147,7 @@ class NetworkGuide(LocalModule):
 
 
 class MeanField(NetworkGuide):
-    r"""``q(w) = Π q(w_i)``: normal for real sites, log-normal for positive ones, relaxed Bernoulli
-    for gates.
+    r"""``q(w) = Π q(w_i)``: normal for real sites, log-normal for positive ones, relaxed for gates.
 
     Built from any Bayesian network; the KL of every factor to its prior is analytic where the prior
     has one.
@@ -229,7 +228,7 @@ def suited(
     raise TypeError(
         f"{type(guide).__name__} has no posterior for site {f'{layer.name}.{name}'!r}, whose prior "
         f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and "
-        "positive sites, and relaxed Bernoullis."
+        "positive sites, and relaxed gates."
     )
 
 
@@ -243,7 +242,7 @@ def start(layer: BayesianLayer, name: str, latent: Latent) -> tuple[Tensor, floa
 
 
 def relaxed(fn: Any) -> Any:
-    """The relaxed Bernoulli in a distribution, or ``None``."""
+    """The relaxed choice in a distribution, or ``None``."""
     while not hasattr(fn, "temperature"):
         fn = getattr(fn, "base_dist", None)
         if fn is None:

@@ -12,9 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import TorchDistribution, TransformedDistribution
 from torch import Tensor
-from torch.distributions import Dirichlet, constraints, kl_divergence, register_kl
+from torch.distributions import (
+    Dirichlet,
+    SigmoidTransform,
+    constraints,
+    kl_divergence,
+    register_kl,
+)
 from torch.nn.functional import log_softmax, logsigmoid
 
 from .relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
@@ -23,6 +29,7 @@ __all__ = [
     "ExpDirichlet",
     "ExpRelaxedCategorical",
     "LogitRelaxedBernoulli",
+    "RelaxedGate",
     "straight_through",
     "straight_through_cube",
 ]
@@ -174,6 +181,55 @@ class LogitRelaxedBernoulli(_AtTemperature):
             self._validate_sample(value)
         z = self.logits - self.temperature * value
         return logsigmoid(z) + logsigmoid(-z) + _log(self.temperature)
+
+
+class RelaxedGate(TransformedDistribution):
+    r"""The law of a relaxed gate γ itself, :class:`LogitRelaxedBernoulli` taken to (0, 1).
+
+    As ``pyro.distributions.RelaxedBernoulli``, and with the KL to a gate of the same temperature,
+    which a logistic function leaves as it is. Draws are held within one rounding of (0, 1): in
+    float32, below a temperature of about 0.1, many lie at those ends; keep to float64 there, or to
+    the logit.
+
+    Arguments:
+        temperature, probs, logits: of :class:`LogitRelaxedBernoulli`.
+
+    Raises:
+        ValueError: for arguments not as there.
+
+    References:
+        Maddison, Mnih, Teh 2017, arXiv:1611.00712, appendix B.
+    """
+
+    arg_constraints = LogitRelaxedBernoulli.arg_constraints
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        logit = LogitRelaxedBernoulli(temperature, probs, logits, validate_args=validate_args)
+        super().__init__(logit, [SigmoidTransform()], validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        return super().expand(batch_shape, self._get_checked_instance(RelaxedGate, _instance))
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """As it was given."""
+        return self.base_dist.temperature
+
+    @property
+    def logits(self) -> Tensor:
+        """``(*batch)``."""
+        return self.base_dist.logits
+
+    @property
+    def probs(self) -> Tensor:
+        """``(*batch)``: of γ > ½."""
+        return self.base_dist.probs
 
 
 class ExpDirichlet(TorchDistribution):

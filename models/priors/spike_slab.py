@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from ..relaxed import RelaxedGate
 from .weights import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
 
 __all__ = ["SpikeSlab"]
@@ -20,13 +20,11 @@ __all__ = ["SpikeSlab"]
 class SpikeSlab(WeightPrior):
     """``w = g w̃`` with ``w̃ ~ N(0, scale²)`` and a gate g, relaxed from {0, 1} to (0, 1).
 
-    Latents ``weight``, ``bias`` ~ N(0, 1) and ``gate``, a ``RelaxedBernoulli``: it exceeds ½ with
-    the probability ``slab`` at any temperature, and the lower that is, the nearer are gates to 0
-    and 1. Two relaxed Bernoullis have no KL in closed form: a bound takes log q - log p at the
-    draw. A guide begins with open gates, at the logit 3.
-
-    torch holds draws within one rounding of (0, 1). In float32, below a temperature of about 0.1,
-    many draws lie at those ends; keep to float64 there.
+    Latents ``weight``, ``bias`` ~ N(0, 1) and ``gate``, a
+    :class:`~pyroccam.models.relaxed.RelaxedGate`: it exceeds ½ with the probability ``slab`` at any
+    temperature, and the lower that is, the nearer are gates to 0 and 1. The KL of a posterior of
+    the same temperature is that of two logistic variables. A guide begins with open gates, at the
+    logit 3.
 
     Arguments:
         slab: prior probability that a gate is open, in (0, 1).
@@ -62,19 +60,17 @@ class SpikeSlab(WeightPrior):
 
 class _SpikeSlabLayer(LayerPrior):
     logit: Tensor
-    temperature: Tensor
     scale: Tensor
 
     def __init__(self, layer: LayerShape, gates: torch.Size, prior: SpikeSlab) -> None:
         super().__init__(layer)
-        self.gates = gates
+        self.gates, self.temperature = gates, prior.temperature
         self.number("logit", math.log(prior.slab) - math.log1p(-prior.slab))
-        self.number("temperature", prior.temperature)
         self.number("scale", prior.scale)
 
     def latents(self) -> Mapping[str, Latent]:
         logits = self.logit.expand(self.gates)
-        gate = dist.RelaxedBernoulli(self.temperature, logits=logits, validate_args=False)
+        gate = RelaxedGate(self.temperature, logits=logits, validate_args=False)
         return {
             "weight": Latent(normal(self.layer.weight, self.zero, self.scale)),
             "gate": Latent(gate.to_event(len(self.gates)), start=(3.0, 0.5)),

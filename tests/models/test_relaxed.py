@@ -20,12 +20,12 @@ from torch.distributions import kl_divergence
 from torch.fx.experimental.proxy_tensor import make_fx
 
 
-@pytest.mark.parametrize("kind", ["categorical", "bernoulli", "dirichlet"])
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli", "gate", "dirichlet"])
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
 def test_shapes_and_wrappers(kind, dtype):
     torch.manual_seed(12)
     law = laws(dtype)[kind]
-    event = () if kind == "bernoulli" else (3,)
+    event = () if kind in ("bernoulli", "gate") else (3,)
     assert (law.batch_shape, law.event_shape) == ((2,), event)
     wide = law.expand((5, 2))
     value = wide((4,))

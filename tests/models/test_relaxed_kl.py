@@ -11,6 +11,7 @@ from pyroccam.models.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
+    RelaxedGate,
 )
 from pyroccam.models.relaxed_kl import gumbel_kl, relaxed_bernoulli_kl, relaxed_categorical_kl
 from random_weights import limit
@@ -190,6 +191,16 @@ def test_which_temperatures_are_equal():
             )
     with pytest.raises(NotImplementedError):
         kl_divergence(at(shared), ExpDirichlet(WEIGHTS))
+
+
+def test_kl_of_gates_is_that_of_their_logits():
+    logits, other = WEIGHTS.log(), OTHER.log()
+    q, p = RelaxedGate(0.3, logits=logits), RelaxedGate(0.3, logits=other)
+    torch.testing.assert_close(kl_divergence(q, p), relaxed_bernoulli_kl(logits, other))
+    of_torch = td.RelaxedBernoulli(t(0.3), logits=other)
+    for unlike in (RelaxedGate(0.4, logits=other), of_torch):
+        with pytest.raises(NotImplementedError):
+            kl_divergence(q, unlike)
 
 
 def test_kl_of_different_choices():

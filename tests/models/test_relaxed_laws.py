@@ -9,11 +9,13 @@ from pyroccam.models.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
+    RelaxedGate,
     straight_through,
     straight_through_cube,
 )
 from random_weights import limit
 from relaxed_laws import F64, OTHER, WEIGHTS, laws, t, z_scores
+from scipy import stats
 from torch.distributions import kl_divergence
 
 # Densities
@@ -48,6 +50,19 @@ def test_density_and_kl_of_dirichlet_by_quadrature():
     assert float(kl_divergence(q, p)) == pytest.approx(kl, abs=1e-9)
     torch.testing.assert_close((density[..., None] * value).sum((0, 1)), q.mean)
     torch.testing.assert_close((density[..., None] * value.exp()).sum((0, 1)), q.gamma_mean)
+
+
+def test_gates_are_those_of_torch():
+    gate = RelaxedGate(0.4, logits=WEIGHTS.log())
+    of_torch = td.RelaxedBernoulli(t(0.4), logits=WEIGHTS.log())
+    value = torch.rand(1000, 3, dtype=F64, generator=torch.manual_seed(3))
+    torch.testing.assert_close(gate.log_prob(value), of_torch.log_prob(value))
+    torch.testing.assert_close(gate.probs, of_torch.probs)
+    # The probability below γ is 1 / (1 + exp(logit - T logit γ)).
+    for draws in gate.sample((2000,)).T, gate.rsample((2000,)).T:
+        for one, logit in zip(draws, WEIGHTS.log(), strict=True):
+            below = (0.4 * one.logit() - logit).sigmoid()
+            assert stats.kstest(below.numpy(), "uniform").pvalue > 1e-5
 
 
 def test_density_and_kl_of_bernoulli_by_quadrature():

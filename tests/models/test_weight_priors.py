@@ -5,8 +5,11 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+import torch.distributions as td
+from pyroccam.guides.factors import GateFactor
 from pyroccam.models import priors
 from pyroccam.models.priors import Latent, LayerShape
+from pyroccam.models.relaxed import RelaxedGate
 from scipy import stats
 from scipy.integrate import quad
 from torch.distributions import constraints, kl_divergence
@@ -52,7 +55,8 @@ def posterior(latent: Latent):
     if support is constraints.real:
         q = dist.Normal(locs, scales)
     elif support is constraints.unit_interval:
-        q = dist.RelaxedBernoulli(torch.tensor(0.5), logits=locs)
+        scales = None
+        q = RelaxedGate(0.5, logits=locs)
     else:
         assert support in (constraints.positive, constraints.nonnegative), support
         q = dist.LogNormal(locs, scales)
@@ -74,18 +78,14 @@ def test_latents_of_a_layer(prior, layer):
             shapes = {tuple(layer.bias)}
         assert tuple(latent.prior.event_shape) in shapes
         q, (loc, scale) = posterior(latent)
-        if name == "gate":
-            with pytest.raises(NotImplementedError):
-                kl_divergence(q, latent.prior)
-            assert torch.isfinite(latent.prior.log_prob(q.rsample()))
-            continue
         kl = kl_divergence(q, latent.prior)
         assert kl.shape == ()
         kl.backward(retain_graph=True)  # what a prior learns is common to its latents
         assert torch.isfinite(loc.grad).all()
         assert (loc.grad != 0).any() or name.startswith(("scale.a", "global.a"))
-        assert torch.isfinite(scale.grad).all()
-        assert (scale.grad != 0).all()
+        if scale is not None:
+            assert torch.isfinite(scale.grad).all()
+            assert (scale.grad != 0).all()
 
 
 @pytest.mark.parametrize("prior", ALL, ids=str)
@@ -246,6 +246,21 @@ def test_a_gate_is_open_with_the_probability_of_the_slab():
     share = (gate.sample((5000,)) > 0.5).double().mean()
     z = (share - 0.1) / math.sqrt(0.1 * 0.9 / n)
     assert abs(z) < 4.4  # false alarm once in 1e5
+
+
+def test_kl_of_gates_against_draws():
+    """By the densities that torch has of the same laws."""
+    torch.manual_seed(1)
+    logits = torch.tensor([-2.0, 0.5, 3.0, 6.0], dtype=torch.float64)
+    prior = priors.SpikeSlab(0.1, temperature=0.4).for_layer(LINEAR).double()()["gate"].prior
+    q = GateFactor(logits, 0.4).requires_grad_(False)()
+    t = torch.tensor(0.4, dtype=torch.float64)
+    p = td.RelaxedBernoulli(t, probs=torch.tensor(0.1, dtype=torch.float64))
+    draws = q.sample((100_000,))
+    ratio = (td.RelaxedBernoulli(t, logits=logits).log_prob(draws) - p.log_prob(draws)).sum(-1)
+    error = float(ratio.std()) / math.sqrt(len(ratio))
+    assert abs(float(kl_divergence(q, prior)) - float(ratio.mean())) < 4.4 * error
+    assert error < 0.01 * float(ratio.mean())
 
 
 @pytest.mark.parametrize(

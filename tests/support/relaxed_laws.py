@@ -3,7 +3,12 @@
 import math
 
 import torch
-from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
+from pyroccam.models.relaxed import (
+    ExpDirichlet,
+    ExpRelaxedCategorical,
+    LogitRelaxedBernoulli,
+    RelaxedGate,
+)
 
 F64 = torch.float64
 WEIGHTS = torch.tensor([3.0, 1.0, 0.5], dtype=F64)
@@ -20,6 +25,7 @@ def laws(dtype=F64, **options):
     return {
         "categorical": ExpRelaxedCategorical(0.5, probs=weights, **options),
         "bernoulli": LogitRelaxedBernoulli(0.5, logits=weights[:, 0].log(), **options),
+        "gate": RelaxedGate(0.5, logits=weights[:, 0].log(), **options),
         "dirichlet": ExpDirichlet(weights, **options),
     }
 

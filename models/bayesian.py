@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -159,7 +160,8 @@ class BayesianNetwork(LocalModule):
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         layers: names of the Bayesian layers, or a function of a module's name and the module that
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
-            all linear and convolutional layers, transposed ones included.
+            all linear and convolutional layers, transposed ones included, with a warning that
+            names the weights of other modules (embeddings, attention, subclasses of layers).
         likelihood: by default the one that suits the task.
         random_biases: biases are random where the prior has them; or they are learnt as numbers.
 
@@ -198,6 +200,7 @@ class BayesianNetwork(LocalModule):
         net = copy.deepcopy(net)
         names = self._choose(net, prior, layers)
         _refuse_shared(net, names)
+        _tell_hooks(net, names)
         order = _order_of_use(net, names, torch.zeros(2, *data.input_shape))
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
@@ -304,6 +307,7 @@ def _choose(
         layers = prior.keys()
     if layers is None:
         names = [name for name, module in modules.items() if type(module) in AFFINE]
+        _tell_others(net, set(names))
     elif callable(layers):
         names = [name for name, module in modules.items() if layers(name, module)]
     else:
@@ -325,6 +329,40 @@ def _choose(
             + (": layers= chose none." if layers is not None else ".")
         )
     return names
+
+
+def _tell_others(net: nn.Module, names: set[str]) -> None:
+    """Warn of weights that stay numbers though nobody said so."""
+    others = [
+        f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
+        for name, module in net.named_modules()
+        if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+        for key, p in module.named_parameters(recurse=False)
+        if p.dim() > 1
+    ]
+    if others and names:
+        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
+        known = ", ".join(kind.__name__ for kind in AFFINE)
+        warnings.warn(
+            f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
+            f"the types {known} are random by default; name the random layers by layers=[...] if "
+            "this is as it should be.",
+            stacklevel=5,
+        )
+
+
+def _tell_hooks(net: nn.Module, names: list[str]) -> None:
+    """Warn of hooks that do not run while the weights are random."""
+    for name in names:
+        layer = net.get_submodule(name)
+        hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks
+        if any(hooks):
+            warnings.warn(
+                f"Layer {name!r} has hooks, which do not run while its weights are random: a "
+                "Bayesian layer takes its place. Register them on model.layers"
+                f"[{name!r}], or leave the layer out by layers=[...].",
+                stacklevel=3,
+            )
 
 
 def _refuse_shared(net: nn.Module, names: list[str]) -> None:

@@ -392,7 +392,12 @@ NORMAL = priors.Normal()
         (Shared(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (Twice(), {}, ValueError, "'a' is used 2 times"),
         (Attending(), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
-        (Attending(plain=True), {}, ValueError, r"'attention.out_proj' is not called .*layers="),
+        (
+            Attending(plain=True),
+            {"layers": ["attention.out_proj", "head"]},
+            ValueError,
+            r"'attention.out_proj' is not called .*layers=",
+        ),
         (InTrainingOnly(), {}, ValueError, "'b' is not called"),
     ],
 )
@@ -407,7 +412,39 @@ def test_what_cannot_be_is_refused(net, options, error, message):
 def test_what_is_left_out_may_be_tied_or_unused():
     net = nn.Sequential(Tied(), Twice(), nn.Linear(3, 2))
     assert list(make(net, layers=["2"]).sites) == ["2.weight", "2.bias"]
-    assert list(make(Attending()).layers) == ["head"]
+    assert list(make(Attending(), layers=["head"]).layers) == ["head"]
+
+
+class Derived(nn.Linear):
+    pass
+
+
+def test_weights_that_stay_numbers_are_named(recwarn):
+    attending = r"attention.in_proj_weight \(MultiheadAttention\), attention.out_proj.weight \("
+    with pytest.warns(UserWarning, match=f"learnt as numbers: {attending}.*layers=") as told:
+        assert list(BayesianNetwork(Attending(), ROWS, prior=NORMAL).layers) == ["head"]
+    assert told[0].filename == __file__
+    many = nn.Sequential(*(Derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
+    with pytest.warns(UserWarning, match=r": 0.weight \(Derived\), 1.* 3.weight .* and 2 more"):
+        make(many)
+    for options in ({"layers": ["6"]}, {"prior": {"6": NORMAL}}, {"layers": lambda n, _: n == "6"}):
+        make(nn.Sequential(*many[:6], nn.Linear(3, 2)), **options)
+    assert not len(recwarn)
+
+
+def test_hooks_that_do_not_run_are_named():
+    net, seen = small_net(), []
+    hook = net[2].register_forward_hook(lambda *_: seen.append(1))
+    with pytest.warns(UserWarning, match="Layer '2' has hooks") as told:
+        model = make(net)
+    assert told[0].filename == __file__
+    seen.clear()
+    model(torch.zeros(2, 3))
+    assert not seen
+    model.start_network()(torch.zeros(2, 3))
+    assert seen
+    hook.remove()
+    make(net)
 
 
 def test_a_layer_without_groups_and_a_prior_that_needs_them():

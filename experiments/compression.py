@@ -22,7 +22,7 @@ from .config import RunConfig, parse_settings
 from .kept import refuse_other_settings
 from .run import run
 
-__all__ = ["PUBLISHED", "Published"]
+__all__ = ["PUBLISHED", "Published", "short"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def main(
         chosen["epochs"] = epochs
     for network in networks.split(","):
         for method in methods.split(","):
-            path = out / f"{data}-{network}-{method}.json"
+            name = f"{data}-{short(network)}-{method}"
+            path = out / f"{name}.json"
             found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
             for seed in range(seeds):
                 config, dataset = RunConfig.resolve(
@@ -107,7 +108,7 @@ def main(
                     refuse_other_settings(path, found["config"], described)
                 if seed in {one["seed"] for one in found["runs"]}:
                     continue
-                folder = None if runs is None else runs / f"{data}-{network}-{method}-{seed}"
+                folder = None if runs is None else runs / f"{name}-{seed}"
                 outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
                 found["config"] = described
                 found["runs"].append(_row(outcome.metrics))
@@ -118,7 +119,12 @@ def main(
                 published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
                 found["published"] = None if published is None else vars(published)
                 write_json(path, found)
-                print(_line(network, method, found["runs"][-1]), flush=True)
+                print(_line(short(network), method, found["runs"][-1]), flush=True)
+
+
+def short(network: str) -> str:
+    """The name of a network that was given as ``module:function``."""
+    return network.rpartition(":")[2]
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:

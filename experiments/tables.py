@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import structure_tables, variance_tables
+from .compression import short
 from .markdown import header, plus_minus, read, row
 from .methods import METHODS
 
@@ -206,8 +207,8 @@ def _compression(folder: Path) -> Iterable[str]:
         own = [f for f in files if _trained_on(f) == (data, network)]
         order = list(METHODS)
         yield from header(
-            f"{data}, {network} (seeds)", "error, %", "weights left, %", "left of each layer",
-            "bits", "pruning", "fast", "maximum", "file, kB",
+            f"{data}, {short(network)} (seeds)", "error, %", "weights left, %",
+            "left of each layer", "bits", "pruning", "fast", "maximum", "file, kB",
         )  # fmt: skip
         for found in sorted(own, key=lambda f: order.index(f["config"]["method"])):
             runs, spread = found["runs"], found["spread"]

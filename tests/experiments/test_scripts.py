@@ -79,3 +79,5 @@ def test_compression(tmp_path):
     app.command()(compression.main)
     other = [str(a) for a in (*arguments, "--set", "lr=0.02", "--out", tmp_path)]
     assert "other settings" in CliRunner().invoke(app, other).output
+    names = ("my.nets:resnet", "lenet-300-100")  # a colon is no good in the name of a file
+    assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]

@@ -10,6 +10,7 @@ change places at random, which costs nothing as long as they say nothing.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 
 from ..data import Dataset
 from ..guides import MeanField, VariationalDropout, ZeroMean
-from ..guides.mean_field import NetworkGuide
+from ..guides.mean_field import NetworkGuide, key
 from ..inference import figures, fit
 from ..inference.draws import draw_outputs
 from ..inference.evidence import evidence
@@ -85,42 +86,63 @@ def accuracy(
 
 @torch.no_grad()
 def permuted(model: BayesianNetwork, guide: NetworkGuide) -> MeanField:
-    """The posterior with the deviations of each layer's weights in random places; means stay."""
+    """The posterior with the deviations of each layer in random places; the rest stays."""
     own = MeanField(model).to(next(guide.parameters()).device)
+    factors = own.part("factors")
+    for site, (_, name) in model.sites.items():
+        if name != "weight":
+            factors[key(site)] = copy.deepcopy(guide.part("factors")[key(site)])
     for name in model.layers:
         q = guide.distribution(f"{name}.weight").base_dist
-        factor: Any = own.part("factors")[f"{name}/weight".replace(".", "/")]
+        factor: Any = factors[key(f"{name}.weight")]
         order = torch.randperm(q.scale.numel(), device=q.scale.device)
         factor.loc.copy_(q.loc)
         factor.log_scale.copy_(q.scale.flatten()[order].reshape(q.scale.shape).log())
     return own
 
 
+def with_bounds(row: dict[str, float], size: int) -> dict[str, float]:
+    """A row with the evidence lower bounds, in nats an observation: of the posterior, and without
+    its means, where the KL is the constant that a log-uniform prior makes of it."""
+    bounds = {
+        f"{who}bound": row[f"{who}log_likelihood"] - row[f"{who}kl"] / size
+        for who in ("", "zero_mean_")
+    }
+    return {**row, **bounds}
+
+
 @styled
-def transition_figure(histories: Sequence[Sequence[dict[str, float]]]) -> Figure:
-    """Rate, bound and accuracy over the epochs, a line for each run."""
-    figure = new_figure(2.4)
-    axes = figure.subplots(1, 3)
+def transition_figure(histories: Sequence[Sequence[dict[str, float]]], size: int) -> Figure:
+    """Rate, bound, likelihood and accuracy over the epochs, a line for each run.
+
+    Arguments:
+        histories: what :func:`watch` found, by run and evaluation.
+        size: training rows, over which a KL is spread.
+    """
+    histories = [[with_bounds(row, size) for row in history] for history in histories]
+    figure = new_figure(4.2)
+    axes = figure.subplots(2, 2, sharex=True).flatten()
     layers = [name for name in histories[0][0] if name.startswith("log_alpha")]
     panels: tuple[tuple[str, dict[str, str]], ...] = (
         ("mean log alpha", {name: name.removeprefix("log_alpha ") for name in layers}),
-        ("nats an observation", {"log_likelihood": "posterior", "zero_mean_log_likelihood":
-                                 "without means"}),
         ("accuracy", {"accuracy": "posterior", "zero_mean_accuracy": "without means",
                       "permuted_accuracy": "deviations permuted"}),
+        ("log-likelihood, nats a row", {"log_likelihood": "", "zero_mean_log_likelihood": ""}),
+        ("bound, nats a row", {"bound": "", "zero_mean_bound": ""}),
     )  # fmt: skip
     for axis, (label, lines) in zip(axes, panels, strict=True):
-        for number, (key, name) in enumerate(lines.items()):
+        for number, (what, name) in enumerate(lines.items()):
             for run, history in enumerate(histories):
                 epochs = [row["epoch"] for row in history]
-                values = [row[key] for row in history]
+                values = [row[what] for row in history]
                 shown = name if run == 0 and len(lines) > 1 else None
                 axis.plot(epochs, values, color=f"C{number}", label=shown, lw=1.2)
-        axis.set_xlabel("epoch")
         axis.set_title(label)
     axes[0].axhline(0.0, color="0.7", lw=0.8, zorder=0)
-    axes[1].set_yscale("symlog", linthresh=0.1)
-    handles, labels = axes[2].get_legend_handles_labels()
+    for axis in axes[2:]:
+        axis.set_yscale("symlog", linthresh=0.1)
+        axis.set_xlabel("epoch")
+    handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure
 
@@ -164,7 +186,7 @@ def main(
         histories.append(before["history"])
         last = {k: round(v, 4) for k, v in histories[-1][-1].items()}
         print(path, json.dumps(last), flush=True)
-    figures.save(transition_figure(histories), out / f"{data}-{network}")
+    figures.save(transition_figure(histories, dataset.N), out / f"{data}-{network}")
 
 
 def _pair(

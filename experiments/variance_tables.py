@@ -23,7 +23,8 @@ def variance(folder: Path) -> Iterable[str]:
     for name, found in files.items():
         spread = found["spread"]
         cells = [plus_minus(spread[way], 2) for way in _WAYS]
-        yield row(f"{name} ({len(found['runs'])})", *cells, _power(spread["elbo"]["mean"]))
+        bound = _power(spread["elbo"]["mean"]) if "elbo" in spread else ""
+        yield row(f"{name} ({len(found['runs'])})", *cells, bound)
         if (published := found["published"]) is not None:
             known = [f"{published[way]:g}" if way in published else "" for way in _WAYS]
             elbo = _power(published["elbo"]) if "elbo" in published else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -65,13 +66,15 @@ class ZeroMean(NetworkGuide):
     :class:`~pyroccam.guides.MeanField`.
 
     Arguments:
-        model: a Bayesian network. Deviations begin at the sizes of its network's weights.
+        model: a Bayesian network. Every σ begins at the size of its network's weight; one of zero
+            stays there.
         layers: names of the layers without means; all that are Bayesian by default.
         noise: ``"normal"``; or ``"uniform"`` in (-1, 1) or ``"rademacher"``, ±1, for both of which
             weights are drawn once for a batch (a sum over them is not of their kind).
         scale: of all weights without a mean at the start, instead.
-        begin: a guide of the same model. Its deviations are σ at the start, and its posterior of
-            everything else is taken over as it is: see :func:`pyroccam.inference.without_means`.
+        begin: a guide of the same model. Its deviations are those of the weights at the start (σ is
+            √3 times that for uniform noise, of variance σ²/3), and its posterior of everything else
+            is taken over as it is: see :func:`pyroccam.inference.without_means`.
         local, scales, structure: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
 
     Raises:
@@ -121,6 +124,10 @@ class ZeroMean(NetworkGuide):
     def zero_mean(self) -> tuple[str, ...]:
         return self.layers
 
+    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+        layers = [names.get(name, name) for name in self.layers]
+        return {"layers": layers, "noise": self._noise, "scale": self._scale, "local": False}
+
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         site, (begin,) = f"{layer.name}.{name}", self._begin
         if name != "weight" or layer.name not in self.layers:
@@ -130,6 +137,8 @@ class ZeroMean(NetworkGuide):
             return kept
         if begin is not None:
             scale = begin.distribution(site).variance.sqrt().detach()
+            if self._noise == "uniform":
+                scale = math.sqrt(3.0) * scale
         elif self._scale is not None:
             scale = torch.full_like(layer.start["weight"], self._scale)
         else:

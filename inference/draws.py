@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
@@ -40,7 +41,7 @@ NOISES = ("weights", "activations")
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
 ROWS_AT_ONCE = 2**16  # of all of them together
-IMAGES_AT_ONCE = 2**11  # the same where hidden units are images: what a CPU's cache holds
+IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU's cache holds
 
 
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
@@ -165,8 +166,7 @@ class DrawnNetwork(nn.Module):
             return self._pass(part, _OwnNoise(zero))
 
         together = vmap(one, in_dims=(0, None), randomness="different")
-        images = IMAGES_AT_ONCE if x.device.type == "cpu" else 4 * IMAGES_AT_ONCE
-        size = max(1, (images if convolves(self) else ROWS_AT_ONCE) // count)
+        size = max(1, (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count)
         return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:
@@ -214,7 +214,7 @@ def draw_outputs(
     noise: Noise = "weights",
     only: Mapping[str, Tensor] | None = None,
     seed: int = 0,
-    batch_size: int = 1024,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Outputs of the network for draws from the posterior.
 
@@ -227,8 +227,8 @@ def draw_outputs(
             drawn, and the rest are means (:func:`~pyroccam.inference.curvature.to_sample`). For
             drawn weights.
         seed: of the draws; the state of the generator is left as it was.
-        batch_size: rows in a pass. Several networks pass at once where their weights fit into
-            64 MiB.
+        batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
+            once where their weights fit into 64 MiB.
 
     Returns:
         ``(S, N, outputs)``.
@@ -237,6 +237,7 @@ def draw_outputs(
         raise ValueError(f"draws must be at least 1, got {draws}.")
     if only is not None and noise != "weights":
         raise ValueError(f"only= says which weights are drawn, noise={noise!r} draws none.")
+    batch_size = rows_in_a_pass(x, batch_size)
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(seeded(seed, x.device))
@@ -265,7 +266,7 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         found: Tensor = functional_call(net, one, (part,))
         return found
 
-    size = len(x)
+    size = images_at_once(x) // count if convolves(net) else len(x)
     if x.device.type == "cpu" and convolves(net):
         # Convolutions of several networks become grouped ones, which are slower on a CPU; those
         # that the networks share do not.
@@ -273,7 +274,6 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         if any(convolves(net.get_submodule(owner)) for owner in owners):
             each = ({name: value[s] for name, value in weights.items()} for s in range(count))
             return torch.stack([outputs(one, x) for one in each])
-        size = IMAGES_AT_ONCE // count
     together = vmap(outputs, in_dims=(0, None), randomness="different")
     return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
 
@@ -294,6 +294,18 @@ def dropping(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in zip(parts, modes, strict=True):
             part.training = mode
+
+
+def images_at_once(x: Tensor) -> int:
+    """Rows of ``x``, ``(N, C, *)``, that may pass at once through networks with convolutions: the
+    fewer, the larger their images are."""
+    images = IMAGES_AT_ONCE if x.device.type == "cpu" else 4 * IMAGES_AT_ONCE
+    return max(1, images * 28 * 28 // max(1, math.prod(x.shape[2:])))
+
+
+def rows_in_a_pass(x: Tensor, asked: int | None = None) -> int:
+    """Rows of ``x`` in a pass through one network: as asked for, or up to 1024."""
+    return min(1024, images_at_once(x)) if asked is None else asked
 
 
 def at_once(weights: int, rows: int) -> int:

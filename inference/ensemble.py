@@ -149,7 +149,7 @@ class EnsembleNetwork(nn.Module):
 
 def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
     """A network as two: the second begins with the first part that is random."""
-    if not isinstance(net, nn.Sequential):
+    if type(net) is not nn.Sequential:  # a subclass may do more than one part after the other
         return nn.Identity(), net
     random = (BayesianLayer, StructureGraph, _DropoutNd)
     first = next(

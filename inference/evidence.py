@@ -47,8 +47,8 @@ def evidence(
     seed: int = 0,
     batch_size: int = 1024,
 ) -> Evidence:
-    """The evidence lower bound by passes through all rows, in evaluation mode, noise as in
-    training.
+    """The evidence lower bound by passes through all rows, in evaluation mode; weights are as
+    random as in training, dropout modules do nothing.
 
     Arguments:
         model, guide: a pair.

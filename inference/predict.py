@@ -14,7 +14,7 @@ from ..models.bayesian import BayesianNetwork
 from ..models.depth import FixedDepth, LearntDepth, stacked_outputs
 from ..models.likelihoods import Likelihood, Regression
 from ..models.pruned import PrunedNetwork
-from .draws import Noise, draw_outputs
+from .draws import Noise, draw_outputs, rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
 from .modes import evaluating
 from .structure import exact_depth_posterior
@@ -44,19 +44,21 @@ How = Literal["ensemble", "stochastic", "deterministic"]
 HOWS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
 
 
-def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int = 1024) -> Tensor:
-    """``f`` over batches of ``x``; the results ``(S, B, ...)`` are joined along B."""
-    return torch.cat([f(part) for part in x.split(batch_size)], dim=1)
+def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int | None = None) -> Tensor:
+    """``f`` over batches of ``x``, 1024 rows by default or fewer large images; the results
+    ``(S, B, ...)`` are joined along B."""
+    return torch.cat([f(part) for part in x.split(rows_in_a_pass(x, batch_size))], dim=1)
 
 
 def outputs_by_depth(
-    model: LearntDepth | FixedDepth | PrunedNetwork, x: Tensor, *, batch_size: int = 1024
+    model: LearntDepth | FixedDepth | PrunedNetwork, x: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
     """Raw outputs at every depth that the model has, in evaluation mode.
 
     Arguments:
         model: with S depths (one for a fixed depth or a single exit).
         x: ``(N, *)``.
+        batch_size: rows in a pass, by default 1024, or fewer large images.
 
     Returns:
         ``(S, N, outputs)``.
@@ -106,16 +108,19 @@ def predictive_outputs(
     draws: int = DRAWS,
     noise: Noise = "weights",
     seed: int = 0,
+    batch_size: int | None = None,
 ) -> Tensor:
     """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`.
 
     Arguments:
         draws, noise, seed: of random weights, see :func:`~pyroccam.inference.draw_outputs`.
+        batch_size: as there.
     """
     if isinstance(model, BayesianNetwork):
         assert isinstance(guide, NetworkGuide)
-        return draw_outputs(model, guide, x, draws, noise=noise, seed=seed)
-    return outputs_by_depth(model, x)
+        more: dict[str, Any] = {"noise": noise, "seed": seed, "batch_size": batch_size}
+        return draw_outputs(model, guide, x, draws, **more)
+    return outputs_by_depth(model, x, batch_size=batch_size)
 
 
 def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:

@@ -72,6 +72,7 @@ class Fit:
         *,
         draws: int | None = None,
         noise: Noise = "weights",
+        batch_size: int | None = None,
     ) -> dict[str, float]:
         """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
 
@@ -82,22 +83,30 @@ class Fit:
                 ``stochastic``, of one draw (the mean of each metric over the draws).
             draws: of random weights, 20 by default.
             noise: of the draws, see :class:`~pyroccam.inference.draws.DrawnNetwork`.
+            batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
+                memory.
         """
         x, y = self.data.split(split)
-        return self._judged(self.outputs(x, how, draws=draws, noise=noise), y, how)
+        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
+        return self._judged(outputs, y, how)
 
     def evaluate_ways(
-        self, split: str = "test", *, draws: int | None = None, noise: Noise = "weights"
+        self,
+        split: str = "test",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+        batch_size: int | None = None,
     ) -> dict[str, dict[str, float]]:
         """:meth:`evaluate` in every way that there is for random weights; of the same draws, which
         pass once.
 
         Arguments:
-            split, draws, noise: as for :meth:`evaluate`.
+            split, draws, noise, batch_size: as for :meth:`evaluate`.
         """
         x, y = self.data.split(split)
-        drawn = self.outputs(x, draws=draws, noise=noise)
-        means = self.outputs(x, "deterministic")
+        drawn = self.outputs(x, draws=draws, noise=noise, batch_size=batch_size)
+        means = self.outputs(x, "deterministic", batch_size=batch_size)
         outputs = {how: means if how == "deterministic" else drawn for how in HOWS}
         return {how: self._judged(found, y, how) for how, found in outputs.items()}
 
@@ -113,13 +122,14 @@ class Fit:
         *,
         draws: int | None = None,
         noise: Noise = "weights",
+        batch_size: int | None = None,
     ) -> Tensor:
         """What a prediction mixes, ``(S, N, outputs)``: outputs at every depth, or of S draws of
         random weights (by the seed of the fit), or of the one network of their means.
 
         Arguments:
             x: inputs ``(N, *)``, standardised as the data set is.
-            how, draws, noise: as for :meth:`evaluate`.
+            how, draws, noise, batch_size: as for :meth:`evaluate`.
 
         Raises:
             ValueError: for a way to predict that there is not for this model.
@@ -133,10 +143,12 @@ class Fit:
                 )
             net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
             with torch.no_grad():
-                return streamed(lambda part: net(part)[None], x)
+                return streamed(lambda part: net(part)[None], x, batch_size)
         count = len(self.weights) if draws is None else draws
-        seed = self.settings.seed
-        return predictive_outputs(self.model, self.guide, x, draws=count, noise=noise, seed=seed)
+        return predictive_outputs(
+            self.model, self.guide, x,
+            draws=count, noise=noise, seed=self.settings.seed, batch_size=batch_size,
+        )  # fmt: skip
 
     def predict(
         self,
@@ -145,6 +157,7 @@ class Fit:
         *,
         draws: int | None = None,
         noise: Noise = "weights",
+        batch_size: int | None = None,
     ) -> Tensor:
         """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
 
@@ -152,10 +165,12 @@ class Fit:
 
         Arguments:
             x: inputs ``(B, *)``, standardised as the data set is.
-            how, draws, noise: as for :meth:`evaluate`; ``stochastic`` predicts with one draw.
+            how, draws, noise, batch_size: as for :meth:`evaluate`; ``stochastic`` predicts with one
+                draw.
         """
         draws = 1 if how == "stochastic" else draws
-        outputs = self.outputs(x.to(self.weights.device), how, draws=draws, noise=noise)
+        x = x.to(self.weights.device)
+        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
         shares = self._shares(outputs)
         if self.model.likelihood.task == "classification":
             return mixture_log_probs(outputs, shares)

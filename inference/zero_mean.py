@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import torch
 from ..guides.mean_field import NetworkGuide
 from ..guides.zero_mean import ZeroMean
 from ..models.bayesian import BayesianNetwork
-from ..models.local import Scales
+from ..models.local import LocalReparameterization
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -29,7 +30,7 @@ def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     and so no predicted probability, changes by more than the root of half of it when they go.
 
     Returns:
-        by layer; infinite for weights that are points.
+        by layer; infinite for weights that are points, other than zero.
 
     References:
         Neklyudov et al. 2018, arXiv:1803.03764.
@@ -38,7 +39,7 @@ def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     for name in model.layers:
         q = guide.distribution(f"{name}.weight")
         ratio = 0.5 * q.mean.square() / q.variance
-        costs[name] = float(ratio.nan_to_num(0.0).sum(dtype=torch.float64))
+        costs[name] = float(ratio.nan_to_num(0.0, posinf=math.inf).sum(dtype=torch.float64))
     return costs
 
 
@@ -88,8 +89,12 @@ def without_means(
                 "Train longer (with guides.VariationalDropout(model, rate='layer') they fade), or "
                 "name the layers= to take the means of."
             )
+    else:
+        layers = [layers] if isinstance(layers, str) else list(layers)
+    layers = [*layers, *(name for name in guide.zero_mean if name not in layers)]
     model = copy.deepcopy(model)
-    handler = guide.handler
-    scales: Scales = "example" if handler is None else handler.scales
-    own = ZeroMean(model, layers=layers, begin=guide, local=handler is not None, scales=scales)
+    local: bool | LocalReparameterization = False
+    if (handler := guide.handler) is not None:
+        local = LocalReparameterization(model, handler.scales, handler.variance_dtype)
+    own = ZeroMean(model, layers=layers, begin=guide, local=local)
     return model, own.to(fit.data.x_train.device)

@@ -3,10 +3,16 @@
 import pyro
 import pytest
 import torch
-from pyroccam import guides, models
-from pyroccam.inference.draws import DrawnNetwork, draw_outputs, draw_weights, outputs_of
+from pyroccam import guides, inference, models
+from pyroccam.inference.draws import (
+    DrawnNetwork,
+    draw_outputs,
+    draw_weights,
+    outputs_of,
+    rows_in_a_pass,
+)
 from pyroccam.models import priors
-from random_weights import Rows, limit, small_net
+from random_weights import Rows, limit, small_net, table
 from torch import nn
 from torch.func import functional_call
 
@@ -55,8 +61,8 @@ def test_networks_that_pass_at_once(layers, monkeypatch):
     weights = draw_weights(model, guide, 7)
     each = [{name: value[s] for name, value in weights.items()} for s in range(7)]
     expected = torch.stack([functional_call(net, one, (x,)) for one in each])
-    for images_at_once in (1, 21, 2**11):  # rows one by one; 3 and 1; all at once
-        monkeypatch.setattr("pyroccam.inference.draws.IMAGES_AT_ONCE", images_at_once)
+    for count in (1, 21, 2**11):  # rows one by one; 3 and 1; all at once
+        monkeypatch.setattr("pyroccam.inference.draws.images_at_once", lambda _, n=count: n)
         torch.testing.assert_close(outputs_of(net, weights, x), expected)
 
 
@@ -69,9 +75,39 @@ def test_the_shared_part_is_computed_once(monkeypatch):
     out = draw_outputs(model, guide, x, 6, noise="activations")
     assert len(seen) == 1
     assert len(out[:, 0, 0].unique()) == 6
-    monkeypatch.setattr("pyroccam.inference.draws.IMAGES_AT_ONCE", 12)
+    monkeypatch.setattr("pyroccam.inference.draws.images_at_once", lambda _: 12)
     draw_outputs(model, guide, x, 6, noise="activations")
     assert len(seen) == 1 + 2  # two rows in each
+
+
+def test_large_images_pass_in_smaller_batches():
+    def rows(*shape):
+        return rows_in_a_pass(torch.empty(1, *shape, device="meta"))
+
+    meta = 4  # a device that is no CPU takes more
+    assert rows(10) == rows(3, 28, 28) == 1024
+    assert rows(3, 224, 224) == rows(64, 224, 224) == meta * 2**11 // 64
+    assert rows(1, 10**5, 10**5) == 1
+    assert rows_in_a_pass(torch.empty(1, 3, 224, 224)) == 32
+    assert rows_in_a_pass(torch.empty(1, 3, 224, 224), 7) == 7
+
+
+def test_rows_in_a_pass_change_nothing_but_memory():
+    rows = table(task="classification")
+    model = models.BayesianNetwork(small_net(), rows, prior=priors.Normal())
+    fit = inference.fit(
+        model, guides.MeanField(model), rows, epochs=1, progress=False, compile=False
+    )
+    seen = []
+    model = fit.model.part("net")[1]
+    model.register_forward_hook(lambda _, __, out: seen.append(out.shape[-2]))
+    whole, few = (fit.predict(rows.x_test, batch_size=size, draws=5) for size in (None, 4))
+    torch.testing.assert_close(whole, few)
+    means = (fit.predict(rows.x_test, "deterministic", batch_size=size) for size in (None, 4))
+    torch.testing.assert_close(*means)
+    ways = [fit.evaluate_ways(batch_size=size) for size in (None, 4)]
+    assert ways[0]["ensemble"] == pytest.approx(ways[1]["ensemble"], rel=1e-4)
+    assert fit.evaluate(batch_size=4) == pytest.approx(ways[0]["ensemble"], rel=1e-4)
 
 
 def test_nothing_is_left_of_the_noise():

@@ -88,6 +88,17 @@ def test_priors_and_guides(gnj: Fit, prior: Any, guide: Any) -> None:
         assert isinstance(other.guide, guides.Delta)
 
 
+def test_a_variance_network_stays_one(digits: data.Dataset) -> None:
+    model = models.BayesianNetwork(net(), digits, prior=P.LogUniform())
+    options: dict[str, Any] = {"layers": ["4"], "noise": "rademacher", "scale": 0.1, "local": False}
+    fit = fitted(model, guides.ZeroMean(model, **options), digits)
+    other = inference.swap(fit, prior=P.Normal(1.0), epochs=1, progress=False).guide
+    assert isinstance(other, guides.ZeroMean)
+    assert other.options({}) == options
+    assert other.handler is None
+    assert other.zero_mean == ("4",)
+
+
 def test_what_a_prior_learns_begins_afresh(digits: data.Dataset) -> None:
     """A mixture that two networks share would be one prior for both."""
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -117,9 +117,10 @@ def fit(
         settings["epochs"] = epochs
     if compiled is not None:
         settings["compile"] = compiled
-    config, dataset = RunConfig.resolve(
-        method, data, network=network, data_root=data_root, seed=seed, sets=settings
+    resolve = partial(
+        RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
     )
+    config, dataset = resolve(seed=seed)
     if threads or config.network == "mlp":
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     if out is None:
@@ -130,9 +131,8 @@ def fit(
     if repeats == 1:
         outcomes = [run(config, dataset, **more)]
     else:
-        configs = [config.with_seed(seed + k) for k in range(repeats)]
-        datas = [dataset, *(one.load_data() for one in configs[1:])]
-        outcomes = run_repeats(configs, datas, **more)
+        pairs = [(config, dataset), *(resolve(seed=seed + k) for k in range(1, repeats))]
+        outcomes = run_repeats([one for one, _ in pairs], [one for _, one in pairs], **more)
     found = [outcome.metrics for outcome in outcomes]
     for metrics in found:
         print_run(console, metrics, dataset.task)
@@ -141,9 +141,9 @@ def fit(
         fits = Repeats([outcome.fit for outcome in outcomes], 0.0)
         try:
             together = fits.evaluate(noise=config.options.get("noise", "weights"))
-        except ValueError:  # every seed has test rows of its own
-            together = None
-        summary |= {} if together is None else {"together": together}
+            summary["together"] = together
+        except ValueError as error:  # every seed has test rows of its own
+            console.print(f"{error} That is --set data.seed={seed}.", highlight=False)
         write_json(out / "metrics.json", {"repeats": found, "spread": summary})
         print_repeats(console, summary, repeats)
     console.print(f"Written to [bold]{out}[/bold]", highlight=False)

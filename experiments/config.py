@@ -67,7 +67,8 @@ class RunConfig:
                 left out.
             data_root: folder of the data files.
             seed: of data, weights and training.
-            sets: network, method and fit settings; ``data.<name>`` goes to the data set.
+            sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
+                ``data.seed`` makes its rows another's, or the same for several seeds.
 
         Raises:
             ValueError, TypeError: for a name that does not exist or a value that cannot be.
@@ -77,7 +78,10 @@ class RunConfig:
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
         if data_root is not None:
             data_options["data_root"] = data_root
-        dataset = datasets.load(data, seed=seed, **data_options)
+        data_seed = data_options.pop("seed", seed)
+        if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
+            raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
+        dataset = datasets.load(data, seed=data_seed, **data_options)
         shape = dataset.input_shape
         if network is None:
             image = len(shape) == 3 and min(shape[1:]) >= 16

@@ -141,6 +141,7 @@ def transition_figure(histories: Sequence[Sequence[dict[str, float]]], size: int
     axes[0].axhline(0.0, color="0.7", lw=0.8, zorder=0)
     for axis in axes[2:]:
         axis.set_yscale("symlog", linthresh=0.1)
+        axis.set_ylim(top=0.0)
         axis.set_xlabel("epoch")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))

@@ -274,3 +274,18 @@ def test_repeats_predict_together(tmp_path):
     nlls = [one["test"]["ensemble"]["nll"] for one in found["repeats"]]
     assert found["spread"]["together"]["nll"] <= sum(nlls) / 2 + 1e-6
     assert load_fit(tmp_path / "run" / "seed-1", "cpu").settings.seed == 1
+
+
+def test_repeats_on_the_same_rows(tmp_path):
+    """Where rows are split at random, only if it is asked for."""
+    more = ("--data", "digits", "--set", "hidden=[8]", "--set", "guide=delta", "--repeats", 2)
+    said = call("fit", "bayes", *more, "--epochs", 2, "--out", tmp_path / "own")
+    assert "All 2 together" not in said
+    assert "differ" in said
+    assert "--set data.seed=0" in said
+    same = (*more, "--set", "data.seed=5", "--epochs", 2, "--out", tmp_path / "same")
+    assert "All 2 together" in call("fit", "bayes", *same)
+    fits = [load_fit(tmp_path / "same" / f"seed-{k}", "cpu") for k in (0, 1)]
+    assert torch.equal(fits[0].data.y_test, fits[1].data.y_test)
+    assert [fit.settings.seed for fit in fits] == [0, 1]
+    call("fit", "bayes", *more, "--set", "data.seed=true", "--out", tmp_path / "no", code=2)

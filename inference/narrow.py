@@ -43,8 +43,11 @@ def narrow(
     Nothing that was cut comes back.
 
     Units that are constant once others are cut move into the biases that they feed (the posterior
-    means; the deviations stay). A single weight that is cut (a prior without groups) begins at zero
-    if it is in a unit that stays.
+    means; the deviations stay). A layer without a bias gains one where it is fed a constant (of a
+    channel that batch normalisation moved from zero, say): a random site with the prior's bias and
+    the deviation that the prior suggests where biases are random, or else a number that is learnt.
+    A single weight that is cut (a prior without groups) begins at zero if it is in a unit that
+    stays.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`; it is not changed.
@@ -87,15 +90,42 @@ def narrow(
     own = guide.of(smaller, names)
     for old, new in names.items():
         layer = smaller.layers[new]
-        layer.prior.load_state_dict(model.layers[old].prior.state_dict())
         part, kept = report.layers.get(old), None
         if part is not None:
             # A channel of a depthwise convolution has one input, whichever it is.
             plain = part.inputs_before == model.layers[old].affine.shape.weight[1]
             kept = part.outputs, part.inputs if plain else None
+        _copy_prior(model.layers[old], layer, kept)
         _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
     device = fit.data.x_train.device
     return smaller.to(device), own.to(device)
+
+
+def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) -> None:
+    """Give a narrower layer what its prior has learnt for the whole layer, or for what it keeps.
+
+    Raises:
+        ValueError: for learnt numbers of a shape that is neither the weight's, nor the bias's.
+    """
+    learnt = before.prior.state_dict()
+    for name, begun in after.prior.state_dict().items():
+        if name not in learnt:  # of a bias that the layer gained: as the prior begins
+            continue
+        values, bias = learnt[name], before.start.get("bias")
+        event = before.start["weight"].shape
+        if kept is not None and values.shape == event:
+            values = _taken(values, event, _along(before, "weight", event, *kept))
+        elif kept is not None and name.endswith("bias") and bias is not None:
+            values = _taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
+        if values.shape != begun.shape:
+            raise ValueError(
+                f"The prior of layer {before.name!r} ({type(before.weight_prior).__name__}) has "
+                f"learnt {name!r} of shape {tuple(values.shape)}, of which narrow does not know "
+                f"what stays in a layer that needs {tuple(begun.shape)}. Known are numbers for the "
+                f"whole layer, for each weight and for each bias ('...bias'). Leave this layer "
+                "whole by threshold={...: math.inf}, or take inference.compress."
+            )
+        begun.copy_(values)
 
 
 def _copy_posterior(
@@ -118,6 +148,7 @@ def _copy_posterior(
         old, new = _factor(guide, before, name), _factor(own, after, name)
         new.load_state_dict({k: _taken(t, event, index) for k, t in old.state_dict().items()})
     # What became constant has moved: into biases, and into the weights of a constant channel.
+    gained = "bias" in after.start and "bias" not in before.start
     means = {
         name: power_moments(own.distribution(f"{after.name}.{name}"), latent.power)[0]
         for name, latent in after.latents().items()
@@ -126,8 +157,6 @@ def _copy_posterior(
         learnt = after.bias if name == "bias" else None  # a number, no latent
         if name not in means and learnt is None:
             continue
-        event = before.start[name].shape
-        index = [] if kept is None else _along(before, name, event, *kept)
         factor = torch.ones((), device=after.start[name].device)
         for other, value in means.items():
             if other in ("weight", "bias"):
@@ -137,9 +166,13 @@ def _copy_posterior(
             elif after.covers_bias(value.shape):
                 factor = factor * value
         target = after.start[name].to(means["weight"])
-        moved = target != _taken(getattr(mean, name), event, index).to(target)
-        if learnt is not None and before.bias is not None:
-            learnt.copy_(_taken(before.bias, event, index))
+        moved = torch.ones_like(target, dtype=torch.bool)
+        if name == "weight" or not gained:
+            event = before.start[name].shape
+            index = [] if kept is None else _along(before, name, event, *kept)
+            moved = target != _taken(getattr(mean, name), event, index).to(target)
+            if learnt is not None and before.bias is not None:
+                learnt.copy_(_taken(before.bias, event, index))
         centre = _factor(own, after, name).centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
 

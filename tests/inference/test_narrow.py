@@ -7,11 +7,13 @@ import torch
 from fitting import blobs, images
 from fitting import run as fit_depth
 from pyroccam import guides, inference, models
+from pyroccam.inference import packing
 from pyroccam.inference.cutting import cut
 from pyroccam.inference.posterior import mean_network, moments
 from pyroccam.inference.relevance import irrelevance
 from pyroccam.inference.thresholds import with_zeros
 from pyroccam.models import priors
+from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior, normal
 from torch import nn
 
 QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}
@@ -121,6 +123,125 @@ def test_training_goes_on_and_may_be_narrowed_again():
     rates = inference.compress(last, threshold=50.0).rates
     assert rates.total == 2 * 9 + 9 * 8 + 8 * 3
     assert rates.kept < rates.total / 2
+
+
+def without_biases(kind):
+    """Normalisation with statistics and shifts that matter, and no other biases."""
+    if kind == "mlp":
+        net = nn.Sequential(
+            nn.Linear(2, 9, bias=False), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 8, bias=False),
+            nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3, bias=False),
+        )  # fmt: skip
+    else:
+        net = nn.Sequential(
+            nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(),
+            nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False), nn.BatchNorm2d(6), nn.ReLU(),
+            nn.Conv2d(6, 5, 1, bias=False), nn.BatchNorm2d(5), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 2, bias=False),
+        )  # fmt: skip
+    for module in net:
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(module.bias, mean=1.0)
+    return net
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize(
+    ("prior", "random_biases"),
+    [
+        (priors.GroupNormalJeffreys(), True),
+        (priors.GroupHorseshoe(0.01), True),
+        (priors.GroupHorseshoe(0.01), False),
+        (priors.LogUniform(), True),
+        (priors.Normal(learn="weight"), True),
+    ],
+)
+def test_layers_without_a_bias_gain_one_for_what_became_constant(
+    kind, prior, random_biases, tmp_path
+):
+    rows = blobs() if kind == "mlp" else images()
+    torch.manual_seed(1)
+    model = models.BayesianNetwork(
+        without_biases(kind), rows, prior=prior, random_biases=random_biases
+    )
+    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    with torch.no_grad():  # units without a say, which the shifts make constant, not zero
+        for layer in list(model.layers)[:-1]:
+            result.guide.factors[f"{layer}/weight"].loc[1::3] = 0.0
+    one = irrelevance(model, result.guide)["0"]
+    thresholds = dict.fromkeys(model.layers, float("inf"))
+    if one.grouped and kind == "conv":
+        thresholds["0"] = float(one.values.median())
+    whole = mean_network(model, result.guide)
+    zeros = with_zeros(whole, irrelevance(model, result.guide), thresholds, model)
+    smaller, own = inference.narrow(result, threshold=thresholds)
+    x = result.data.x_test
+    mean = zeros(x)
+    assert mean.std(0).min() > 1e-3
+    gained = [name for name, layer in smaller.layers.items() if "bias" in layer.start]
+    assert gained
+    for name in gained:
+        layer = smaller.layers[name]
+        site = f"{name}.bias"
+        assert (site in smaller.sites) == random_biases
+        assert (layer.bias is None) == random_biases
+        if random_biases:
+            assert site in own.sites
+            begun = guides.MeanField(smaller).distribution(site)
+            torch.testing.assert_close(own.distribution(site).stddev, begun.stddev)
+    torch.testing.assert_close(mean_network(smaller, own)(x), mean, rtol=1e-4, atol=1e-5)
+    # The pair is one like any other: it is trained, compressed, written and read.
+    again = inference.fit(smaller, own, rows, **QUICK)
+    compressed = inference.compress(again, threshold=float("inf"))
+    written = packing.write(compressed.net, tmp_path / "small.pocc", rest=torch.float32)
+    assert written.total > 0
+    assert torch.equal(packing.read(tmp_path / "small.pocc")(x), compressed.net(x))
+
+
+def test_learnt_scales_of_single_weights_are_cut_with_them():
+    rows = blobs()
+    torch.manual_seed(0)
+    model = models.BayesianNetwork(perceptron(), rows, prior=priors.Normal(learn="weight"))
+    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    with torch.no_grad():
+        result.guide.factors["3/weight"].loc[2] = 0.0  # a unit that is constant
+        for layer in model.layers.values():
+            for learnt in layer.prior.parameters():
+                learnt.normal_()
+    smaller, own = inference.narrow(result, threshold=float("inf"))
+    old, new = model.layers["3"].prior, smaller.layers["3"].prior
+    rest = [0, 1, 3, 4, 5, 6, 7]
+    assert torch.equal(new.log_scale, old.log_scale[rest])
+    assert torch.equal(new.log_scale_bias, old.log_scale_bias[rest])
+    assert torch.equal(
+        smaller.layers["5"].prior.log_scale, model.layers["5"].prior.log_scale[:, rest]
+    )
+    inference.fit(smaller, own, rows, **QUICK)
+
+
+class _OfEachUnit(LayerPrior):
+    def __init__(self, layer):
+        super().__init__(layer)
+        self.log_scale = nn.Parameter(torch.zeros(layer.weight[0], 1))
+
+    def latents(self):
+        return {"weight": Latent(normal(self.layer.weight, self.zero, self.log_scale.exp()))}
+
+
+class OfEachUnit(WeightPrior):
+    """A scale for each unit, which is of no shape that narrow knows."""
+
+    def for_layer(self, layer):
+        return _OfEachUnit(layer)
+
+
+def test_what_a_prior_learnt_in_a_shape_of_its_own_is_not_cut_by_guess():
+    result = fitted(prior=OfEachUnit())
+    result.guide.factors["3/weight"].loc.data[2] = 0.0
+    with pytest.raises(
+        ValueError, match=r"layer '3' \(OfEachUnit\).*'log_scale' of shape \(8, 1\).*compress"
+    ):
+        inference.narrow(result, threshold=float("inf"))
 
 
 def test_learnt_priors_and_noise_come_along():

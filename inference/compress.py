@@ -19,6 +19,7 @@ from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precisio
 from .packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from .packing.rates import (
     FLOAT_BITS,
+    Layer,
     Rates,
     group_rates,
     layers_of,
@@ -159,7 +160,7 @@ def compress(
         net = with_zeros(net, found, thresholds, model)
     net = net.cpu()
     small = cut(net, data.x_train[:2].cpu())
-    kept = _kept(small.report, known, net)
+    kept = _kept(small.report, known, small.net)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small.net, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
@@ -167,11 +168,12 @@ def compress(
     rounded: dict[str, Rounding] = {
         where[name]: rounding(b.significand) for name, b in bits.items() if b.total
     }
-    shared = _shared(model, guide, codebook)
-    bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items() if bits[name].total}
+    shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
+    bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
     rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
     sizes = layers_of(small.net)
-    layers = [sizes[where[name]] for name in bits]
+    # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
+    layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
     total = model.weights_before
     counts = [b.total for b in bits.values()]
     nonzero = [len(kept[name][0]) for name in bits]
@@ -234,21 +236,23 @@ def _with_books(
 
 
 def _kept(
-    report: CutReport, known: Mapping[str, Moments], net: nn.Module
+    report: CutReport, known: Mapping[str, Moments], small: nn.Module
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Means and variances of the weights that are left, by layer; zeros are not among them."""
+    """Means and variances of the weights that are left, by layer; zeros are not among them.
+
+    Zeros of the cut network: also what only fills a place there, as on a dead branch.
+    """
     kept = {}
     for name, m in known.items():
         mean, variance = m.mean.cpu(), m.variance.cpu()
-        layer: Any = net.get_submodule(name)
+        layer: Any = small.get_submodule(inside(small, name))
         nonzero = layer.weight.detach().cpu() != 0
         part = report.layers.get(name)
         if part is not None:
             rows = part.outputs
             columns = part.inputs if part.inputs_before == mean.shape[1] else None
-            mean, variance, nonzero = (
-                t[rows] if columns is None else t[rows][:, columns]
-                for t in (mean, variance, nonzero)
+            mean, variance = (
+                t[rows] if columns is None else t[rows][:, columns] for t in (mean, variance)
             )
         kept[name] = (mean[nonzero], variance[nonzero])
     return kept

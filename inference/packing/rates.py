@@ -83,8 +83,8 @@ def group_rates(total: int, kept: Sequence[Layer], bits: Sequence[int]) -> Rates
 
     Arguments:
         total: weights before.
-        kept: the layers after.
-        bits: per kept weight in each layer, sign and exponent included.
+        kept: the layers after; one of no inputs or outputs costs nothing.
+        bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
 
     Raises:
         ValueError: if the lengths differ, nothing is kept, or a number is impossible.
@@ -111,7 +111,7 @@ def sparse_rates(
         total: weights before.
         layers: the layers after, without the units that died.
         nonzero: weights kept in each layer.
-        bits: per kept weight in each layer, sign and exponent included.
+        bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
 
     Raises:
         ValueError: if the lengths differ, nothing is kept, or a number is impossible.
@@ -168,8 +168,11 @@ def _check(total: int, kept: Sequence[int], bits: Sequence[int]) -> None:
     weights = sum(kept)
     if not 0 < weights <= total:
         raise ValueError(f"{weights} kept weights of {total}: expected 1 ... {total}.")
-    if any(b < 1 for b in bits):
-        raise ValueError(f"bits per weight must be at least 1, got {list(bits)}.")
+    if any(b < (1 if n else 0) for n, b in zip(kept, bits, strict=True)):
+        raise ValueError(
+            f"bits per weight must be at least 1 in layers that keep any, got {list(bits)} for "
+            f"{list(kept)} kept weights. A layer without weights needs 0 bits."
+        )
 
 
 def _rates(
@@ -178,7 +181,7 @@ def _rates(
     """From the weights kept in each layer and their bits, and the bits that say where they are."""
     size, weights = FLOAT_BITS * total, sum(kept)
     coded = sum(n * b for n, b in zip(kept, bits, strict=True))
-    codebooks = len(kept) * 2**INDEX_BITS * FLOAT_BITS
+    codebooks = sum(n > 0 for n in kept) * 2**INDEX_BITS * FLOAT_BITS
     return Rates(
         kept=weights,
         total=total,

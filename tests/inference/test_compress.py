@@ -11,7 +11,7 @@ from pyroccam import guides, inference, models
 from pyroccam.inference.compress import compress
 from pyroccam.inference.cutting import Mask, masked
 from pyroccam.inference.packing import FixedPoint, Significand, quantised
-from pyroccam.inference.packing.rates import Layer, sparse_rates
+from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior import mean_network, moments
 from pyroccam.inference.predict import evaluate_net
 from pyroccam.inference.relevance import irrelevance
@@ -47,7 +47,8 @@ def rounded(result, thresholds, small):
 
 
 def test_inputs_without_a_say_are_cut_and_the_rest_computes_the_same():
-    result = fitted(priors.GroupNormalJeffreys(), kill=[("2", g) for g in (0, 3, 4)])
+    kill = [("2", g) for g in (0, 3, 4)]
+    result = fitted(priors.GroupNormalJeffreys(), kill=kill, epochs=30)
     small = compress(result, threshold=5.0)
     assert small.report.architecture == "2-5"
     assert small.nonzero == 2 * 5 + 5 * 3
@@ -55,7 +56,8 @@ def test_inputs_without_a_say_are_cut_and_the_rest_computes_the_same():
     x = result.data.x_test
     same = rounded(result, {"0": 5.0, "2": 5.0}, small)(x)
     torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
-    assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.3
+    accuracy = evaluate_net(small.net, result.model, result.data)["accuracy"]
+    assert accuracy > 0.7  # of three classes
 
 
 def test_filters_without_a_say_are_cut_with_what_they_feed():
@@ -106,6 +108,40 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         found = small.net.get_submodule(name).weight
         assert torch.equal(found, rounding(bits.significand)(weight))
         assert not torch.equal(found, weight)
+
+
+class Gated(nn.Module):
+    """Channels are weighed by a branch that sees their means."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.f = nn.Conv2d(1, 5, 3), nn.Linear(5 * 36, 2)
+        self.down, self.up = nn.Linear(5, 4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.a(x))
+        gate = torch.sigmoid(self.up(torch.relu(self.down(x.mean((2, 3))))))
+        return self.f((x * gate[:, :, None, None]).flatten(1))
+
+
+@pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.LogUniform()])
+def test_a_branch_that_died_costs_nothing(prior):
+    torch.manual_seed(0)
+    result = fitted(prior, Gated(), images())
+    with torch.no_grad():
+        result.guide.factors["up/weight"].loc.zero_()
+    small = compress(result, threshold=math.inf)
+    assert {name for name, bits in small.bits.items() if not bits.total} == {"up", "down"}
+    assert small.nonzero == 5 * 9 + 5 * 36 * 2
+    kept = [Layer(1, 5, 9), Layer(180, 2)]
+    bits = [small.bits[name].total for name in ("a", "f")]
+    assert small.rates == group_rates(5 * 9 + 5 * 4 * 2 + 5 * 36 * 2, kept, bits)
+    books = compress(result, threshold=math.inf, codebook=3)
+    assert books.rates.maximum == pytest.approx(32 * 445 / (405 * 3 + 2 * 32 * 8))
+    x = result.data.x_test
+    mean = mean_network(result.model, result.guide)
+    torch.testing.assert_close(small.net(x), mean(x), rtol=0.05, atol=0.05)
+    assert inference.narrow(result, threshold=math.inf)[0].layers["up"].start["weight"].numel() == 5
 
 
 def test_weights_of_units_that_die_are_not_counted():

@@ -212,6 +212,14 @@ def test_sizes_of_a_network_of_ones_own():
     assert all(net.get_submodule(k).weight.numel() == v.weights for k, v in found.items())
 
 
+def test_a_layer_without_weights_costs_nothing():
+    layer, none = Layer(3, 2), Layer(0, 0)
+    assert rates.group_rates(20, [layer, none], [5, 0]) == rates.group_rates(20, [layer], [5])
+    assert rates.sparse_rates(20, [layer, none], [4, 0], [5, 0]) == rates.sparse_rates(
+        20, [layer], [4], [5]
+    )
+
+
 def test_impossible_numbers():
     layer = Layer(2, 3)
     for call, words in [

@@ -108,21 +108,18 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
 
 
 def check_inputs(name: str, x: Tensor) -> None:
-    """Inputs are tables (B, features) or images (B, channels, height, width).
+    """Inputs are tables (B, features), or have channels in dimension 1: sequences (B, channels,
+    length), images (B, channels, height, width), volumes.
 
     Raises:
         DataError: if `x` has another shape, is empty, or is not finite.
     """
     shape = tuple(x.shape)
-    hint = {
-        1: f"{name}[:, None] if there is one feature",
-        3: f"{name}[:, None] if these are grey images, {name}.reshape(len({name}), -1) for a table",
-    }.get(x.ndim, "")
-    if x.ndim not in (2, 4):
+    if x.ndim < 2:
         raise DataError(
             f"{name} has {x.ndim} dimension(s), shape {shape}",
-            "(rows, features) or (rows, channels, height, width)",
-            hint,
+            "(rows, features), or (rows, channels, ...) such as (rows, channels, height, width)",
+            f"{name}[:, None] if there is one feature",
         )
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")

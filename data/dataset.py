@@ -31,7 +31,7 @@ class Dataset:
     Arguments:
         name: What to call the data in reports.
         task: "classification" or "regression".
-        x_train: Inputs (N, features) or (N, channels, height, width), float32, standardised.
+        x_train: Inputs (N, features) or (N, channels, ...), float32, standardised.
         y_train: Labels (N,) int64, or standardised targets (N, T) float32.
         x_val: Validation inputs, carved out of the training rows; may have no rows.
         y_val: Validation labels or targets.
@@ -89,12 +89,16 @@ class Dataset:
             raise DataError(f"split {name!r} of {self.name}", "'train', 'val' or 'test'")
         return getattr(self, f"x_{name}"), getattr(self, f"y_{name}")
 
-    def to(self, device: torch.device | str) -> Dataset:
-        """The same data with every tensor on `device`."""
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Dataset:
+        """The same data with every tensor on `device`, and all but labels of type `dtype`:
+        `data.to(dtype=torch.float64)` goes with a network in double precision."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in values.items():
             if isinstance(value, Tensor):
-                values[name] = value.to(device)
+                of_type = dtype if value.is_floating_point() else None
+                values[name] = value.to(device=device, dtype=of_type)
         return Dataset(**values)
 
     def laid_out(self, memory_format: torch.memory_format) -> Dataset:
@@ -161,7 +165,9 @@ class Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
         Arguments:
-            x_train: Inputs (rows, features) or (rows, channels, height, width), numpy or torch.
+            x_train: Inputs (rows, features), sequences (rows, channels, length), images
+                (rows, channels, height, width) or volumes, numpy or torch. Grey images need
+                their one channel: x[:, None].
             y_train: Labels (rows,), or targets (rows,) or (rows, T).
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
@@ -169,8 +175,8 @@ class Dataset:
             val_fraction: Share of the *training* rows kept aside for validation, class by
                 class for classification; 0 for none.
             seed: Which rows those are. Rows keep their order.
-            standardise: Whether to scale inputs and regression targets by the mean and
-                standard deviation of the training rows that are left.
+            standardise: Whether to scale inputs (along dimension 1) and regression targets
+                by the mean and standard deviation of the training rows that are left.
             name: What to call the data.
             class_names: One name a class.
             classes: Number of classes, if the training rows may lack some. Otherwise read

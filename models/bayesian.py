@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyro
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from .affine import AFFINE, Affine, with_weights
+from .affine import Affine, with_weights
 from .depth import LocalModule
+from .layer_choice import (
+    Chosen,
+    choose_layers,
+    layers_called,
+    order_of_use,
+    outputs_in_evaluation,
+    refuse_shared,
+    tell_hooks,
+)
 from .likelihoods import Likelihood, TargetSpec, for_data
 from .priors.structure import EdgePrior
 from .priors.weights import Latent, WeightPrior
 from .scaling import Scaling, Share
 
 __all__ = ["BayesianLayer", "BayesianNetwork"]
-
-Chosen = Iterable[str] | Callable[[str, nn.Module], bool] | None
 
 
 class BayesianLayer(nn.Module):
@@ -73,6 +80,23 @@ class BayesianLayer(nn.Module):
             for name in ("weight", "bias")
             if (value := getattr(self, f"start_{name}")) is not None
         }
+
+    def __getattr__(self, name: str) -> Any:
+        """What the layer says of itself beside its weights, such as ``in_features``."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            blank = self.__dict__.get("blank")
+            if blank is None:
+                raise
+            if name == "weight":
+                raise AttributeError(
+                    f"The weights of layer {self.name!r} are random: nothing can look at them, "
+                    "the network has to call the layer. Or leave it out by layers=[...]."
+                ) from None
+            if name.startswith("_") or name not in vars(blank[0]):
+                raise
+            return vars(blank[0])[name]
 
     def latents(self) -> Mapping[str, Latent]:
         """Its random tensors, by their names below the layer's."""
@@ -172,7 +196,8 @@ class BayesianNetwork(LocalModule):
     Raises:
         TypeError: for a layer that cannot be Bayesian.
         ValueError: for names that the network does not have, layers that share a weight, that are
-            not used, or that are used more than once in a pass.
+            not used, or that are used more than once in a pass; for a network that computes
+            something else with other kinds of layers in it.
 
     References:
         Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
@@ -199,9 +224,14 @@ class BayesianNetwork(LocalModule):
         super().__init__()
         net = copy.deepcopy(net)
         names = self._choose(net, prior, layers)
-        _refuse_shared(net, names)
-        _tell_hooks(net, names)
-        order = _order_of_use(net, names, torch.zeros(2, *data.input_shape))
+        refuse_shared(net, names)
+        tell_hooks(net, names)
+        # Numbers in [0, 1) are pixels, and whole numbers of zero to a network that wants words.
+        generator = torch.Generator().manual_seed(0)
+        like = next(net.parameters(), torch.zeros(()))
+        example = torch.rand(2, *data.input_shape, generator=generator).to(like)
+        order = order_of_use(net, names, example)
+        before = outputs_in_evaluation(net, example)
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
             given = prior if isinstance(prior, WeightPrior) else prior[name]
@@ -210,6 +240,8 @@ class BayesianNetwork(LocalModule):
             own = made[id(given)]
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
             net = _replaced(net, name, layer)
+        if type(self).outputs is BayesianNetwork.outputs:
+            _refuse_another_function(net, example, before)
         self.net = net
         self.prior_given = prior
         self.random_biases = random_biases
@@ -222,7 +254,7 @@ class BayesianNetwork(LocalModule):
         self, net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
     ) -> list[str]:
         """Names of the layers that become Bayesian."""
-        return _choose(net, prior, layers)
+        return choose_layers(net, prior, layers)
 
     @property
     def structure(self) -> dict[str, EdgePrior]:
@@ -268,7 +300,8 @@ class BayesianNetwork(LocalModule):
 
     def outputs(self, x: Tensor) -> Tensor:
         """What the likelihood takes, for inputs ``(B, *)``; samples all latents."""
-        found: Tensor = self.part("net")(x)
+        with layers_called():
+            found: Tensor = self.part("net")(x)
         return found
 
     def plain(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> nn.Module:
@@ -299,114 +332,31 @@ def _replaced(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
     return net
 
 
-def _choose(
-    net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
-) -> list[str]:
-    modules = dict(net.named_modules(remove_duplicate=False))
-    if layers is None and not isinstance(prior, WeightPrior):
-        layers = prior.keys()
-    if layers is None:
-        names = [name for name, module in modules.items() if type(module) in AFFINE]
-        _tell_others(net, set(names))
-    elif callable(layers):
-        names = [name for name, module in modules.items() if layers(name, module)]
-    else:
-        names = [layers] if isinstance(layers, str) else list(layers)
-    for name in names:
-        if name not in modules:
-            affine_names = [n for n, m in modules.items() if type(m) in AFFINE]
-            raise ValueError(
-                f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
-            )
-        if not isinstance(prior, WeightPrior) and name not in prior:
-            raise ValueError(
-                f"Layer {name!r} is to be Bayesian, but prior= names only {', '.join(prior)}."
-            )
-        Affine(name, modules[name])
-    if not names:
+class _AtStart(Messenger):
+    """Every layer computes with the weights at which guides begin; nothing is drawn."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["value"], msg["done"] = torch.zeros(()), True
+
+    def _pyro_affine(self, msg: Any) -> None:
+        layer, x, *_ = msg["args"]
+        start = layer.start
+        msg["value"], msg["done"] = layer.affine(x, start["weight"], start.get("bias")), True
+
+
+def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> None:
+    """With the weights that it had, a network has to compute what it did: a forward that asks for
+    the type of a layer may not."""
+    with _AtStart():
+        after = outputs_in_evaluation(net, example)
+    if not (isinstance(before, Tensor) and isinstance(after, Tensor)):
+        return
+    size = float(before.nan_to_num().abs().max())
+    close: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4 * size, "equal_nan": True}
+    if before.shape != after.shape or not torch.allclose(before, after, **close):
         raise ValueError(
-            f"{type(net).__name__} has no linear or convolutional layer that could be Bayesian"
-            + (": layers= chose none." if layers is not None else ".")
+            f"{type(net).__name__} computes something else with Bayesian layers in place of its "
+            "own, of the same weights: its forward may ask isinstance(layer, nn.Linear), which "
+            "they are not. Ask for what it needs to know in another way, or leave such layers out "
+            "by layers=[...]."
         )
-    return names
-
-
-def _tell_others(net: nn.Module, names: set[str]) -> None:
-    """Warn of weights that stay numbers though nobody said so."""
-    others = [
-        f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
-        for name, module in net.named_modules()
-        if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
-        for key, p in module.named_parameters(recurse=False)
-        if p.dim() > 1
-    ]
-    if others and names:
-        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
-        known = ", ".join(kind.__name__ for kind in AFFINE)
-        warnings.warn(
-            f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
-            f"the types {known} are random by default; name the random layers by layers=[...] if "
-            "this is as it should be.",
-            stacklevel=5,
-        )
-
-
-def _tell_hooks(net: nn.Module, names: list[str]) -> None:
-    """Warn of hooks that do not run while the weights are random."""
-    for name in names:
-        layer = net.get_submodule(name)
-        hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks
-        if any(hooks):
-            warnings.warn(
-                f"Layer {name!r} has hooks, which do not run while its weights are random: a "
-                "Bayesian layer takes its place. Register them on model.layers"
-                f"[{name!r}], or leave the layer out by layers=[...].",
-                stacklevel=3,
-            )
-
-
-def _refuse_shared(net: nn.Module, names: list[str]) -> None:
-    """Two layers with one weight would need one site for both."""
-    owners: dict[int, str] = {}
-    for module_name, module in net.named_modules(remove_duplicate=False):
-        for key, p in module.named_parameters(recurse=False):
-            full = f"{module_name}.{key}".lstrip(".")
-            other = owners.setdefault(id(p), full)
-            if other != full and {other.rpartition(".")[0], module_name} & set(names):
-                raise ValueError(
-                    f"{other!r} and {full!r} are one tensor (a tied weight), which cannot be two "
-                    "random variables: leave both layers out by layers=[...], or untie them."
-                )
-
-
-def _order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]:
-    """Names in the order in which a pass through the network uses them."""
-    used: list[str] = []
-    hooks = [
-        net.get_submodule(name).register_forward_hook(lambda *_, name=name: used.append(name))
-        for name in names
-    ]
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    first = next(net.parameters(), torch.zeros(()))
-    try:
-        with torch.no_grad():
-            net(example.to(first.device, first.dtype))
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, mode in modes:
-            module.training = mode
-    twice = sorted({name for name in used if used.count(name) > 1})
-    if twice:
-        raise ValueError(
-            f"Layer {twice[0]!r} is used {used.count(twice[0])} times in a pass; its weights would "
-            "be drawn anew at each. Leave it out by layers=[...], or give each use its own layer."
-        )
-    unused = [name for name in names if name not in used]
-    if unused:
-        raise ValueError(
-            f"Layer {unused[0]!r} is not called in a pass (its weights may be used directly, as "
-            "attention does): leave it out by layers=[...]."
-        )
-    return used

@@ -36,6 +36,29 @@ def test_shapes_types_and_counts() -> None:
     json.dumps(d.source)
 
 
+@pytest.mark.parametrize("shape", [(3, 7), (3, 4, 5), (2, 3, 4, 5)])
+def test_sequences_images_and_volumes(shape: tuple[int, ...]) -> None:
+    """Each channel, dimension 1, has statistics of its own."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, *shape)) * 5.0 + 39.0
+    y = random.integers(0, 2, 40)
+    d = Dataset.from_tensors(x[:30], y[:30], x[30:], y[30:], val_fraction=0.0)
+    assert d.input_shape == shape
+    over = (0, *range(2, x.ndim))
+    np.testing.assert_allclose(d.x_mean, x[:30].mean(over), rtol=1e-5)
+    np.testing.assert_allclose(d.x_train.std(over, correction=0), np.ones(shape[0]), rtol=1e-4)
+    again = d.standardised_as(d)
+    torch.testing.assert_close(again.x_test, d.x_test, rtol=1e-4, atol=1e-4)
+
+
+def test_double_precision() -> None:
+    d = Dataset.from_tensors(**table()).to(dtype=torch.float64)
+    assert (d.x_train.dtype, d.x_mean.dtype, d.y_train.dtype) == (
+        torch.float64, torch.float64, torch.int64,
+    )  # fmt: skip
+    assert d.to("cpu").x_test.dtype == torch.float64
+
+
 def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
     given = table()
     d = Dataset.from_tensors(**given, val_fraction=0.25, seed=3)
@@ -267,7 +290,7 @@ def two_nans(x: np.ndarray) -> np.ndarray:
         (put("x_train", two_nans), ["x_train", "2 value(s)", "row 7", "column 1", "nan"]),
         (put("x_test", lambda x: x * [1, 1e300]), ["x_test", "12 value(s)", "row 0", "column 1"]),
         (put("x_train", lambda x: x[:, 0]), ["x_train", "1 dimension", "(60,)", "[:, None]"]),
-        (put("x_train", lambda x: x.reshape(60, 1, 2)), ["(60, 1, 2)", "grey images"]),
+        (put("x_train", lambda x: x.reshape(60, 1, 2)), ["(2,)", "(1, 2) as in x_train"]),
         (put("x_train", lambda x: x[:50]), ["x_train has 50 rows", "y_train has 60"]),
         (put("y_test", lambda y: y[:5]), ["x_test has 12 rows", "y_test has 5"]),
         (put("x_train", lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),

@@ -9,6 +9,7 @@ import torch
 from pyro import poutine
 from pyro.infer import Predictive
 from pyroccam import guides, models
+from pyroccam.inference.posterior import mean_network
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
@@ -430,6 +431,66 @@ def test_weights_that_stay_numbers_are_named(recwarn):
     for options in ({"layers": ["6"]}, {"prior": {"6": NORMAL}}, {"layers": lambda n, _: n == "6"}):
         make(nn.Sequential(*many[:6], nn.Linear(3, 2)), **options)
     assert not len(recwarn)
+
+
+class Asking(nn.Module):
+    """Its forward looks at what its parts are."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)])
+        self.kind = kind
+
+    def forward(self, x):
+        for part in self.parts[:-1]:
+            x = part(x)
+            if self.kind == "type" and isinstance(part, nn.Linear):
+                x = x.tanh()
+            if self.kind == "number":
+                x = x.tanh().reshape(-1, part.out_features)
+            if self.kind == "weight":
+                x = x / part.weight.norm()
+        return self.parts[-1](x)
+
+
+def test_networks_that_ask_what_their_layers_are():
+    with pytest.raises(ValueError, match=r"Asking computes something else .* isinstance"):
+        make(Asking("type"))
+    make(Asking("type"), layers=["parts.2"])
+    with pytest.raises(AttributeError, match=r"weights of layer 'parts.0' are random.*layers="):
+        make(Asking("weight"))
+    model = make(Asking("number"))
+    assert model.layers["parts.0"].out_features == 4
+    assert model(torch.zeros(2, 3)).shape == (2, 2)
+    with pytest.raises(AttributeError, match="'BayesianLayer' object has no attribute 'nothing'"):
+        _ = model.layers["parts.0"].nothing
+
+
+class Reading(nn.Module):
+    """A transformer of torch, of which eval mode may take the weights and not call the layers."""
+
+    def __init__(self):
+        super().__init__()
+        part = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(part, 2)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.encoder(x).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*enable_nested_tensor")
+def test_layers_of_transformers_are_called_in_evaluation_too():
+    layers = [f"encoder.layers.{k}.linear{n}" for k in (0, 1) for n in (1, 2)]
+    model = make(Reading().eval(), rows=Rows(5, 4), layers=layers)
+    guide = guides.MeanField(model)
+    x = torch.randn(3, 5, 4)
+    with torch.no_grad():
+        for mode in (model.eval(), model.train()):
+            drawn = Predictive(mode, guide=guide, num_samples=2)(x)["y"]
+            assert drawn.shape == (2, 3, 2)
+    assert torch.backends.mha.get_fastpath_enabled()
+    torch.testing.assert_close(model.start_network()(x), mean_network(model, guide)(x))
 
 
 def test_hooks_that_do_not_run_are_named():

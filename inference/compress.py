@@ -160,7 +160,7 @@ def compress(
         net = with_zeros(net, found, thresholds, model)
     net = net.cpu()
     small = cut(net, data.x_train[:2].cpu())
-    kept = _kept(small.report, known, small.net)
+    kept = _kept(small.report, known, small.net, model)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small.net, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
@@ -236,7 +236,7 @@ def _with_books(
 
 
 def _kept(
-    report: CutReport, known: Mapping[str, Moments], small: nn.Module
+    report: CutReport, known: Mapping[str, Moments], small: nn.Module, model: BayesianNetwork
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Means and variances of the weights that are left, by layer; zeros are not among them.
 
@@ -249,11 +249,12 @@ def _kept(
         nonzero = layer.weight.detach().cpu() != 0
         part = report.layers.get(name)
         if part is not None:
-            rows = part.outputs
-            columns = part.inputs if part.inputs_before == mean.shape[1] else None
-            mean, variance = (
-                t[rows] if columns is None else t[rows][:, columns] for t in (mean, variance)
-            )
+            dim = model.layers[name].affine.output_dim
+            # A channel of a depthwise convolution has one input, whichever it is.
+            plain = part.inputs_before == mean.shape[1 - dim]
+            mean, variance = (t.index_select(dim, part.outputs) for t in (mean, variance))
+            if plain:
+                mean, variance = (t.index_select(1 - dim, part.inputs) for t in (mean, variance))
         kept[name] = (mean[nonzero], variance[nonzero])
     return kept
 

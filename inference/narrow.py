@@ -93,7 +93,8 @@ def narrow(
         part, kept = report.layers.get(old), None
         if part is not None:
             # A channel of a depthwise convolution has one input, whichever it is.
-            plain = part.inputs_before == model.layers[old].affine.shape.weight[1]
+            affine = model.layers[old].affine
+            plain = part.inputs_before == affine.shape.weight[1 - affine.output_dim]
             kept = part.outputs, part.inputs if plain else None
         _copy_prior(model.layers[old], layer, kept)
         _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
@@ -190,9 +191,9 @@ def _along(
     if name == "bias":
         return [outputs]
     if tuple(event) == tuple(shape.weight):
-        return [outputs, inputs]
+        return [inputs, outputs] if layer.affine.output_dim else [outputs, inputs]
     if len(event) == 1:
-        return [outputs if shape.group_dim == 0 else inputs]
+        return [outputs if shape.output_groups else inputs]
     return []
 
 

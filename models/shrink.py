@@ -14,9 +14,22 @@ from torch import Tensor, fx, nn
 
 from .select import Select
 
-__all__ = ["NORMS", "Edit", "Plan", "shrink", "trace"]
+__all__ = [
+    "CONVS",
+    "LAYERS",
+    "NORMS",
+    "TRANSPOSED",
+    "Edit",
+    "Plan",
+    "output_dim",
+    "rows_first",
+    "shrink",
+    "trace",
+]
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Linear, *CONVS, *TRANSPOSED)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -74,6 +87,20 @@ def trace(net: nn.Module) -> fx.Graph:
         ) from error
 
 
+def output_dim(layer: nn.Module) -> int:
+    """The dim of its weight along which the outputs of a layer run; its inputs run along the other
+    of the first two."""
+    return int(isinstance(layer, TRANSPOSED))
+
+
+def rows_first(layer: nn.Module) -> Tensor:
+    """The weight of a layer as ``(O, I, *kernel)``, a view; with groups, of a convolution that is
+    not transposed, ``(O, I / groups, *kernel)``."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight.transpose(0, output_dim(layer))
+
+
 def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     """A smaller copy of ``net`` with the weights that stay.
 
@@ -115,16 +142,17 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
             _keep(new, name, 0, edit.outputs)
         new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
         return new
-    if not isinstance(new, (nn.Linear, *CONVS)):
+    if not isinstance(new, LAYERS):
         raise TypeError(f"a {type(module).__name__} cannot be cut")
-    weight = new.weight
+    weight, rows_along = new.weight, output_dim(new)
     if edit.bias and new.bias is None:
-        zeros = torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
+        rows = weight.shape[rows_along]
+        zeros = torch.zeros(rows, dtype=weight.dtype, device=weight.device)
         new.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
-    _keep(new, "weight", 0, edit.outputs)
+    _keep(new, "weight", rows_along, edit.outputs)
     _keep(new, "bias", 0, edit.outputs)
-    _keep(new, "weight", 1, edit.inputs)
-    rows, columns = new.weight.shape[:2]
+    _keep(new, "weight", 1 - rows_along, edit.inputs)
+    rows, columns = rows_first(new).shape[:2]
     if isinstance(new, nn.Linear):
         new.out_features, new.in_features = rows, columns
     else:

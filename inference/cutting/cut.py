@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ...models.select import Select
-from ...models.shrink import Edit, Plan, shrink
+from ...models.shrink import Edit, Plan, rows_first, shrink
 from ..prune import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked
@@ -205,8 +205,7 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     if edit.select is not None:
         assert isinstance(layer, nn.Sequential)
         layer = layer[1]
-    weight, bias = layer.weight, layer.bias
-    assert isinstance(weight, Tensor)
+    weight, bias = rows_first(layer), layer.bias
     rows, there = live.rows[step.name], live.there[step.node]
     if rows.merged is not None and rows.reads[rows.merged[0]]:
         column = int(rows.reads[: rows.merged[0]].sum())

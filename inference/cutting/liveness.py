@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ...models.select import Select
+from ...models.shrink import rows_first
 from .operations import is_depthwise, pads_zeros
 from .wiring import Step, Wiring
 
@@ -138,17 +139,15 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
 def _weight(step: Step) -> Tensor:
     """``(O, I, positions)`` in double precision, for exact sums."""
     assert step.module is not None
-    weight = step.module.weight
-    assert isinstance(weight, Tensor)
+    weight = rows_first(step.module)
     return weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
 
 
 def _bias(step: Step) -> Tensor:
     assert step.module is not None
-    bias, weight = step.module.bias, step.module.weight
-    assert isinstance(weight, Tensor)
+    bias = step.module.bias
     if not isinstance(bias, Tensor):
-        return torch.zeros(len(weight), dtype=torch.double)
+        return torch.zeros(len(rows_first(step.module)), dtype=torch.double)
     return bias.detach().cpu().double()
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...models.shrink import CONVS
+from ...models.shrink import LAYERS, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
 
@@ -38,11 +38,11 @@ class Masked(NamedTuple):
 
 
 def maskable(net: nn.Module) -> dict[str, nn.Module]:
-    """The linear and convolutional layers that can be masked, by name."""
+    """The linear and convolutional layers that can be masked, by name; ``""`` is ``net`` itself."""
     return {
         name: module
         for name, module in net.named_modules(remove_duplicate=False)
-        if type(module) in (nn.Linear, *CONVS) and name
+        if type(module) in LAYERS
     }
 
 
@@ -65,13 +65,12 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
         with torch.no_grad():
             if mask.inputs is not None:
                 kept = _checked(name, "inputs", mask.inputs, _width(layer))
-                layer.weight.masked_fill_(~_columns(layer, kept), 0)
+                layer.weight.masked_fill_(~_on_weight(layer, kept, 1 - output_dim(layer)), 0)
             if mask.outputs is not None:
-                kept = _checked(name, "outputs", mask.outputs, len(layer.weight))
-                kept = kept.to(layer.weight.device)
-                layer.weight[~kept] = 0
+                kept = _checked(name, "outputs", mask.outputs, _height(layer))
+                layer.weight.masked_fill_(~_on_weight(layer, kept, output_dim(layer)), 0)
                 if layer.bias is not None:
-                    layer.bias[~kept] = 0
+                    layer.bias[~kept.to(layer.bias.device)] = 0
     return copied
 
 
@@ -132,7 +131,7 @@ def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
             f"{type(net).__name__} has {', '.join(map(repr, layers)) or 'none'}."
         )
     layer = layers[name]
-    assert isinstance(layer, (nn.Linear, *CONVS))
+    assert isinstance(layer, LAYERS)
     return layer  # type: ignore[return-value]
 
 
@@ -145,13 +144,21 @@ def _width(layer: nn.Linear | nn.Conv2d) -> int:
     return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
 
-def _columns(layer: nn.Linear | nn.Conv2d, kept: Tensor) -> Tensor:
-    """``kept`` in the shape of the weight; with groups, every block of rows has its own inputs."""
+def _height(layer: nn.Linear | nn.Conv2d) -> int:
+    return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+
+
+def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
+    """``kept``, which runs along ``dim`` of the weight (0 or 1), so that it broadcasts against it.
+
+    With groups the weight is short along dim 1, and every block along dim 0 has its own part.
+    """
     weight = layer.weight
-    kept = kept.to(weight.device)
-    groups = 1 if isinstance(layer, nn.Linear) else layer.groups
-    rows = kept.view(groups, -1).repeat_interleave(len(weight) // groups, 0)
-    return rows.view(*rows.shape, *[1] * (weight.ndim - 2))
+    kept = kept.to(weight.device).view(-1, 1)
+    if dim == 1:
+        groups = 1 if isinstance(layer, nn.Linear) else layer.groups
+        kept = kept.view(groups, -1).repeat_interleave(len(weight) // groups, 0)
+    return kept.view(*kept.shape, *[1] * (weight.ndim - 2))
 
 
 def _check_bool(name: str, side: str, mask: object) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import Node
 from torch.nn import functional as F
 
-from ...models.shrink import CONVS
+from ...models.shrink import CONVS, TRANSPOSED
 
 __all__ = [
     "ADAPTIVE_POOLS",
@@ -71,7 +71,12 @@ def is_depthwise(module: nn.Module) -> bool:
 
 
 def pads_zeros(module: nn.Module) -> bool:
-    """Whether a constant channel stops being one at the border."""
+    """Whether a constant channel stops being one at the border.
+
+    Of a transposed convolution it does so anywhere: each position gets other parts of the kernel.
+    """
+    if isinstance(module, TRANSPOSED):
+        return True
     if not isinstance(module, CONVS) or module.padding_mode != "zeros":
         return False
     return not no_padding(module.padding)

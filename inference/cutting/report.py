@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...models.shrink import CONVS, Edit
+from ...models.shrink import CONVS, LAYERS, Edit, rows_first
 
 __all__ = ["CutReport", "LayerCut"]
 
@@ -35,8 +35,8 @@ class LayerCut:
     @classmethod
     def of(cls, module: nn.Module | None, edit: Edit) -> LayerCut:
         """What ``edit`` leaves of ``module``."""
-        assert isinstance(module, (nn.Linear, *CONVS))
-        weight = module.weight
+        assert isinstance(module, LAYERS)
+        weight = rows_first(module)
         rows, columns = weight.shape[:2]
         grouped = isinstance(module, CONVS) and module.groups > 1
         outputs = torch.arange(rows) if edit.outputs is None else torch.tensor(edit.outputs)

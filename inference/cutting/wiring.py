@@ -13,7 +13,7 @@ from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...models.select import Select
-from ...models.shrink import CONVS, NORMS, trace
+from ...models.shrink import CONVS, LAYERS, NORMS, TRANSPOSED, trace
 from .operations import is_depthwise, overwritten
 from .steps import Link, Passing, Port, passing
 
@@ -60,7 +60,7 @@ class Step:
             return self.module.in_features
         if isinstance(self.module, Select):
             return int(self.module.index.max()) + 1
-        assert isinstance(self.module, CONVS)
+        assert isinstance(self.module, (*CONVS, *TRANSPOSED))
         return self.module.in_channels
 
 
@@ -144,7 +144,7 @@ def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
     wiring.whole &= set(wiring.steps)
     called = {step.name for step in wiring.steps.values()}
     for name, module in net.named_modules():
-        if type(module) in (nn.Linear, *CONVS) and name not in called:
+        if type(module) in LAYERS and name not in called:
             wiring.reasons.setdefault(name, whole.get(name, "it is no step of its own in forward"))
     return wiring
 
@@ -183,7 +183,8 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
         return last
     if isinstance(module, Select):
         return module.dim % len(port.shape) or None  # never the axis of the batch
-    if type(module) in CONVS and isinstance(module, CONVS) and module.groups == 1:
+    convolves = type(module) in (*CONVS, *TRANSPOSED)
+    if convolves and isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups == 1:
         return 1 if last == len(module.kernel_size) + 1 else None
     return None
 
@@ -210,7 +211,7 @@ def _say_why(
     if name in whole:
         reasons[name] = whole[name]
     elif any(True for _ in module.parameters()):
-        grouped = isinstance(module, CONVS) and module.groups > 1
+        grouped = isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups > 1
         reasons[name] = "it has groups" if grouped else f"{type(module).__name__} is left whole"
 
 
@@ -224,7 +225,9 @@ def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
     for name, module in net.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=False))
         kept = bool(own) or isinstance(module, Select)
-        if module._forward_hooks or module._forward_pre_hooks:
+        if module is net and type(module) in LAYERS:
+            reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"
+        elif module._forward_hooks or module._forward_pre_hooks:
             reasons[name] = "it has forward hooks"
         elif kept and (calls[name] > 1 or names[id(module)] > 1):
             reasons[name] = "it is used more than once"

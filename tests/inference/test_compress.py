@@ -10,7 +10,7 @@ from fitting import run as fit_depth
 from pyroccam import guides, inference, models
 from pyroccam.inference.compress import compress
 from pyroccam.inference.cutting import Mask, masked
-from pyroccam.inference.packing import FixedPoint, Significand, quantised
+from pyroccam.inference.packing import FixedPoint, Significand, quantised, read, write
 from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior import mean_network, moments
 from pyroccam.inference.predict import evaluate_net
@@ -108,6 +108,56 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         found = small.net.get_submodule(name).weight
         assert torch.equal(found, rounding(bits.significand)(weight))
         assert not torch.equal(found, weight)
+
+
+def test_transposed_convolutions_are_cut_rounded_and_written(tmp_path):
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 5, 2, 2), nn.Flatten(), nn.Linear(5 * 36, 2)
+    )
+    kill = [("0", 1), ("1", 2), ("1", 4)]
+    result = fitted(priors.GroupNormalJeffreys(), net, images(), kill)
+    small = compress(result, threshold=5.0)
+    assert small.report.architecture == f"3-3-{3 * 36}"
+    assert small.nonzero == 3 * 9 + 3 * 3 * 4 + 3 * 36 * 2
+    x = result.data.x_test
+    same = rounded(result, dict.fromkeys(("0", "1", "3"), 5.0), small)(x)
+    torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
+    write(small.net, tmp_path / "small.pocc", rest=torch.float32)
+    assert torch.equal(read(tmp_path / "small.pocc")(x), small.net(x))
+
+
+@pytest.mark.parametrize("threshold", ["validation", "valley", "noise"])
+def test_grouped_transposed_convolutions_keep_zeros(threshold):
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.Flatten(),
+        nn.Linear(6 * 36, 2),
+    )  # fmt: skip
+    result = fitted(priors.LogUniform(), net, images())
+    with torch.no_grad():
+        result.guide.factors["1/weight"].loc[1] = 1e-9
+        result.guide.factors["1/weight"].loc[:2, 0] = 1e-9
+    small = compress(result, threshold=threshold)
+    assert small.report.left_whole == {"1": "it has groups"}
+    weight = small.net.get_submodule("1").weight
+    assert not weight[1].any()
+    x = result.data.x_test
+    found = irrelevance(result.model, result.guide)
+    zeros = with_zeros(mean_network(result.model, result.guide), found, small.thresholds,
+                       result.model)  # fmt: skip
+    torch.testing.assert_close(small.net(x), quantised(zeros, small.bits)(x))
+
+
+def test_one_layer_alone_is_compressed_with_zeros():
+    result = fitted(priors.GroupNormalJeffreys(), nn.Linear(2, 3), kill=[("", 1)])
+    small = compress(result, threshold=5.0)
+    assert not small.net.weight[:, 1].any()
+    assert small.net.weight[:, 0].all()
+    x = result.data.x_test
+    torch.testing.assert_close(small.net(x), rounded(result, {"": 5.0}, small)(x))
+    model, guide = inference.narrow(result, threshold=5.0)
+    mean = mean_network(result.model, result.guide)
+    expected = masked(mean, {"": Mask(inputs=torch.tensor([True, False]))})
+    torch.testing.assert_close(mean_network(model, guide)(x), expected(x))
 
 
 class Gated(nn.Module):

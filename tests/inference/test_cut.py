@@ -67,6 +67,25 @@ def test_only_torch_modules_and_select_are_left(name):
     assert isinstance(small, fx.GraphModule) == (name == "written_out")
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_transposed_convolutions_are_cut_on_both_sides(dims):
+    conv, back = (getattr(nn, f"{kind}{dims}d") for kind in ("Conv", "ConvTranspose"))
+    net = made(lambda: nn.Sequential(conv(2, 6, 1), back(6, 5, 2, 2), nn.ReLU(), conv(5, 3, 1)))
+    masks = {"0": Mask(outputs=keep(6, 0, 2)), "1": Mask(outputs=keep(5, 1, 3, 4))}
+    x = torch.randn(3, 2, *[4] * dims).double()
+    small, report = cut(net, x, masks)
+    assert small[1].weight.shape == (2, 3, *[2] * dims)
+    assert torch.equal(small[1].weight, net[1].weight[[0, 2]][:, [1, 3, 4]])
+    assert (small[1].in_channels, small[1].out_channels) == (2, 3)
+    found = report.layers["1"]
+    assert (found.inputs.tolist(), found.outputs.tolist()) == ([0, 2], [1, 3, 4])
+    assert (found.inputs_before, found.outputs_before) == (6, 5)
+    assert (found.weights_before, found.weights_after) == (30 * 2**dims, 6 * 2**dims)
+    exactly(small.eval(), masked(net, masks), x)
+    inputs = masked(net, {"1": Mask(inputs=keep(6, 0, 2))})
+    exactly(cut(net, x, {"1": Mask(inputs=keep(6, 0, 2))}).net, inputs, x)
+
+
 def test_everything_kept_changes_nothing():
     for build, shape in (NETWORKS["lenet_5"], NETWORKS["vgg"]):
         net = made(build)

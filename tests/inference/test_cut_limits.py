@@ -6,6 +6,7 @@ from cutting import NETWORKS, Block, at_random, exactly, first, keep, lenet_5, l
 from pyroccam import inference
 from pyroccam.inference.cutting.cut import cut, groups
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
+from pyroccam.inference.prune import count_parameters
 from pyroccam.models.shrink import Edit, Plan, shrink
 from torch import nn
 from torch.nn import functional as F
@@ -227,6 +228,34 @@ def test_weights_can_be_dropped_one_by_one():
     report = cut(found.net, torch.zeros(2, 784).double()).report
     assert 7 not in report.layers["3"].outputs  # a constant now
     assert report.sizes == [784, 300, 99]
+
+
+def test_transposed_convolutions_with_groups_keep_zeros():
+    net = made(lambda: nn.Sequential(nn.ConvTranspose1d(4, 6, 2, groups=2), nn.Conv1d(6, 3, 1)))
+    masks = {"0": Mask(inputs=keep(4, 0, 3), outputs=keep(6, 0, 1, 5))}
+    zeros = masked(net, masks)
+    weight = torch.zeros_like(net[0].weight)
+    weight[0, :2], weight[3, 2] = net[0].weight[0, :2], net[0].weight[3, 2]
+    assert torch.equal(zeros[0].weight, weight)
+    assert torch.equal(zeros[0].bias != 0, keep(6, 0, 1, 5))
+    x = torch.randn(3, 4, 5).double()
+    small, report = cut(net, x, masks)
+    assert report.left_whole == {"0": "it has groups"}
+    assert torch.equal(small[0].weight, weight)
+    exactly(small, zeros, x)
+
+
+def test_a_layer_that_is_the_whole_network_keeps_zeros():
+    net = made(lambda: nn.Linear(4, 3))
+    masks = {"": Mask(inputs=keep(4, 0, 3))}
+    x = torch.randn(3, 4).double()
+    small, report = cut(net, x, masks)
+    assert report.left_whole == {"": "it is the whole network (in an nn.Sequential it can be cut)"}
+    exactly(small, masked(net, masks), x)
+    assert torch.equal(small.weight[:, 1:3], torch.zeros(3, 2).double())
+    inside, _ = cut(nn.Sequential(net), x, {"0": masks[""]})
+    assert count_parameters(inside) == 3 * 2 + 3
+    exactly(inside, small, x)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -97,6 +97,17 @@ class Mixed(nn.Module):
         return self.last(torch.flatten(x, 1))
 
 
+def transposed():
+    """Borders, strides that leave gaps, constants of a normalisation, and one with groups."""
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, 2, padding=1, bias=False), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.ConvTranspose2d(12, 11, 3, 2, padding=1, output_padding=1, bias=False),
+        nn.BatchNorm2d(11), nn.ReLU(), nn.ConvTranspose2d(11, 10, (3, 2), (3, 1)), nn.Tanh(),
+        nn.ConvTranspose2d(10, 8, 2, groups=2), nn.Tanh(), nn.ConvTranspose2d(8, 9, 1),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(9, 5),
+    )  # fmt: skip
+
+
 NETWORKS = {
     "lenet_300_100": (lenet_300_100, (1, 28, 28)),
     "lenet_5": (lenet_5, (1, 28, 28)),
@@ -104,6 +115,7 @@ NETWORKS = {
     "vgg": (vgg, (3, 16, 16)),
     "residual": (residual, (3, 16, 16)),
     "mixed": (Mixed, (3, 18, 18)),
+    "transposed": (transposed, (3, 8, 8)),
 }
 
 
@@ -117,7 +129,7 @@ def made(build, seed=0):
             module.running_var.uniform_(0.5, 1.5)
             nn.init.normal_(module.bias, mean=1.0)
             module.bias.data[::4] = -5.0  # ReLU makes some constants zero, which can be cut
-        elif isinstance(module, nn.Conv2d):
+        elif isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
             module.weight.data *= 3  # or only the shifts would be left after many layers
     return net
 

@@ -244,12 +244,17 @@ def compress(
         str | None,
         typer.Option(
             help="validation (as much as the likelihood of the validation rows allows), valley "
-            "(between two clusters), noise (scales with more of it than mean), or a number."
+            "(between two clusters), noise (scales with more of it than mean), or a number; that "
+            "of the run if left out."
         ),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Nats by which their mean log-likelihood may fall.")
-    ] = 0.001,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Nats by which their mean log-likelihood may fall; those of the run if left out.",
+        ),
+    ] = None,
     significand: Annotated[
         Literal["relative", "deviation", "published_code"], typer.Option(help="Rule for the bits.")
     ] = "relative",
@@ -261,17 +266,28 @@ def compress(
         int | None,
         typer.Option(min=1, max=16, help="Bits of an index: round each layer to 2^bits values."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File; RUN/compressed.pocc if left out.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File; RUN/compressed.pocc if left out, with the rules that are not the "
+            "run's in its name."
+        ),
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file."""
     result = load_fit(folder, device)
-    cut_at: Any = threshold
-    if threshold not in (None, "validation", "valley", "noise"):
-        cut_at = float(str(threshold))
-    target = out or folder / weights.FILE
+    options = RunConfig.read(folder).options
+    cut_at: Any = options.get("threshold") if threshold is None else threshold
+    if cut_at not in (None, "validation", "valley", "noise"):
+        cut_at = float(cut_at)
+    allowed = options.get("tolerance", 0.001) if tolerance is None else tolerance
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
-    small, size = weights.compress_run(result, cut_at, tolerance, target, **rules)
+    asked = {"threshold": threshold, "tolerance": tolerance, **rules}
+    asked |= {"significand": None} if significand == "relative" else {}
+    asked |= {"exponent": None} if exponent == "range" else {}
+    target = out or folder / weights.file_of(asked)
+    small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
     console.print(str(small.report), highlight=False)
     found = weights.evaluate_file(result, target)
     console.print(

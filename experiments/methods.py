@@ -138,7 +138,10 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     if options["max_scale"] is not None:
         more["max_scale"] = _limit(options["max_scale"], model)
     guide = guides.parse(str(options["guide"]), model, **more)
-    DrawnNetwork(model, guide, options["noise"])  # says now what it would say at the end
+    # These say now what they would say in the middle, or at the end.
+    DrawnNetwork(model, guide, options["noise"])
+    if options["narrow"]:
+        narrowing.refuse_uncuttable(model, data)
     return model, guide
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from ..data import Dataset
+from ..inference.cutting import cut
 from ..inference.fit import Fit
 from ..inference.narrow import narrow
+from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
-__all__ = ["first_settings", "stages"]
+__all__ = ["first_settings", "refuse_uncuttable", "stages"]
 
 
 def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]]:
@@ -25,6 +28,21 @@ def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]
     # Fractions that fall on one epoch are one.
     ends = sorted({max(1, round(f * whole)) for f in at} | {whole})
     return unit, [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
+
+
+def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
+    """Try before the training whether the network can be cut at all.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    try:
+        cut(model.start_network(), data.x_train[:2].cpu())
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"This method cuts the network while it trains, which cannot be done: {error} "
+            "--set narrow=[] trains the whole network to the end."
+        ) from error
 
 
 def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]:

@@ -230,8 +230,12 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
 def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
     stage = _stages(job.config)[number - 1]
-    model, guide = _pair_of(stage, before, job.config)
     folder = None if job.out is None else job.out / stage.name
+    try:
+        model, guide = _pair_of(stage, before, job.config)
+    except (ValueError, RuntimeError) as error:
+        kept = "" if job.out is None else f" What was trained before it is in {job.out}."
+        raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
     settings = _settings_of(job.config, number)
     return fit(model, guide, before.data, out=folder, **arguments, **settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from ..inference.prune import count_parameters, seconds_per_batch
 from ..models.bayesian import BayesianNetwork
 from .pictures import draw_compressed
 
-__all__ = ["FILE", "compress_run", "evaluate_file", "report"]
+__all__ = ["FILE", "compress_run", "evaluate_file", "file_of", "report"]
 
 FILE = "compressed.pocc"
 
@@ -50,7 +51,7 @@ def report(
         path = (Path(scratch) if out is None else out) / FILE
         try:
             small, written = _compressed(result, threshold, tolerance, path)
-        except ValueError as error:  # the training is not lost over a threshold, say
+        except (ValueError, RuntimeError) as error:  # training is not lost over a threshold, say
             return {**found, "not_compressed": str(error)}
         read_back = evaluate_file(result, path)
     if out is not None and figures_too:
@@ -71,6 +72,13 @@ def report(
     }
     found["structure"] = {**small.to_json(), **_size(result, written)}
     return found
+
+
+def file_of(asked: Mapping[str, Any]) -> str:
+    """The name of a compressed file by the rules that are not those of its run: a run's own file,
+    of which its ``metrics.json`` speaks, stays."""
+    rules = [f"-{name}-{value}" for name, value in asked.items() if value is not None]
+    return "".join([Path(FILE).stem, *rules, Path(FILE).suffix])
 
 
 def compress_run(

@@ -167,7 +167,12 @@ class DrawnNetwork(nn.Module):
 
         together = vmap(one, in_dims=(0, None), randomness="different")
         size = max(1, (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count)
-        return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
+        try:
+            return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
+        except RuntimeError as error:
+            if not _cannot_be_mapped(error):
+                raise
+            return torch.stack([self(x) for _ in range(count)])
 
     def _pass(self, x: Tensor, drawing: Any) -> Tensor:
         handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
@@ -266,16 +271,29 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         found: Tensor = functional_call(net, one, (part,))
         return found
 
+    def one_by_one() -> Tensor:
+        each = ({name: value[s] for name, value in weights.items()} for s in range(count))
+        return torch.stack([outputs(one, x) for one in each])
+
     size = images_at_once(x) // count if convolves(net) else len(x)
     if x.device.type == "cpu" and convolves(net):
         # Convolutions of several networks become grouped ones, which are slower on a CPU; those
         # that the networks share do not.
         owners = {name.rpartition(".")[0] for name in weights}
         if any(convolves(net.get_submodule(owner)) for owner in owners):
-            each = ({name: value[s] for name, value in weights.items()} for s in range(count))
-            return torch.stack([outputs(one, x) for one in each])
+            return one_by_one()
     together = vmap(outputs, in_dims=(0, None), randomness="different")
-    return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
+    try:
+        return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
+    except RuntimeError as error:
+        if not _cannot_be_mapped(error):
+            raise
+        return one_by_one()
+
+
+def _cannot_be_mapped(error: RuntimeError) -> bool:
+    """Whether the network decides by values, say, which several draws at once cannot."""
+    return "vmap" in str(error)
 
 
 def _drops(module: nn.Module) -> bool:

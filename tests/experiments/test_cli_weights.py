@@ -74,6 +74,23 @@ def test_compress_takes_a_threshold_and_rules(run, tmp_path):
     assert "accuracy" in call("compress", folder, "--threshold", "valley", "--out", file)
 
 
+def test_compress_does_as_the_run_did(tmp_path):
+    """The same file again by default; another beside it by other rules."""
+    more = [*WHOLE, "--set", "threshold=valley", "--out", tmp_path / "run"]
+    call("fit", "gnj", *SMALL, *more)
+    file = tmp_path / "run" / "compressed.pocc"
+    before = file.read_bytes()
+    found = metrics_of(tmp_path / "run")["structure"]
+    file.unlink()
+    said = call("compress", tmp_path / "run")
+    assert file.read_bytes() == before
+    assert found["architecture"] in said
+    call("compress", tmp_path / "run", "--threshold", 100, "--codebook", 3)
+    assert file.read_bytes() == before
+    other = tmp_path / "run" / "compressed-threshold-100-codebook-3.pocc"
+    assert other.stat().st_size != len(before)
+
+
 def test_a_threshold_that_leaves_nothing_names_the_layer(run):
     folder, _ = run
     said = call("compress", folder, "--threshold", -100, code=2)
@@ -203,6 +220,18 @@ def tied(input_shape, outputs):
 
 def nothing(input_shape, outputs):
     return 3
+
+class Choosy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = self.a(x.flatten(1))
+        return self.b(x if x.sum() > 0 else -x)
+
+def choosy(input_shape, outputs):
+    return Choosy()
 """
 
 
@@ -222,6 +251,27 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
     ):
         said = call("fit", "gnj", "--network", network, *basic, "other", code=2)
         assert words in " ".join(said.split())
+
+
+def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
+    """Said before it is trained; trained whole if that is asked for."""
+    (tmp_path / "choosy_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    basic = ("--network", "choosy_networks:choosy", "--data", "digits", "--epochs", 2)
+    said = call("fit", "gnj", *basic, "--out", "a", code=2)
+    assert re.search("cuts the network while it trains, which cannot be done: .*narrow=", said)
+    said = call("fit", "gnj", *basic, "--set", "narrow=[]", "--set", "noise=activations",
+                "--out", "b")  # fmt: skip
+    assert "Not compressed" in said
+    assert {"test", "not_compressed"} <= set(metrics_of(tmp_path / "b"))
+
+
+def test_a_stage_that_fails_says_what_is_kept(tmp_path):
+    more = ("--set", "narrow=[0.5]", "--set", "narrow_at=-100", "--out", tmp_path / "run")
+    said = call("fit", "gnj", *SMALL, *more, code=2)
+    assert re.search("Stage narrow-1 .* whole of layer '1'.* trained before it is in", said)
+    assert (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):

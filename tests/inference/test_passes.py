@@ -92,6 +92,32 @@ def test_large_images_pass_in_smaller_batches():
     assert rows_in_a_pass(torch.empty(1, 3, 224, 224), 7) == 7
 
 
+class Choosy(nn.Module):
+    """Decides by the values of hidden units."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.a(x)
+        return self.b(x if x.sum() > 0 else -x)
+
+
+@torch.no_grad()
+def test_a_network_that_decides_by_values_passes_by_itself():
+    model = models.BayesianNetwork(Choosy(), Rows(3), prior=priors.Normal())
+    guide = guides.MeanField(model, scale=0.5)
+    x = torch.randn(1, 3)
+    weights = draw_weights(model, guide, 9)
+    net = model.start_network()
+    each = [{name: value[s] for name, value in weights.items()} for s in range(9)]
+    expected = torch.stack([functional_call(net, one, (x,)) for one in each])
+    torch.testing.assert_close(outputs_of(net, weights, x), expected)
+    drawn = draw_outputs(model, guide, x, 9, noise="activations")
+    assert len(drawn[:, 0, 0].unique()) == 9
+
+
 def test_rows_in_a_pass_change_nothing_but_memory():
     rows = table(task="classification")
     model = models.BayesianNetwork(small_net(), rows, prior=priors.Normal())

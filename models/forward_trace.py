@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from .vocabulary import MODULES, DescriptionError
 
-__all__ = ["WAY_OUT", "trace"]
+__all__ = ["WAY_OUT", "drop_defaults", "plain_default", "recorded_length", "trace"]
 
 WAY_OUT = (
     "Such a network has to be built by its own code: keep its tensors only, and pass the built "
@@ -60,7 +62,7 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
                 + WAY_OUT
             )
         if parameter.default is not parameter.empty:
-            if not isinstance(parameter.default, bool | int | float | str | None):
+            if not plain_default(parameter):
                 raise DescriptionError(
                     f"{type(net).__name__}.forward has the default {parameter}, which is no "
                     f"number, text or None. {WAY_OUT}"
@@ -74,7 +76,9 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
             tracer, before = _Tracer(), set(vars(net))
             try:
                 _no_hooks(net)
-                graph = tracer.trace(net, defaults or None)
+                with recorded_length(net):
+                    graph = tracer.trace(net, defaults or None)
+                _lengths_as_sizes(graph)
             except Exception as error:
                 where = tracer.failed or type(net).__name__
                 raise DescriptionError(
@@ -94,11 +98,65 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
                 f"{type(net).__name__}.forward draws random numbers; a description would freeze "
                 f"them. {WAY_OUT}"
             )
-    _drop_defaults(graph, set(defaults))
+    drop_defaults(graph, set(defaults))
     return graph, constants
 
 
-def _drop_defaults(graph: fx.Graph, names: set[str]) -> None:
+def plain_default(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter of ``forward`` has a default that can be traced as what it is."""
+    return isinstance(parameter.default, bool | int | float | str | None)
+
+
+@contextmanager
+def recorded_length(net: nn.Module) -> Iterator[None]:
+    """While a network is traced, ``len(x)`` in its forward is a step of the graph.
+
+    Python demands a number of ``len``, so the name is put in front of the built-in one, for the
+    code of these modules only, as torch.fx does it with functions that it cannot see otherwise.
+    """
+    forwards = [inspect.unwrap(module.forward) for module in net.modules()]
+    names: dict[int, dict[str, Any]] = {}
+    for forward in forwards:
+        found = getattr(forward, "__globals__", {})
+        if "len" not in found and not str(found.get("__name__")).startswith("torch."):
+            names[id(found)] = found
+    for found in names.values():
+        found["len"] = _length
+    try:
+        yield
+    finally:
+        for found in names.values():
+            del found["len"]
+
+
+def _length(x: Any) -> Any:
+    if isinstance(x, fx.Proxy):
+        return x.tracer.create_proxy("call_function", len, (x,), {})
+    return len(x)
+
+
+def _lengths_as_sizes(graph: fx.Graph) -> None:
+    """Write ``len(x)`` of a tensor as ``x.size(0)``, which descriptions know.
+
+    Raises:
+        DescriptionError: for the length of what may be no tensor.
+    """
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is not len:
+            continue
+        of = node.args[0]
+        if getattr(of.target, "__name__", of.target) in _NO_TENSOR:
+            raise DescriptionError(
+                f"it takes len() of the result of {of.target!r}, which is no tensor. Write the "
+                "number, or x.shape[0] for the rows of a tensor x"
+            )
+        node.op, node.target, node.args = "call_method", "size", (of, 0)
+
+
+_NO_TENSOR = {"chunk", "split", "size", "getattr", "max", "min", "unbind"}
+
+
+def drop_defaults(graph: fx.Graph, names: set[str]) -> None:
     """Take out the inputs that keep their default, with the tracer's assertions that they do."""
     dropped: list[fx.Node] = []
     for node in graph.nodes:

@@ -7,11 +7,13 @@ so it can be stored as JSON beside the weights and the small network rebuilt wit
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx, nn
 
+from .forward_trace import drop_defaults, plain_default, recorded_length
 from .select import Select
 
 __all__ = [
@@ -59,10 +61,12 @@ class Plan:
         edits: by the names of the modules.
         reshapes: new sizes for flattening calls whose size is written into ``forward``, such as
             ``x.view(-1, 800)``, by the names of the graph's nodes.
+        inputs: tensors that ``forward`` is called with, see :func:`trace`.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
     reshapes: dict[str, int] = field(default_factory=dict)
+    inputs: int = 1
 
 
 class _Tracer(fx.Tracer):
@@ -71,20 +75,29 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(net: nn.Module) -> fx.Graph:
+def trace(net: nn.Module, inputs: int = 1) -> fx.Graph:
     """The graph of a network, with torch's own modules and ``Select`` as single steps.
+
+    Arguments:
+        inputs: tensors that ``forward`` is called with. Its other parameters keep their defaults,
+            where these are numbers, texts or ``None``, and are none of the graph.
 
     Raises:
         ValueError: if its path depends on the data.
     """
+    others = list(inspect.signature(net.forward).parameters.items())[inputs:]
+    defaults = {name: one.default for name, one in others if plain_default(one)}
     try:
-        return _Tracer().trace(net)
+        with recorded_length(net):
+            graph = _Tracer().trace(net, defaults or None)
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
             "Cutting needs a forward whose path does not depend on the data: no `if` or `for` over "
-            "tensors."
+            "tensors, and no tensor made into a number (int(x), x.item(), range over its size)."
         ) from error
+    drop_defaults(graph, set(defaults))
+    return graph
 
 
 def output_dim(layer: nn.Module) -> int:
@@ -105,13 +118,14 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     """A smaller copy of ``net`` with the weights that stay.
 
     It has the class of ``net``, unless ``plan.reshapes`` asks for another forward: then it is a
-    :class:`torch.fx.GraphModule` traced in evaluation mode.
+    :class:`torch.fx.GraphModule` traced in evaluation mode, without the parameters of ``forward``
+    that keep their defaults.
 
     Raises:
         ValueError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
-    graph = trace(copy.deepcopy(small).eval()) if plan.reshapes else None
+    graph = trace(copy.deepcopy(small).eval(), plan.inputs) if plan.reshapes else None
     for name, edit in plan.edits.items():
         try:
             module = small.get_submodule(name)

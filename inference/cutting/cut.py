@@ -84,7 +84,7 @@ def cut(
     if not alive:
         raise ValueError(_nothing_left(zeroed, masks, stopped))
     live = find_live(wiring)
-    plan = _plan(wiring, live)
+    plan = _plan(wiring, live, len(examples))
     small = shrink(zeroed, plan).eval()
     for step in wiring.layers():
         _settle(step, live, plan, small)
@@ -133,7 +133,7 @@ def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Al
     return found
 
 
-def _plan(wiring: Wiring, live: Live) -> Plan:
+def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
     edits, reshapes = {}, {}
     for node, step in wiring.steps.items():
         there = live.there[node]
@@ -164,7 +164,7 @@ def _plan(wiring: Wiring, live: Live) -> Plan:
                 )
         if edit != Edit():
             edits[step.name] = edit
-    return Plan(edits, reshapes)
+    return Plan(edits, reshapes, inputs)
 
 
 def _index(mask: Tensor) -> list[int]:

@@ -111,7 +111,7 @@ def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
     Raises:
         ValueError: if it cannot be traced, or cannot run on the example.
     """
-    traced = GraphModule(net.eval(), trace(net.eval()))
+    traced = GraphModule(net.eval(), trace(net.eval(), len(example)))
     graph = traced.graph
     runner = _Shapes(traced)
     try:
@@ -193,7 +193,7 @@ def _needed_whole(node: Node) -> set[Node]:
     """What an unknown step needs whole: all it reads, but for the size of the batch."""
     if node.op == "placeholder":
         return set()
-    if node.target == "size" and node.args[1:] == (0,):
+    if node.target is len or (node.target == "size" and node.args[1:] == (0,)):
         return set()
     shape = (node.op, node.target) == ("call_method", "size") and len(node.args) == 1
     shape |= node.target is getattr and node.args[1:] == ("shape",)

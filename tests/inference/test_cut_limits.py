@@ -230,6 +230,76 @@ def test_weights_can_be_dropped_one_by_one():
     assert report.sizes == [784, 300, 99]
 
 
+class Optional(nn.Module):
+    """Parameters with defaults decide the path, and the batch is counted by ``len``."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 5, 3), nn.Linear(5 * 16, 3)
+
+    def forward(self, x, double=False, other=None, *, power=1):
+        x = torch.relu(self.conv(x))
+        if other is not None:
+            x = x + other.mean()
+        if double:
+            x = 2 * x
+        if power > 1:
+            x = x**power
+        return self.head(x.view(len(x), -1))
+
+
+class Sized(Optional):
+    """The same with a size that a cut has to change."""
+
+    def forward(self, x, double=False, other=None):
+        x = torch.relu(self.conv(x)) if not double else x
+        if other is not None:
+            x = x + other.mean()
+        return self.head(x.view(-1, 80))
+
+
+@pytest.mark.parametrize("kind", [Optional, Sized])
+def test_parameters_with_defaults_and_the_length_of_the_batch(kind):
+    net = made(kind)
+    masks = {"conv": Mask(outputs=keep(5, 1, 3))}
+    x = torch.randn(4, 1, 6, 6).double()
+    small, report = cut(net, x, masks)
+    assert report.architecture == "2-32"
+    exactly(small, masked(net, masks), x)
+    one = torch.randn(1, 1, 6, 6).double()
+    torch.testing.assert_close(small(one), masked(net, masks)(one))
+    assert "len" not in globals()
+
+
+def test_what_is_given_is_no_default():
+    net = made(Sized)
+    masks = {"conv": Mask(outputs=keep(5, 1, 3))}
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x, other=None):
+            return self.net(x, other=other)
+
+    x, other = torch.randn(3, 1, 6, 6).double(), torch.randn(3, 2).double()
+    whole = Both().eval()
+    masks = {"net.conv": masks["conv"]}
+    small, _ = cut(whole, (x, other), masks)
+    torch.testing.assert_close(small(x, other), masked(whole, masks)(x, other))
+    assert not torch.allclose(small(x, other), masked(whole, masks)(x))
+
+
+def test_a_path_that_depends_on_the_data_is_named():
+    class Chosen(Block):
+        def forward(self, x):
+            return super().forward(x if x.sum() > 0 else -x)
+
+    with pytest.raises(ValueError, match=r"Chosen cannot be traced by torch.fx.*no `if` or `for`"):
+        cut(made(Chosen), torch.randn(2, 1, 6, 6).double())
+
+
 def test_transposed_convolutions_with_groups_keep_zeros():
     net = made(lambda: nn.Sequential(nn.ConvTranspose1d(4, 6, 2, groups=2), nn.Conv1d(6, 3, 1)))
     masks = {"0": Mask(inputs=keep(4, 0, 3), outputs=keep(6, 0, 1, 5))}

@@ -128,7 +128,24 @@ def test_a_normalisation_without_bias_if_torch_has_it():
     assert make("BatchNorm1d", arguments_of(module)).bias is None
 
 
+class Counted(nn.Module):
+    def forward(self, x):
+        return (2 * x).view(len(x), -1)
+
+
+def test_the_length_of_a_tensor_is_the_size_of_its_batch():
+    again = rebuild(through_json(Counted()))
+    for rows in (2, 3):
+        assert again(torch.ones(rows, 2, 2)).shape == (rows, 4)
+    assert "len" not in globals()
+
+
 # -- what cannot be described ---------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    def forward(self, x):
+        return x / len(x.chunk(2))
 
 
 class Branching(nn.Module):
@@ -170,6 +187,7 @@ def hooked():
         (nn.Sequential(nn.ReLU(), nn.GRU(2, 2)), r"1 \(GRU\).*not among the known modules"),
         (Noisy(), "Noisy.forward draws random numbers"),
         (Unknown(), "Unknown calls 'linalg_inv'"),
+        (Parts(), r"Parts cannot be described: it takes len\(\) of the result of 'chunk'"),
         (Starred(), r"Starred.forward takes \*x"),
         (Defaulted(), r"Defaulted.forward has the default size=\(2, 2\)"),
         (hooked(), r"0 \(Linear\) cannot be described: it has forward hooks"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import guides
 from ..models.bayesian import BayesianNetwork
 from .assignment import assigned_guide, mixtures
-from .cutting.cut import cut
+from .cutting.cut import ROWS, cut
 from .cutting.report import CutReport
 from .magnitude import PerLayer, by_layer
 from .packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
@@ -159,7 +159,7 @@ def compress(
         thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
         net = with_zeros(net, found, thresholds, model)
     net = net.cpu()
-    small = cut(net, data.x_train[:2].cpu())
+    small = cut(net, data.x_train[:ROWS].cpu())
     kept = _kept(small.report, known, small.net, model)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small.net, name) for name in bits}

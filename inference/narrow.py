@@ -13,7 +13,7 @@ from ..guides.factors import Factor
 from ..guides.mean_field import NetworkGuide, key
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from .compress import inside
-from .cutting.cut import cut
+from .cutting.cut import ROWS, cut
 from .posterior import mean_network, power_moments
 from .thresholds import (
     Threshold,
@@ -77,7 +77,8 @@ def narrow(
     found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
     thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
-    net, report = cut(with_zeros(whole, found, thresholds, model).cpu(), fit.data.x_train[:2].cpu())
+    zeros = with_zeros(whole, found, thresholds, model).cpu()
+    net, report = cut(zeros, fit.data.x_train[:ROWS].cpu())
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
         net,

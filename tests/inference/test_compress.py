@@ -258,6 +258,31 @@ def test_without_validation_rows_the_valley_decides():
         compress(result, threshold="validation")
 
 
+class Rare(nn.Module):
+    """Adds in place, unseen by a trace, what is nothing but for large inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        kept = out = self.a(x)
+        out += torch.relu(x.abs().amax(1, keepdim=True) - 20.0)
+        return self.b(torch.relu(kept))
+
+
+def test_a_cut_network_is_compared_on_many_rows():
+    rows = blobs()
+    x = rows.x_train.clone()
+    x[40] = 100.0
+    result = fitted(priors.GroupNormalJeffreys(), Rare(), dataclasses.replace(rows, x_train=x))
+    with torch.no_grad():
+        result.guide.factors["a/weight"].loc[3] = 0.0  # the trace says that unit 3 is constant
+    for go_on in (compress, inference.narrow):
+        with pytest.raises(RuntimeError, match="Rare cannot be cut.*differ"):
+            go_on(result, threshold=100.0)
+
+
 def test_what_cannot_be_done_is_said():
     result = fitted(priors.GroupNormalJeffreys())
     with pytest.raises(ValueError, match=r"cut the whole of layer '0'.*larger threshold"):

@@ -40,14 +40,15 @@ def narrow(
     What is above the thresholds is cut out of the network, as
     :func:`~pyroccam.inference.compress.compress` does; what stays keeps its posterior. The steps of
     a further fit cost what the smaller network costs, and its weights settle without what was cut.
-    Nothing that was cut comes back.
+    What was cut out does not come back. What could only be set to zero may: single weights (of a
+    prior without groups) of units that stay, groups of a convolution with groups and of a layer
+    that is left whole, channels of a residual sum that another branch needs. They begin at zero,
+    with the deviations they had, and are trained further like all others.
 
     Units that are constant once others are cut move into the biases that they feed (the posterior
     means; the deviations stay). A layer without a bias gains one where it is fed a constant (of a
     channel that batch normalisation moved from zero, say): a random site with the prior's bias and
     the deviation that the prior suggests where biases are random, or else a number that is learnt.
-    A single weight that is cut (a prior without groups) begins at zero if it is in a unit that
-    stays.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`; it is not changed.

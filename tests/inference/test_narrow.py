@@ -227,6 +227,30 @@ def test_learnt_scales_of_single_weights_are_cut_with_them():
     inference.fit(smaller, own, rows, **QUICK)
 
 
+def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
+    def build():
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.Flatten(),
+            nn.Linear(6 * 16, 2),
+        )  # fmt: skip
+
+    rows = images()
+    torch.manual_seed(0)
+    model = models.BayesianNetwork(build(), rows, prior=priors.GroupNormalJeffreys())
+    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    values = irrelevance(model, result.guide)["2"].values
+    smaller, own = inference.narrow(result, threshold={"2": float(values.median())})
+    gone = values > values.median()
+    assert gone.any()
+    assert smaller.layers["2"].start["weight"].shape == (6, 2, 3, 3)
+    before = moments(smaller, own)["2"]
+    assert not before.mean[gone].any()
+    assert before.mean[~gone].all()
+    assert (before.variance > 0).all()
+    inference.fit(smaller, own, rows, **QUICK)
+    assert moments(smaller, own)["2"].mean[gone].any()
+
+
 class _OfEachUnit(LayerPrior):
     def __init__(self, layer):
         super().__init__(layer)

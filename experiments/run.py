@@ -36,6 +36,8 @@ from .stages import Pair, Stage
 
 __all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
 
+NARROWED = "narrowed.json"
+
 
 @dataclass
 class Outcome:
@@ -232,10 +234,13 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     stage = _stages(job.config)[number - 1]
     folder = None if job.out is None else job.out / stage.name
     try:
-        model, guide = _pair_of(stage, before, job.config)
+        model, guide = _pair_of(stage, before, job.config, folder)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
         raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
+    thresholds = getattr(model, "narrowed_at", None)
+    if folder is not None and thresholds is not None:
+        write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
     settings = _settings_of(job.config, number)
     return fit(model, guide, before.data, out=folder, **arguments, **settings)
 
@@ -256,10 +261,19 @@ def _settings_of(config: RunConfig, number: int) -> dict[str, Any]:
     return {k: v for k, v in config.settings.items() if k not in dropped} | own
 
 
-def _pair_of(stage: Stage, before: Fit, config: RunConfig) -> Pair:
+def _pair_of(stage: Stage, before: Fit, config: RunConfig, folder: Path | None) -> Pair:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.settings["seed"])
-        return stage.build(before, config.options)
+        return stage.build(before, {**config.options, **_narrowed(folder)})
+
+
+def _narrowed(folder: Path | None) -> dict[str, Any]:
+    """The thresholds of a narrowing that was done, where another search could end elsewhere: on
+    another device, say."""
+    if folder is None or not (folder / NARROWED).is_file():
+        return {}
+    found = json.loads((folder / NARROWED).read_text())
+    return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
 
 
 def _report(
@@ -390,7 +404,8 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
     data = config.load_data().to(where)
     result = _as_fit(_loaded(_first(_Job(config, data, None)), folder, where), data, config, folder)
     for number, stage in enumerate(_stages(config), start=1):
-        pair = _loaded(_pair_of(stage, result, config), folder / stage.name, where)
+        pair = _pair_of(stage, result, config, folder / stage.name)
+        pair = _loaded(pair, folder / stage.name, where)
         result = _as_fit(pair, data, config, folder / stage.name)
         result.settings = Settings.of(_settings_of(config, number))
     return result

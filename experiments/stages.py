@@ -23,7 +23,8 @@ class Stage:
     Attributes:
         name: of its folder, inside the run's.
         build: from the fit before and the options to a pair. It depends on nothing else: a finished
-            run is rebuilt by it from the weights of the fit before.
+            run is rebuilt by it from the weights of the fit before, with the thresholds of a
+            narrowing as they were found (``narrow_at``).
         settings: that replace those of the fit before.
     """
 

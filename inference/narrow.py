@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,9 @@ def narrow(
         random_biases=model.random_biases,
     )
     smaller.weights_before = model.weights_before
+    smaller.narrowed_at = {
+        name: between(one.values, thresholds[name]) for name, one in found.items()
+    }
     own = guide.of(smaller, names)
     for old, new in names.items():
         layer = smaller.layers[new]
@@ -102,6 +106,17 @@ def narrow(
         _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
     device = fit.data.x_train.device
     return smaller.to(device), own.to(device)
+
+
+def between(values: Tensor, threshold: float) -> float:
+    """A threshold that parts values as this one does, far from any of them: another machine may
+    compute the values with other roundings."""
+    kept, gone = values[values <= threshold], values[values > threshold]
+    if not len(gone):
+        return math.inf
+    low = float(kept.max()) if len(kept) else -math.inf
+    middle = 0.5 * (low + float(gone.min()))
+    return middle if math.isfinite(middle) else threshold
 
 
 def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) -> None:

@@ -191,6 +191,8 @@ class BayesianNetwork(LocalModule):
 
     Attributes:
         weights_before: of the Bayesian layers, before anything was cut.
+        narrowed_at: thresholds by layer that :func:`pyroccam.inference.narrow` made it with, by the
+            names before; given to it again they cut the same.
         prior_given: the prior, or priors, that it was made with.
 
     Raises:
@@ -248,6 +250,7 @@ class BayesianNetwork(LocalModule):
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
         self.likelihood = for_data(data) if likelihood is None else likelihood
+        self.narrowed_at: dict[str, float] | None = None
         self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
 
     def _choose(

@@ -11,6 +11,7 @@ from command_line import call
 from pyroccam import inference
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
+from pyroccam.inference import thresholds
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
@@ -164,7 +165,7 @@ def test_any_prior_and_guide(prior, guide, tmp_path):
     assert structure["weights"] > 0
 
 
-def test_a_run_goes_on_over_what_is_left(tmp_path):
+def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     more = [
         "--set",
@@ -197,6 +198,10 @@ def test_a_run_goes_on_over_what_is_left(tmp_path):
     file = tmp_path / "again.pocc"
     call("compress", whole, "--threshold", "validation", "--out", file)
     torch.testing.assert_close(read(file)(x), read(whole / "compressed.pocc")(x))
+    # The thresholds that were found are not looked for again, which could end elsewhere.
+    with monkeypatch.context() as patched:
+        patched.setattr(thresholds, "valley", lambda _: 1 / 0)
+        assert load_fit(whole, "cpu").model.narrowed_at == again.model.narrowed_at
     # Cut short after its first fit, the run ends with the same numbers.
     shutil.copytree(whole, folder)
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):

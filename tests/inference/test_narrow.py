@@ -294,3 +294,24 @@ def test_learnt_priors_and_noise_come_along():
 def test_without_random_weights_there_is_nothing_to_narrow():
     with pytest.raises(TypeError, match=r"narrow needs a fit of models\.BayesianNetwork.*prune"):
         inference.narrow(fit_depth())
+
+
+def test_the_thresholds_part_the_values_from_afar():
+    """Given again they cut the same, whatever the roundings of the values."""
+    result = fitted()
+    with torch.no_grad():
+        for name, p in result.guide.named_parameters():
+            if "scale" in name:
+                p.add_(torch.randn(p.shape, generator=torch.manual_seed(0)))
+    found = irrelevance(result.model, result.guide)
+    at = {name: float(one.values.sort().values[-2]) for name, one in found.items()}  # a value
+    model, _ = inference.narrow(result, threshold=at)
+    for name, one in found.items():
+        threshold = model.narrowed_at[name]
+        for values in (one.values, one.values * (1 + 1e-5), one.values * (1 - 1e-5)):
+            assert torch.equal(values <= threshold, one.values <= at[name])
+    again, _ = inference.narrow(result, threshold=model.narrowed_at)
+    shapes = [{k: t.shape for k, t in one.state_dict().items()} for one in (model, again)]
+    assert shapes[0] == shapes[1]
+    whole, _ = inference.narrow(result, threshold=100.0)
+    assert set(whole.narrowed_at.values()) == {float("inf")}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..models.bayesian import BayesianNetwork
 from ..models.pruned import Form, PrunedNetwork
 from .fit import Fit
 from .structure import TailRule, pruned_weights
@@ -42,9 +43,10 @@ def prune(
         ValueError: for a depth or form that does not exist.
     """
     if fit.structure is None:
+        random = isinstance(fit.model, BayesianNetwork)
         raise TypeError(
             f"prune needs a fit of models.LearntDepth, got one of {type(fit.model).__name__}, "
-            "whose depth is fixed already."
+            "whose depth is fixed already." + " Its weights are cut by compress." * random
         )
     if form not in ("marginal", "single"):
         raise ValueError(f"form must be 'marginal' or 'single', got {form!r}.")

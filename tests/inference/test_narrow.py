@@ -315,3 +315,8 @@ def test_the_thresholds_part_the_values_from_afar():
     assert shapes[0] == shapes[1]
     whole, _ = inference.narrow(result, threshold=100.0)
     assert set(whole.narrowed_at.values()) == {float("inf")}
+
+
+def test_prune_says_what_cuts_random_weights():
+    with pytest.raises(TypeError, match="BayesianNetwork.*weights are cut by compress"):
+        inference.prune(fitted())

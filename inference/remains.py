@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from ..models.select import Select
 from .compress import Compressed, inside
@@ -43,9 +44,10 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
 
     Arguments:
         small: the compressed network.
-        before: shapes ``(O, I, *kernel)`` of the weights of its layers before anything was cut, in
-            the order of ``small.bits``: those of the first fit, where the network was narrowed
-            since, by the names of that fit, which are used.
+        before: shapes ``(O, I, *kernel)`` of the weights of its layers before anything was cut
+            (``(I, O, *kernel)`` of transposed convolutions), in the order of ``small.bits``: those
+            of the first fit, where the network was narrowed since, by the names of that fit, which
+            are used.
 
     Raises:
         ValueError: for other than one shape for each layer.
@@ -57,8 +59,11 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
         )
     found = {}
     for (name, shape), own in zip(before.items(), small.bits, strict=True):
-        kept = _weight(small.net, own).detach().cpu().flatten(1) != 0
-        found[name] = Remains(name, kept, (shape[0], math.prod(shape[1:])))
+        layer: Any = small.net.get_submodule(inside(small.net, own))
+        weight = layer.weight.detach().cpu()
+        if isinstance(layer, _ConvTransposeNd) and layer.groups == 1:
+            weight, shape = weight.transpose(0, 1), torch.Size([shape[1], shape[0], *shape[2:]])
+        found[name] = Remains(name, weight.flatten(1) != 0, (shape[0], math.prod(shape[1:])))
     return found
 
 
@@ -113,9 +118,3 @@ def bytes_by_part(
     parts["tables"] = float(written.tables)
     parts["description"] = written.total - sum(parts.values())
     return parts
-
-
-def _weight(net: nn.Module, name: str) -> Tensor:
-    layer: Any = net.get_submodule(inside(net, name))
-    weight: Tensor = layer.weight
-    return weight

@@ -121,6 +121,16 @@ def test_remains_are_the_weights_that_are_not_zero(small):
         remains(small, {"a": torch.Size([8, 6])})
 
 
+def test_remains_of_a_transposed_convolution_have_its_outputs_as_rows():
+    layer = nn.ConvTranspose1d(3, 2, 4, bias=False)
+    with torch.no_grad():
+        layer.weight[:, 1] = 0.0
+    small = compressed(nn.Sequential(layer), {"0": LayerBits(4, 3)})
+    found = remains(small, {"a": torch.Size([5, 2, 4])})["a"]
+    assert found.kept.tolist() == [[True] * 12, [False] * 12]
+    assert found.before == (2, 20)
+
+
 def test_input_use_is_what_the_outputs_of_the_first_layer_depend_on(small):
     """By the derivative of the network's own first layer with respect to each pixel."""
     use = input_use(small, BEFORE["a"], (1, 2, 3))

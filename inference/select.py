@@ -155,7 +155,7 @@ def select(
             raise ValueError(f"{name} must be at least 1, got {number}.")
     where = pick_device(device)
     data = data.to(where)
-    model.to(where).train()
+    model.to(where)
     guide.to(where)
     if model.size != data.N:
         raise ValueError(
@@ -168,6 +168,7 @@ def select(
     for word in ranges or {}:
         if word not in words:
             raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
+    model.train()
     with seeded(seed, where), FitProgress(f"select, {method}", outer_steps, progress) as bar:
         rows = [Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
         search = Search(objectives, rows, inner_steps, lr, outer_lr, inner)
@@ -210,7 +211,7 @@ def select(
             ) from None
         finally:
             objectives.put(*kept)
-    model.eval()
+            model.eval()
     if search.indefinite:
         warnings.warn(
             f"In {search.indefinite} of {outer_steps} outer steps the inner objective was not "

@@ -353,6 +353,7 @@ def test_what_is_left_after_an_error(monkeypatch, name):
     with pytest.raises(kind, match=message):
         run("unrolled", (model, guide))
     assert torch.equal(torch.get_rng_state(), before)
+    assert not model.training
     made = Objectives(model, guide, (Level(), Level()))
     for values, own in zip(states[-1], (made.theta, made.h), strict=True):
         for key, value in values.items():

@@ -91,7 +91,7 @@ def narrow(
     )
     smaller.weights_before = model.weights_before
     smaller.narrowed_at = {
-        name: between(one.values, thresholds[name]) for name, one in found.items()
+        name: _between(one.values, thresholds[name]) for name, one in found.items()
     }
     own = guide.of(smaller, names)
     for old, new in names.items():
@@ -108,7 +108,7 @@ def narrow(
     return smaller.to(device), own.to(device)
 
 
-def between(values: Tensor, threshold: float) -> float:
+def _between(values: Tensor, threshold: float) -> float:
     """A threshold that parts values as this one does, far from any of them: another machine may
     compute the values with other roundings."""
     kept, gone = values[values <= threshold], values[values > threshold]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .priors.weights import LayerShape
+from .shrink import LAYERS, output_dim
 
 __all__ = ["AFFINE", "Affine", "with_weights"]
 
@@ -24,7 +25,7 @@ _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.ConvTranspose3d: F.conv_transpose3d,
 }
 
-AFFINE: tuple[type[nn.Module], ...] = (nn.Linear, *_CONV)
+AFFINE: tuple[type[nn.Module], ...] = LAYERS
 """Layers whose weights can be random: these types exactly. Subclasses may do something else."""
 
 
@@ -59,7 +60,7 @@ class Affine:
         self._options: dict[str, Any] = {}
         self._pad: tuple[list[int], str] | None = None
         group_dim: int | None = 1
-        self.output_dim = 0
+        self.output_dim = output_dim(layer)
         self.feature_dim = -1  # of channels, in inputs and outputs
         if isinstance(layer, _ConvNd):
             transposed = isinstance(layer, _ConvTransposeNd)
@@ -75,7 +76,6 @@ class Affine:
             group_dim = 0
             if transposed:
                 self._options["output_padding"] = layer.output_padding
-                self.output_dim = 1
                 # A group of several is spread over the blocks of a grouped convolution.
                 group_dim = 1 if layer.groups == 1 else None
             elif layer.padding_mode != "zeros":

@@ -138,9 +138,13 @@ def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
     """Of one pass, always with the same random numbers; modes and generators are put back."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
+    cuda = [example.device] if example.is_cuda else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), layers_called():
-            torch.manual_seed(0)
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda), layers_called():
+            torch.default_generator.manual_seed(0)  # only what is put back afterwards
+            if cuda:
+                with torch.cuda.device(example.device):
+                    torch.cuda.manual_seed(0)
             return net(example)
     finally:
         for module, mode in modes:

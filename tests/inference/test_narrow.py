@@ -207,10 +207,8 @@ def test_layers_without_a_bias_gain_one_for_what_became_constant(
 
 
 def test_learnt_scales_of_single_weights_are_cut_with_them():
-    rows = blobs()
-    torch.manual_seed(0)
-    model = models.BayesianNetwork(perceptron(), rows, prior=priors.Normal(learn="weight"))
-    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    result = fitted(prior=priors.Normal(learn="weight"))
+    model = result.model
     with torch.no_grad():
         result.guide.factors["3/weight"].loc[2] = 0.0  # a unit that is constant
         for layer in model.layers.values():
@@ -224,7 +222,7 @@ def test_learnt_scales_of_single_weights_are_cut_with_them():
     assert torch.equal(
         smaller.layers["5"].prior.log_scale, model.layers["5"].prior.log_scale[:, rest]
     )
-    inference.fit(smaller, own, rows, **QUICK)
+    inference.fit(smaller, own, result.data, **QUICK)
 
 
 def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
@@ -277,10 +275,8 @@ def test_what_a_prior_learnt_in_a_shape_of_its_own_is_not_cut_by_guess():
 
 
 def test_learnt_priors_and_noise_come_along():
-    rows = blobs()
-    torch.manual_seed(0)
-    model = models.BayesianNetwork(perceptron(), rows, prior=priors.Normal(learn="layer"))
-    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    result = fitted(prior=priors.Normal(learn="layer"))
+    model = result.model
     with torch.no_grad():
         result.guide.factors["3/weight"].loc[2] = 0.0  # a unit that is constant
     smaller, _ = inference.narrow(result, threshold=50.0)

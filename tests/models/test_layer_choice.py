@@ -1,0 +1,216 @@
+"""Which layers of a network become Bayesian, and what is refused or told by name."""
+
+import pytest
+import torch
+from pyro.infer import Predictive
+from pyroccam import guides
+from pyroccam.inference.posterior import mean_network
+from pyroccam.models import priors
+from pyroccam.models.bayesian import BayesianNetwork
+from random_weights import Rows, small_net
+from torch import nn
+
+ROWS = Rows(3)
+
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+def make(net, prior=None, rows=ROWS, **options):
+    return BayesianNetwork(net, rows, prior=priors.Normal() if prior is None else prior, **options)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+class Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = self.a
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.a(self.a(x))
+
+
+class Attending(nn.Module):
+    """``out_proj`` is never called: attention takes its weight."""
+
+    def __init__(self, plain=False):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+        if plain:
+            self.attention.out_proj = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        x = x[:, None]
+        return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
+
+
+class InTrainingOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.a(x) + (self.b(x) if self.training else 0)
+
+
+NORMAL = priors.Normal()
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "error", "message"),
+    [
+        (small_net(), {"layers": ["0", "3"]}, ValueError, "no layer '3'; it has '0', '2'"),
+        (small_net(), {"layers": ["1"]}, TypeError, "'1' is a Tanh"),
+        (small_net(), {"layers": []}, ValueError, "layers= chose none"),
+        (small_net(), {"layers": lambda *_: False}, ValueError, "layers= chose none"),
+        (nn.Sequential(nn.BatchNorm1d(3)), {}, ValueError, "no linear or convolutional layer"),
+        (small_net(), {"prior": {"0": NORMAL}, "layers": ["2"]}, ValueError, "'2' is to be .* 0"),
+        (small_net(), {"prior": {"4": NORMAL}}, ValueError, "no layer '4'"),
+        (small_net(), {"prior": {}}, ValueError, "layers= chose none"),
+        (Tied(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Shared(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (Twice(), {}, ValueError, "'a' is used 2 times"),
+        (Attending(), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
+        (
+            Attending(plain=True),
+            {"layers": ["attention.out_proj", "head"]},
+            ValueError,
+            r"'attention.out_proj' is not called .*layers=",
+        ),
+        (InTrainingOnly(), {}, ValueError, "'b' is not called"),
+    ],
+)
+def test_what_cannot_be_is_refused(net, options, error, message):
+    modes = [m.training for m in net.modules()]
+    with pytest.raises(error, match=message):
+        make(net, **options)
+    assert [m.training for m in net.modules()] == modes
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_what_is_left_out_may_be_tied_or_unused():
+    net = nn.Sequential(Tied(), Twice(), nn.Linear(3, 2))
+    assert list(make(net, layers=["2"]).sites) == ["2.weight", "2.bias"]
+    assert list(make(Attending(), layers=["head"]).layers) == ["head"]
+
+
+class Derived(nn.Linear):
+    pass
+
+
+def test_weights_that_stay_numbers_are_named(recwarn):
+    attending = r"attention.in_proj_weight \(MultiheadAttention\), attention.out_proj.weight \("
+    with pytest.warns(UserWarning, match=f"learnt as numbers: {attending}.*layers=") as told:
+        assert list(BayesianNetwork(Attending(), ROWS, prior=NORMAL).layers) == ["head"]
+    assert told[0].filename == __file__
+    many = nn.Sequential(*(Derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
+    with pytest.warns(UserWarning, match=r": 0.weight \(Derived\), 1.* 3.weight .* and 2 more"):
+        make(many)
+    for options in ({"layers": ["6"]}, {"prior": {"6": NORMAL}}, {"layers": lambda n, _: n == "6"}):
+        make(nn.Sequential(*many[:6], nn.Linear(3, 2)), **options)
+    assert not len(recwarn)
+
+
+class Asking(nn.Module):
+    """Its forward looks at what its parts are."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)])
+        self.kind = kind
+
+    def forward(self, x):
+        for part in self.parts[:-1]:
+            x = part(x)
+            if self.kind == "type" and isinstance(part, nn.Linear):
+                x = x.tanh()
+            if self.kind == "number":
+                x = x.tanh().reshape(-1, part.out_features)
+            if self.kind == "weight":
+                x = x / part.weight.norm()
+        return self.parts[-1](x)
+
+
+def test_networks_that_ask_what_their_layers_are():
+    with pytest.raises(ValueError, match=r"Asking computes something else .* isinstance"):
+        make(Asking("type"))
+    make(Asking("type"), layers=["parts.2"])
+    with pytest.raises(AttributeError, match=r"weights of layer 'parts.0' are random.*layers="):
+        make(Asking("weight"))
+    model = make(Asking("number"))
+    assert model.layers["parts.0"].out_features == 4
+    assert model(torch.zeros(2, 3)).shape == (2, 2)
+    with pytest.raises(AttributeError, match="'BayesianLayer' object has no attribute 'nothing'"):
+        _ = model.layers["parts.0"].nothing
+
+
+class Reading(nn.Module):
+    """A transformer of torch, of which eval mode may take the weights and not call the layers."""
+
+    def __init__(self):
+        super().__init__()
+        part = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(part, 2)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.encoder(x).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*enable_nested_tensor")
+def test_layers_of_transformers_are_called_in_evaluation_too():
+    layers = [f"encoder.layers.{k}.linear{n}" for k in (0, 1) for n in (1, 2)]
+    model = make(Reading().eval(), rows=Rows(5, 4), layers=layers)
+    guide = guides.MeanField(model)
+    x = torch.randn(3, 5, 4)
+    with torch.no_grad():
+        for mode in (model.eval(), model.train()):
+            drawn = Predictive(mode, guide=guide, num_samples=2)(x)["y"]
+            assert drawn.shape == (2, 3, 2)
+    assert torch.backends.mha.get_fastpath_enabled()
+    torch.testing.assert_close(model.start_network()(x), mean_network(model, guide)(x))
+
+
+def test_hooks_that_do_not_run_are_named():
+    net, seen = small_net(), []
+    hook = net[2].register_forward_hook(lambda *_: seen.append(1))
+    with pytest.warns(UserWarning, match="Layer '2' has hooks") as told:
+        model = make(net)
+    assert told[0].filename == __file__
+    seen.clear()
+    model(torch.zeros(2, 3))
+    assert not seen
+    model.start_network()(torch.zeros(2, 3))
+    assert seen
+    hook.remove()
+    make(net)
+
+
+def test_a_layer_without_groups_and_a_prior_that_needs_them():
+    net = nn.Sequential(nn.ConvTranspose1d(4, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(ValueError, match=r"'0' .* has no groups .* layers="):
+        make(net, priors.GroupNormalJeffreys(), Rows(4, 3))
+    assert list(make(net, priors.Normal(), Rows(4, 3)).layers) == ["0", "2"]

@@ -279,7 +279,7 @@ def compress(
     result = load_fit(folder, device)
     options = RunConfig.read(folder).options
     cut_at: Any = options.get("threshold") if threshold is None else threshold
-    if cut_at not in (None, "validation", "valley", "noise"):
+    if isinstance(cut_at, str) and cut_at not in ("validation", "valley", "noise"):
         cut_at = float(cut_at)
     allowed = options.get("tolerance", 0.001) if tolerance is None else tolerance
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}

@@ -443,15 +443,3 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
         val_nll=float("nan") if value is None else value, seconds=written["seconds"],
         structure=structure, weights=components, out=folder, engine=written["engine"],
     )  # fmt: skip
-
-
-def pruned_of(folder: Path) -> PrunedNetwork:
-    """The pruned network that a run saved.
-
-    Raises:
-        TypeError: if something else was put there.
-    """
-    net = inference.load(folder / "pruned")
-    if not isinstance(net, PrunedNetwork):
-        raise TypeError(f"{folder / 'pruned'} holds a {type(net).__name__}, no pruned network.")
-    return net

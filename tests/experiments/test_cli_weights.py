@@ -90,6 +90,10 @@ def test_compress_does_as_the_run_did(tmp_path):
     assert file.read_bytes() == before
     other = tmp_path / "run" / "compressed-threshold-100-codebook-3.pocc"
     assert other.stat().st_size != len(before)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["run"]["options"]["threshold"] = {"1": 100.0}  # by layer
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert "64-12" in call("compress", tmp_path / "run")
 
 
 def test_a_threshold_that_leaves_nothing_names_the_layer(run):

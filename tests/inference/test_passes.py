@@ -1,5 +1,7 @@
 """Several draws in one pass: the same law as one after the other, and what they share once."""
 
+import copy
+
 import pyro
 import pytest
 import torch
@@ -118,22 +120,41 @@ def test_a_network_that_decides_by_values_passes_by_itself():
     assert len(drawn[:, 0, 0].unique()) == 9
 
 
-def test_rows_in_a_pass_change_nothing_but_memory():
-    rows = table(task="classification")
-    model = models.BayesianNetwork(small_net(), rows, prior=priors.Normal())
-    fit = inference.fit(
-        model, guides.MeanField(model), rows, epochs=1, progress=False, compile=False
-    )
-    seen = []
-    model = fit.model.part("net")[1]
-    model.register_forward_hook(lambda _, __, out: seen.append(out.shape[-2]))
-    whole, few = (fit.predict(rows.x_test, batch_size=size, draws=5) for size in (None, 4))
-    torch.testing.assert_close(whole, few)
-    means = (fit.predict(rows.x_test, "deterministic", batch_size=size) for size in (None, 4))
-    torch.testing.assert_close(*means)
-    ways = [fit.evaluate_ways(batch_size=size) for size in (None, 4)]
-    assert ways[0]["ensemble"] == pytest.approx(ways[1]["ensemble"], rel=1e-4)
-    assert fit.evaluate(batch_size=4) == pytest.approx(ways[0]["ensemble"], rel=1e-4)
+class Counted(nn.Module):
+    """Tells how many rows pass at once."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.parts, self.seen = small_net(), seen
+
+    def __deepcopy__(self, memo):
+        copied = Counted(self.seen)
+        copied.parts = copy.deepcopy(self.parts, memo)
+        return copied
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return self.parts(x)
+
+
+@pytest.mark.parametrize("noise", ["weights", "activations"])
+def test_rows_in_a_pass_change_nothing_but_memory(noise):
+    rows, seen = table(task="classification"), []
+    model = models.BayesianNetwork(Counted(seen), rows, prior=priors.Normal())
+    guide = guides.MeanField(model)
+    fit = inference.fit(model, guide, rows, epochs=1, progress=False, compile=False)
+    asked = {"draws": 5, "noise": noise}
+    for how in ("ensemble", "deterministic"):
+        whole = fit.predict(rows.x_test, how, **asked)
+        seen.clear()
+        few = fit.predict(rows.x_test, how, batch_size=4, **asked)
+        assert max(seen) == 4
+        if noise == "weights" or how == "deterministic":
+            torch.testing.assert_close(whole, few)
+    seen.clear()
+    ways, one = fit.evaluate_ways(batch_size=4, **asked), fit.evaluate(batch_size=4, **asked)
+    assert max(seen) == 4
+    assert one == pytest.approx(ways["ensemble"])
 
 
 def test_nothing_is_left_of_the_noise():

@@ -252,7 +252,8 @@ def compress(
         float | None,
         typer.Option(
             min=0,
-            help="Nats by which their mean log-likelihood may fall; those of the run if left out.",
+            help="Of --threshold validation, which it asks for: nats by which the mean "
+            "log-likelihood may fall; those of the run if left out.",
         ),
     ] = None,
     significand: Annotated[
@@ -276,9 +277,15 @@ def compress(
     device: Device = "auto",
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file."""
+    if tolerance is not None and threshold not in (None, "validation"):
+        raise ValueError(
+            f"--tolerance is of --threshold validation, and changes nothing for {threshold!r}: "
+            "leave one of them out."
+        )
     result = load_fit(folder, device)
     options = RunConfig.read(folder).options
-    cut_at: Any = options.get("threshold") if threshold is None else threshold
+    by_default = options.get("threshold") if tolerance is None else "validation"
+    cut_at: Any = by_default if threshold is None else threshold
     if isinstance(cut_at, str) and cut_at not in ("validation", "valley", "noise"):
         cut_at = float(cut_at)
     allowed = options.get("tolerance", 0.001) if tolerance is None else tolerance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ..inference.settings import Settings
 from ..models.names import unknown_name
 from .methods import find
 
-__all__ = ["RunConfig", "parse_settings"]
+__all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
 # Sizes that train in a minute or so on two cores; everything can be set.
 _TOY = {"width": 20, "max_depth": 20}
@@ -138,13 +139,7 @@ class RunConfig:
 
     def flat(self) -> dict[str, Any]:
         """Every setting under one name, such as ``settings.lr``."""
-        flat: dict[str, Any] = {}
-        for name, value in json.loads(json.dumps(self.to_json())).items():
-            if isinstance(value, dict):
-                flat |= {f"{name}.{key}": v for key, v in value.items()}
-            else:
-                flat[name] = value
-        return flat
+        return _flat(json.loads(json.dumps(self.to_json())))
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -168,6 +163,26 @@ class RunConfig:
             return cls(**content)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error!r}.") from error
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What was something else, in words; a setting that is not named is ``None``."""
+    then, after = _flat(before), _flat(now)
+    return [
+        f"{name} was {then.get(name)!r}, is {after.get(name)!r}"
+        for name in sorted({*then, *after})
+        if then.get(name) != after.get(name)
+    ]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= {f"{name}.{key}": v for key, v in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -11,21 +11,22 @@ import typer
 
 from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
-from .config import RunConfig
+from .config import RunConfig, changed_settings
 from .run import Outcome, run
 
 __all__ = ["add_seeds", "refuse_other_settings"]
 
 
-def refuse_other_settings(path: Path, before: object, now: object) -> None:
+def refuse_other_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """A file holds runs of one setting.
 
     Raises:
         typer.BadParameter: if it was run with another.
     """
-    if before != now:
+    if changed := changed_settings(before, now):
         raise typer.BadParameter(
-            f"{path} was run with other settings; give another --out, or delete it."
+            f"{path} was run with other settings: {'; '.join(changed)}. Give another --out, or "
+            "delete it."
         )
 
 

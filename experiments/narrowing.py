@@ -58,7 +58,12 @@ def stages(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """The fits over what the one before leaves."""
 
     def build(before: Fit, options: Options) -> Pair:
-        return narrow(before, threshold=options["narrow_at"], tolerance=options["tolerance"])
+        allowed = options.get("narrow_tolerance")
+        return narrow(
+            before,
+            threshold=options["narrow_at"],
+            tolerance=options["tolerance"] if allowed is None else allowed,
+        )
 
     unit, (_, *lengths) = _lengths(options, settings)
     last = len(lengths)

@@ -29,7 +29,7 @@ from ..inference.run_directory import CHECKPOINT, read_history, versions, write_
 from ..inference.settings import Settings
 from ..models import BayesianNetwork, LearntDepth, PrunedNetwork, StructuredNetwork
 from . import structured, weights
-from .config import RunConfig
+from .config import RunConfig, changed_settings
 from .methods import find
 from .pictures import draw, draw_repeats
 from .stages import Pair, Stage
@@ -359,13 +359,7 @@ def _report(
 
 def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
     """A run is resumed as it was started: its checkpoint fits nothing else."""
-    before, after = then.flat(), now.flat()
-    changed = [
-        f"{name} was {before.get(name)!r}, is {after.get(name)!r}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    ]
-    if changed:
+    if changed := changed_settings(then.flat(), now.flat()):
         raise ValueError(
             f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
             "it was, or give another --out."

@@ -75,6 +75,19 @@ def test_compress_takes_a_threshold_and_rules(run, tmp_path):
     assert "accuracy" in call("compress", folder, "--threshold", "valley", "--out", file)
 
 
+def test_a_tolerance_is_of_the_validation_rows(tmp_path):
+    folder = tmp_path / "run"
+    call("fit", "gnj", *SMALL, *WHOLE, "--set", "threshold=100", "--out", folder)
+    said = call("compress", folder, "--threshold", "noise", "--tolerance", 0.1, code=2)
+    assert "--tolerance is of --threshold validation" in said
+    sizes = []
+    for tolerance in (0, 0.5):
+        call("compress", folder, "--tolerance", tolerance)
+        file = folder / f"compressed-tolerance-{float(tolerance)}.pocc"
+        sizes.append(sum(p.numel() for p in read(file).parameters()))
+    assert sizes[0] > sizes[1]
+
+
 def test_compress_does_as_the_run_did(tmp_path):
     """The same file again by default; another beside it by other rules."""
     more = [*WHOLE, "--set", "threshold=valley", "--out", tmp_path / "run"]
@@ -274,6 +287,16 @@ def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
                 "--out", "b")  # fmt: skip
     assert "Not compressed" in said
     assert {"test", "not_compressed"} <= set(metrics_of(tmp_path / "b"))
+
+
+def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
+    left = []
+    for more in ((), ("--set", "narrow_tolerance=0.001"), ("--set", "narrow_tolerance=0.8")):
+        out = tmp_path / str(len(left))
+        call("fit", "gnj", *SMALL, "--set", "narrow=[0.5]", *more, "--out", out)
+        net = load_fit(out, "cpu").model.start_network()
+        left.append(sum(p.numel() for p in net.parameters()))
+    assert left[0] == left[1] > left[2]
 
 
 def test_a_stage_that_fails_says_what_is_kept(tmp_path):

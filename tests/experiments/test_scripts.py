@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from pyroccam.experiments import compression, head, images, spirals, uci
+from pyroccam.experiments.config import changed_settings
 from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
@@ -63,6 +64,13 @@ def test_head(tmp_path):
     assert summary["per depth"]["largest_gap"]["mean"] < summary["shared"]["largest_gap"]["mean"]
 
 
+def test_what_was_set_otherwise():
+    before = {"method": "gnj", "options": {"a": 1, "b": [2]}, "settings": {}}
+    now = {"method": "gnj", "options": {"a": 1.5, "b": [2], "c": None}, "settings": {}}
+    assert changed_settings(before, now) == ["options.a was 1, is 1.5"]  # c is as it was: not set
+    assert changed_settings(before, {**before, "network": "mlp"}) == ["network was None, is 'mlp'"]
+
+
 def test_compression(tmp_path):
     small = ("--set", "hidden=[8]", "--epochs", 3, "--set", "lr=0.01")
     arguments = ("--data", "digits", "--networks", "perceptron", "--methods", "gnj", *small)
@@ -78,6 +86,7 @@ def test_compression(tmp_path):
     app = Typer()
     app.command()(compression.main)
     other = [str(a) for a in (*arguments, "--set", "lr=0.02", "--out", tmp_path)]
-    assert "other settings" in CliRunner().invoke(app, other).output
+    said = " ".join(CliRunner().invoke(app, other).output.split())
+    assert "settings.lr was 0.01, is 0.02" in said
     names = ("my.nets:resnet", "lenet-300-100")  # a colon is no good in the name of a file
     assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]

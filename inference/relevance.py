@@ -127,7 +127,7 @@ def search(
     *,
     limit: float,
     size: Callable[[Mapping[str, float]], float],
-    candidates: int = 24,
+    step: float = 0.03,
     rounds: int = 2,
 ) -> dict[str, float]:
     """Thresholds that keep as little as possible at a bounded cost.
@@ -143,7 +143,8 @@ def search(
             threshold are cut.
         limit: largest cost.
         size: what is left by thresholds, to be made small.
-        candidates: thresholds that are tried for a layer, quantiles of its values.
+        step: by what part of themselves the numbers of kept values fall from one threshold that is
+            tried to the next, so that few of many are told apart as well as most of them.
         rounds: over all layers.
 
     Returns:
@@ -155,16 +156,17 @@ def search(
     def common(t: float) -> dict[str, float]:
         return {name: max(t, float(v.min())) for name, v in values.items()}
 
-    level = _last(_candidates(pooled, 2 * candidates), lambda t: cost(common(t)) <= limit)
+    level = _last(_candidates(pooled, step), lambda t: cost(common(t)) <= limit)
     if level is not None:
         best = common(level)
+    tried = {name: _candidates(v, step) for name, v in values.items()}
     for _ in range(rounds):
         before = dict(best)
-        moves = {name: _lowest(name, values[name], best, cost, limit, candidates) for name in best}
+        moves = {name: _lowest(name, tried[name], best, cost, limit) for name in best}
         for name in sorted(moves, key=lambda n: size({**best, n: moves[n]})):
             lowered = {**best, name: moves[name]}
             if cost(lowered) > limit:  # another layer has moved meanwhile
-                lowered = {**best, name: _lowest(name, values[name], best, cost, limit, candidates)}
+                lowered = {**best, name: _lowest(name, tried[name], best, cost, limit)}
             best = lowered
         if best == before:
             break
@@ -173,14 +175,13 @@ def search(
 
 def _lowest(
     name: str,
-    values: Tensor,
+    tried: Sequence[float],
     best: Mapping[str, float],
     cost: Callable[[Mapping[str, float]], float],
     limit: float,
-    candidates: int,
 ) -> float:
     """The lowest threshold of a layer that the cost allows, the others' staying."""
-    lower = [t for t in _candidates(values, candidates) if t < best[name]]
+    lower = [t for t in tried if t < best[name]]
     found = _last(lower, lambda t: cost({**best, name: t}) <= limit)
     return best[name] if found is None else found
 
@@ -194,13 +195,10 @@ def _last(ordered: Sequence[float], allowed: Callable[[float], bool]) -> float |
     return None if found < 0 else ordered[found]
 
 
-def _candidates(values: Tensor, count: int) -> list[float]:
-    """Quantiles, from the largest down; the least value always stays."""
-    steps = torch.linspace(1.0, 0.0, count + 1, dtype=torch.float64)
-    return torch.quantile(_thinned(values), steps).unique().flip(0).tolist()
-
-
-def _thinned(values: Tensor, most: int = 100_000) -> Tensor:
-    """Quantiles of very many values are those of a part of them."""
-    flat = values.flatten().double()
-    return flat if len(flat) <= most else flat[:: len(flat) // most + 1]
+def _candidates(values: Tensor, step: float) -> list[float]:
+    """From the one that keeps all down to the one that keeps the least value."""
+    ordered = values.flatten().double().sort().values
+    kept = [len(ordered)]
+    while kept[-1] > 1:
+        kept.append(min(kept[-1] - 1, int(kept[-1] * (1 - step))))
+    return ordered[torch.tensor(kept) - 1].unique().flip(0).tolist()

@@ -134,13 +134,36 @@ def test_the_search_cuts_what_costs_nothing_and_keeps_the_rest():
     def size(thresholds):
         return float(sum((values[n] <= t).sum() for n, t in thresholds.items()))
 
-    found = search(values, cost, limit=0.0, size=size, candidates=100)
+    found = search(values, cost, limit=0.0, size=size)
     assert cost(found) == 0.0
     kept = {name: int((values[name] <= t).sum()) for name, t in found.items()}
     assert kept == needed
-    loose = search(values, cost, limit=3.0, size=size, candidates=100)
+    loose = search(values, cost, limit=3.0, size=size)
     assert sum(needed.values()) - size(loose) == 3
     assert all(v <= loose[n] for n in values for v in values[n][:1])  # no layer is emptied
+
+
+def test_the_search_finds_few_of_very_many():
+    """Single weights: 300 of 60,000 matter, and a layer of which all do."""
+    generator = torch.Generator().manual_seed(6)
+    values = {
+        "wide": torch.randn(60_000, generator=generator).double(),
+        "last": torch.randn(50, generator=generator).double() - 10,
+    }
+    needed = {"wide": 300, "last": 50}
+    calls = []
+
+    def kept(thresholds):
+        return {name: int((values[name] <= t).sum()) for name, t in thresholds.items()}
+
+    def cost(thresholds):
+        calls.append(1)
+        return float(sum(max(0, needed[n] - k) for n, k in kept(thresholds).items()))
+
+    found = search(values, cost, limit=0.0, size=lambda t: float(sum(kept(t).values())))
+    assert needed["wide"] <= kept(found)["wide"] <= 1.05 * needed["wide"]
+    assert kept(found)["last"] == 50
+    assert len(calls) < 60  # each may be a pass over the validation rows
 
 
 # -- the figure ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ..data import Dataset
 from ..inference.settings import Settings
 from ..models.names import unknown_name
 from .methods import find
+from .narrowing import refuse_unused
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
@@ -112,6 +113,7 @@ class RunConfig:
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
         row.stages(options, settings)
+        refuse_unused(sets, options)
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
 

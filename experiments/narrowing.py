@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from ..data import Dataset
@@ -12,7 +13,7 @@ from ..inference.narrow import narrow
 from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
-__all__ = ["first_settings", "refuse_uncuttable", "stages"]
+__all__ = ["first_settings", "refuse_uncuttable", "refuse_unused", "stages"]
 
 
 def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]]:
@@ -43,6 +44,26 @@ def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
             f"This method cuts the network while it trains, which cannot be done: {error} "
             "--set narrow=[] trains the whole network to the end."
         ) from error
+
+
+def refuse_unused(asked: Mapping[str, Any], options: Options) -> None:
+    """A tolerance by which nothing is cut would be a setting without effect.
+
+    Raises:
+        ValueError: for one that was asked for.
+    """
+    rules = (None, "validation")
+    in_the_end = options.get("threshold") in rules
+    on_the_way = bool(options.get("narrow")) and options.get("narrow_at") in rules
+    shared = on_the_way and options.get("narrow_tolerance") is None
+    used = {"tolerance": in_the_end or shared, "narrow_tolerance": on_the_way}
+    for name, has_effect in used.items():
+        if asked.get(name) is not None and not has_effect:
+            raise ValueError(
+                f"{name}={asked[name]!r} changes nothing: it is of cuts by the validation rows. "
+                "Add --set threshold=validation for the last one; narrow_tolerance is of those on "
+                "the way (narrow=, without narrow_at=)."
+            )
 
 
 def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from command_line import call
 from pyroccam import inference
+from pyroccam.experiments.config import RunConfig, parse_settings
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
 from pyroccam.inference import thresholds
@@ -297,6 +298,26 @@ def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
         net = load_fit(out, "cpu").model.start_network()
         left.append(sum(p.numel() for p in net.parameters()))
     assert left[0] == left[1] > left[2]
+
+
+@pytest.mark.parametrize(("method", "settings", "refused"), [
+    ("sparse-vd", ("tolerance=0.01",), "tolerance=0.01"),
+    ("sparse-vd", ("threshold=validation", "tolerance=0.01"), None),
+    ("ghs", ("tolerance=0.01",), "tolerance=0.01"),
+    ("gnj", ("tolerance=0.01",), None),  # of its cuts on the way
+    ("gnj", ("narrow=[]", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
+    ("ghs", ("narrow_at=valley", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
+    ("ghs", ("narrow=[]",), None),
+])  # fmt: skip
+def test_tolerances_without_effect_are_refused(method, settings, refused):
+    def resolve():
+        return RunConfig.resolve(method, "digits", sets=parse_settings(list(settings)))
+
+    if refused is None:
+        resolve()
+    else:
+        with pytest.raises(ValueError, match=f"^{refused} changes nothing"):
+            resolve()
 
 
 def test_a_stage_that_fails_says_what_is_kept(tmp_path):

@@ -10,6 +10,7 @@ from ..data import Dataset
 from ..inference.cutting import cut
 from ..inference.fit import Fit
 from ..inference.narrow import narrow
+from ..inference.thresholds import by_validation
 from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
@@ -79,12 +80,10 @@ def stages(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """The fits over what the one before leaves."""
 
     def build(before: Fit, options: Options) -> Pair:
-        allowed = options.get("narrow_tolerance")
-        return narrow(
-            before,
-            threshold=options["narrow_at"],
-            tolerance=options["tolerance"] if allowed is None else allowed,
-        )
+        rule, allowed = options["narrow_at"], options.get("narrow_tolerance")
+        allowed = options["tolerance"] if allowed is None else allowed
+        chosen = by_validation(rule, before.data)
+        return narrow(before, threshold=rule, tolerance=allowed if chosen else None)
 
     unit, (_, *lengths) = _lengths(options, settings)
     last = len(lengths)

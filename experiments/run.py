@@ -349,7 +349,7 @@ def _report(
         )
     elif isinstance(model, BayesianNetwork):
         threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
-        metrics |= weights.report(result, threshold, tolerance or 0.0, out, figures, fits[0])
+        metrics |= weights.report(result, threshold, tolerance, out, figures, fits[0])
     if out is not None:
         write_json(out / "metrics.json", metrics)
         if figures:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import guides
 from ..data import Dataset
 from ..inference.compress import Compressed, compress
 from ..inference.fit import Fit
@@ -17,6 +18,7 @@ from ..inference.packing import PackedSize, read, write
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
+from ..inference.thresholds import by_validation
 from ..models.bayesian import BayesianNetwork
 from .pictures import draw_compressed
 
@@ -28,7 +30,7 @@ FILE = "compressed.pocc"
 def report(
     result: Fit,
     threshold: Any,
-    tolerance: float,
+    tolerance: float | None,
     out: Path | None,
     figures_too: bool = True,
     first: Fit | None = None,
@@ -37,7 +39,8 @@ def report(
 
     Arguments:
         result: of a :class:`~pyroccam.models.BayesianNetwork`.
-        threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`.
+        threshold, tolerance: see :func:`~pyroccam.inference.compress.compress`; a tolerance of
+            another rule than the run's is left aside.
         out: folder where the compressed file stays, and figures of what was cut.
         figures_too: draw them.
         first: with which the run began; its network is that before the compression.
@@ -82,7 +85,7 @@ def file_of(asked: Mapping[str, Any]) -> str:
 
 
 def compress_run(
-    result: Fit, threshold: Any, tolerance: float, path: Path, **rules: Any
+    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, dict[str, Any]]:
     """Compress a fit and write it to a file; its size in bytes."""
     small, written = _compressed(result, threshold, tolerance, path, **rules)
@@ -90,9 +93,12 @@ def compress_run(
 
 
 def _compressed(
-    result: Fit, threshold: Any, tolerance: float, path: Path, **rules: Any
+    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, PackedSize]:
-    small = compress(result, threshold=threshold, tolerance=tolerance, **rules)
+    point = isinstance(result.guide, guides.Delta)
+    # A run has a tolerance whatever its rule is.
+    allowed = tolerance if not point and by_validation(threshold, result.data) else None
+    small = compress(result, threshold=threshold, tolerance=allowed, **rules)
     return small, write(small.net, path, rest=torch.float16)
 
 

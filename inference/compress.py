@@ -97,7 +97,7 @@ def compress(
     fit: Fit,
     *,
     threshold: Threshold | None = None,
-    tolerance: float = 0.001,
+    tolerance: float | None = None,
     significand: SignificandRule = "relative",
     exponent: ExponentRule = "range",
     codebook: PerLayer | None = None,
@@ -121,7 +121,7 @@ def compress(
             clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
             is cut (log alpha of 0). Or numbers, one or by layer. By default ``validation``, or
             ``valley`` where there are no validation rows. Not for a point estimate.
-        tolerance: of ``validation``, in nats.
+        tolerance: of ``validation``, in nats; 0.001 by default.
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
             are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
@@ -132,8 +132,8 @@ def compress(
     Raises:
         TypeError: for a fit of another model.
         ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
-            ``validation`` without validation rows, any threshold for a point estimate, or weights
-            without a mean.
+            ``validation`` without validation rows, a tolerance of another rule, any threshold for a
+            point estimate, or weights without a mean.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -153,7 +153,7 @@ def compress(
     found: dict[str, Irrelevance] = {}
     thresholds: dict[str, float] = {}
     if isinstance(guide, guides.Delta):
-        _check_point(net, model, threshold)
+        _check_point(net, model, threshold, tolerance)
     else:
         found = relevant_to(threshold, model, guide)
         thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
@@ -190,14 +190,17 @@ def compress(
     return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, small.report)
 
 
-def _check_point(net: nn.Module, model: BayesianNetwork, threshold: Threshold | None) -> None:
+def _check_point(
+    net: nn.Module, model: BayesianNetwork, threshold: Threshold | None, tolerance: float | None
+) -> None:
     """A point estimate has no spread; some of each layer must be left of it."""
-    if threshold is not None:
-        raise ValueError(
-            f"threshold={threshold!r}: a point estimate has no spread to compare its weights with, "
-            "so it takes no threshold; what is exactly zero is cut. To make small weights zero, "
-            "train further after inference.prune_weights, as the method deep-compression does."
-        )
+    for name, value in (("threshold", threshold), ("tolerance", tolerance)):
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
+                f"it takes no {name}; what is exactly zero is cut. To make small weights zero, "
+                "train further after inference.prune_weights, as the method deep-compression does."
+            )
     for name in model.layers:
         layer: Any = net.get_submodule(name)
         if not layer.weight.count_nonzero():

@@ -34,7 +34,7 @@ Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for al
 
 @torch.no_grad()
 def narrow(
-    fit: Fit, *, threshold: Threshold | None = None, tolerance: float = 0.001
+    fit: Fit, *, threshold: Threshold | None = None, tolerance: float | None = None
 ) -> tuple[BayesianNetwork, NetworkGuide]:
     """A model and a guide over the network that is left of a fit, to train further.
 

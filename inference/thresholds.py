@@ -18,9 +18,23 @@ from .relevance import Irrelevance, irrelevance, search, valley
 if TYPE_CHECKING:
     from ..data import Dataset
 
-__all__ = ["Threshold", "choose_thresholds", "refuse_uncut", "relevant_to", "with_zeros"]
+__all__ = [
+    "Threshold",
+    "by_validation",
+    "choose_thresholds",
+    "refuse_uncut",
+    "relevant_to",
+    "with_zeros",
+]
 
 Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
+
+_TOLERANCE = 0.001
+
+
+def by_validation(asked: Threshold | None, data: Dataset) -> bool:
+    """Whether thresholds of this kind are chosen on the validation rows."""
+    return asked == "validation" if asked is not None else len(data.x_val) > 0
 
 
 def relevant_to(
@@ -55,7 +69,7 @@ def choose_thresholds(
     whole: nn.Module,
     model: BayesianNetwork,
     data: Dataset,
-    tolerance: float,
+    tolerance: float | None,
 ) -> dict[str, float]:
     """A threshold for each layer; infinity leaves it whole.
 
@@ -67,10 +81,17 @@ def choose_thresholds(
         tolerance: of ``validation``, in nats.
 
     Raises:
-        ValueError: for unknown layers or rules, or ``validation`` without validation rows.
+        ValueError: for unknown layers or rules, ``validation`` without validation rows, or a
+            tolerance of another rule.
     """
+    if tolerance is not None and not by_validation(asked, data):
+        rule = "'valley' (there are no validation rows)" if asked is None else repr(asked)
+        raise ValueError(
+            f"tolerance={tolerance!r} is of threshold='validation', and changes nothing for "
+            f"{rule}: leave it out, or ask for threshold='validation'."
+        )
     if asked is None:
-        asked = "validation" if len(data.x_val) else "valley"
+        asked = "validation" if by_validation(asked, data) else "valley"
     if isinstance(asked, Mapping):
         unknown = sorted({*asked} - {*found})
         if unknown:
@@ -111,7 +132,8 @@ def choose_thresholds(
         return sum(parts)
 
     # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
-    limit = cost(dict.fromkeys(found, math.inf)) + tolerance
+    allowed = _TOLERANCE if tolerance is None else tolerance
+    limit = cost(dict.fromkeys(found, math.inf)) + allowed
     values = {name: one.values for name, one in found.items()}
     # A rounding of the error must not decide.
     return search(values, cost, limit=limit + 1e-9, size=size)

@@ -250,6 +250,15 @@ def test_a_valley_is_found_layer_by_layer():
     assert small.report.architecture == "2-25"
 
 
+@pytest.mark.parametrize("step", [compress, inference.narrow])
+@pytest.mark.parametrize("threshold", ["valley", "noise", 5.0, {"0": 5.0}, None])
+def test_a_tolerance_is_of_the_validation_rows(step, threshold):
+    rows = blobs(val_fraction=0.2 if threshold else 0.0)
+    result = fitted(priors.GroupNormalJeffreys(), rows=rows)
+    with pytest.raises(ValueError, match=r"tolerance=0\.01 is of threshold='validation'.*leave"):
+        step(result, threshold=threshold, tolerance=0.01)
+
+
 def test_without_validation_rows_the_valley_decides():
     rows = blobs(val_fraction=0.0)
     result = fitted(priors.GroupNormalJeffreys(), rows=rows)

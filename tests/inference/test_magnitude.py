@@ -243,6 +243,8 @@ def test_what_cannot_be_is_said():
     for threshold in ("validation", "valley", 3.0, {"0": 1.0}):
         with pytest.raises(ValueError, match=r"a point estimate has no spread.*prune_weights"):
             compress(fit, threshold=threshold)
+    with pytest.raises(ValueError, match=r"tolerance=0\.1: a point estimate.*takes no tolerance"):
+        compress(fit, tolerance=0.1)
     with pytest.raises(ValueError, match=r"one rule, sensitivity= or keep="):
         prune_weights(fit)
     with pytest.raises(ValueError, match=r"leaves nothing of layer '0'.*smaller"):

@@ -68,12 +68,23 @@ def refuse_unused(asked: Mapping[str, Any], options: Options) -> None:
 
 
 def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]:
-    """Of the fit before anything is cut; the learning rate falls in the last fit."""
+    """Of the fit before anything is cut; the learning rate falls in the last fit.
+
+    Raises:
+        ValueError: if the KL has not its full weight by then: nothing could be told by it.
+    """
     unit, lengths = _lengths(options, settings)
     if len(lengths) == 1:
         return {}
-    warmup = settings["kl_warmup"] * sum(lengths) / lengths[0]
-    return {unit: lengths[0], "schedule": "constant", "kl_warmup": min(warmup, 1.0)}
+    whole, first = sum(lengths), lengths[0]
+    warmup = settings["kl_warmup"] * whole / first
+    if warmup >= 1:
+        raise ValueError(
+            f"The network would first be narrowed after {first} of {whole} {unit}, while the KL "
+            f"still gains weight (kl_warmup={settings['kl_warmup']}). Set kl_warmup below "
+            f"{first / whole:.3g}, or narrow={options['narrow']} to later fractions."
+        )
+    return {unit: first, "schedule": "constant", "kl_warmup": warmup}
 
 
 def stages(options: Options, settings: dict[str, Any]) -> list[Stage]:

@@ -320,6 +320,12 @@ def test_tolerances_without_effect_are_refused(method, settings, refused):
             resolve()
 
 
+def test_the_warm_up_ends_before_the_first_cut(tmp_path):
+    more = ("--set", "narrow=[0.5]", "--epochs", 4, "--out", tmp_path / "run")
+    said = call("fit", "gnj", *SMALL, *more, "--set", "kl_warmup=0.5", code=2)
+    assert re.search(r"narrowed after 2 of 4 epochs, .*kl_warmup=0\.5.*below 0\.5", said)
+
+
 def test_a_stage_that_fails_says_what_is_kept(tmp_path):
     more = ("--set", "narrow=[0.5]", "--set", "narrow_at=-100", "--out", tmp_path / "run")
     said = call("fit", "gnj", *SMALL, *more, code=2)

@@ -128,7 +128,13 @@ def short(network: str) -> str:
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run."""
+    """What is kept of a run.
+
+    Raises:
+        ValueError: for a run whose network was not compressed.
+    """
+    if "not_compressed" in metrics:
+        raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
     structure, test = metrics["structure"], metrics["compressed"]["test_after_reading"]
     return {
         "seed": metrics["seed"],

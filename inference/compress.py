@@ -119,8 +119,9 @@ def compress(
             validation rows within ``tolerance`` of that of the whole mean network. ``valley``:
             where a density of the values is lowest between two clusters; a layer without two
             clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
-            is cut (log alpha of 0). Or numbers, one or by layer. By default ``validation``, or
-            ``valley`` where there are no validation rows. Not for a point estimate.
+            is cut (log alpha of 0); the least noisy of a layer stays. Or numbers, one or by layer.
+            By default ``validation``, or ``valley`` where there are no validation rows. Not for a
+            point estimate.
         tolerance: of ``validation``, in nats; 0.001 by default.
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights

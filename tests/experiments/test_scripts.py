@@ -88,5 +88,8 @@ def test_compression(tmp_path):
     other = [str(a) for a in (*arguments, "--set", "lr=0.02", "--out", tmp_path)]
     said = " ".join(CliRunner().invoke(app, other).output.split())
     assert "settings.lr was 0.01, is 0.02" in said
+    other = [str(a) for a in (*arguments, "--set", "threshold=-100", "--out", tmp_path / "cut")]
+    outcome = CliRunner().invoke(app, other)
+    assert "Seed 0 was not compressed: The threshold -100 would cut" in str(outcome.exception)
     names = ("my.nets:resnet", "lenet-300-100")  # a colon is no good in the name of a file
     assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]

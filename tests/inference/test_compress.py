@@ -240,6 +240,12 @@ def test_scales_with_more_noise_than_mean_are_cut(prior):
     # The scale of the layer, which is nearly certain, adds a little.
     alpha = small.irrelevance["2"].values[4:].exp()
     assert alpha == pytest.approx(torch.full((4,), 4.0).double(), rel=0.1)
+    with torch.no_grad():  # all of them noise
+        for one in factors:
+            one.log_scale[:4] = math.log(2.0) if normal else 0.5 * math.log(2 * math.log(5.0))
+            one.log_scale[6] -= 0.1
+    small = compress(result, threshold="noise")
+    assert small.report.layers["2"].inputs.tolist() == [6]
 
 
 def test_a_valley_is_found_layer_by_layer():

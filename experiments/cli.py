@@ -288,7 +288,7 @@ def compress(
     cut_at: Any = by_default if threshold is None else threshold
     if isinstance(cut_at, str) and cut_at not in ("validation", "valley", "noise"):
         cut_at = float(cut_at)
-    allowed = options.get("tolerance", 0.001) if tolerance is None else tolerance
+    allowed = options.get("tolerance") if tolerance is None else tolerance
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
     asked = {"threshold": threshold, "tolerance": tolerance, **rules}
     asked |= {"significand": None} if significand == "relative" else {}

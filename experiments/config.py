@@ -113,7 +113,7 @@ class RunConfig:
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
         row.stages(options, settings)
-        refuse_unused(sets, options)
+        refuse_unused(sets, options, dataset)
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
 

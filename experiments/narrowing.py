@@ -47,21 +47,21 @@ def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
         ) from error
 
 
-def refuse_unused(asked: Mapping[str, Any], options: Options) -> None:
+def refuse_unused(asked: Mapping[str, Any], options: Options, data: Dataset) -> None:
     """A tolerance by which nothing is cut would be a setting without effect.
 
     Raises:
         ValueError: for one that was asked for.
     """
-    rules = (None, "validation")
-    in_the_end = options.get("threshold") in rules
-    on_the_way = bool(options.get("narrow")) and options.get("narrow_at") in rules
+    in_the_end = by_validation(options.get("threshold"), data)
+    on_the_way = bool(options.get("narrow")) and by_validation(options.get("narrow_at"), data)
     shared = on_the_way and options.get("narrow_tolerance") is None
     used = {"tolerance": in_the_end or shared, "narrow_tolerance": on_the_way}
     for name, has_effect in used.items():
         if asked.get(name) is not None and not has_effect:
             raise ValueError(
-                f"{name}={asked[name]!r} changes nothing: it is of cuts by the validation rows. "
+                f"{name}={asked[name]!r} changes nothing: it is of cuts by the validation rows, of "
+                f"which there are {len(data.x_val)}. "
                 "Add --set threshold=validation for the last one; narrow_tolerance is of those on "
                 "the way (narrow=, without narrow_at=)."
             )

@@ -308,6 +308,7 @@ def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
     ("gnj", ("narrow=[]", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
     ("ghs", ("narrow_at=valley", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
     ("ghs", ("narrow=[]",), None),
+    ("ghs", ("data.val_fraction=0.0", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
 ])  # fmt: skip
 def test_tolerances_without_effect_are_refused(method, settings, refused):
     def resolve():

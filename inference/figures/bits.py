@@ -76,9 +76,10 @@ def bits_per_layer(
             va="center", fontsize=7.5,
         )  # fmt: skip
     right.set_yticks(np.arange(len(names)), names)
-    right.set_xlim(0, 1.3 * max(share))  # room for the labels, which may be beyond 100 %
-    right.set_xticks([t for t in MaxNLocator(5).tick_values(0, max(share)) if 0 <= t <= 100])
-    right.set_xlabel(f"percent of the file ({total:,.0f} bytes)")
+    # Room for the labels, which may be beyond 100 %: more where long names leave less of the panel.
+    right.set_xlim(0, (1.3 if max(map(len, names)) <= 15 else 1.6) * max(share))
+    right.set_xticks([t for t in MaxNLocator(4).tick_values(0, max(share)) if 0 <= t <= 100])
+    right.set_xlabel(f"percent of {total:,.0f} bytes", loc="right")
     for ax in (left, right):
         ax.invert_yaxis()
         ax.grid(True, axis="x")

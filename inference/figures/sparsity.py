@@ -43,7 +43,9 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
         raise ValueError("found: got no layers, expected at least one")
     pixels = None if inputs is None else _pixels(inputs)
     count = len(found) + (pixels is not None)
-    columns = 2 if count == 4 else min(COLUMNS, count)
+    # Names such as layer2.0.downsample.0 would run into the next panel.
+    longest = max(map(len, found))
+    columns = 2 if count == 4 or longest > 18 else min(COLUMNS, count)
     rows = math.ceil(count / columns)
     fig = new_figure(0.75 + 1.75 * rows)
     axes = fig.subplots(rows, columns, squeeze=False)
@@ -59,7 +61,8 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
         height, width = one.before
         extent = (0.5, width + 0.5, height + 0.5, 0.5)
         shown = ax.imshow(_shares(name, one), aspect="auto", extent=extent, **look)
-        ax.set_title(f"{name}: {100 * one.fraction:.3g} % left", loc="left")
+        split = "\n" if longest > 12 else " "
+        ax.set_title(f"{name}:{split}{100 * one.fraction:.3g} % left", loc="left")
         ax.set(xlabel="inputs", ylabel="outputs")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))

@@ -43,6 +43,7 @@ def remains(**changes):
 
 BITS = {"1": LayerBits(4, 3), "3": LayerBits(2, 5)}
 WEIGHTS = {"1": 800, "3": 100}
+LONG = ["conv1", "layer2.0.conv1", "layer2.0.conv2", "layer2.0.downsample.0", "fc"]
 PARTS = {"1": 500.0, "3": 80.0, "biases and others": 60.0, "tables": 40.0, "description": 120.0}
 
 
@@ -85,7 +86,11 @@ EVERY = {
     "scales, none cut": lambda: figures.scale_posteriors(*scales(threshold=math.inf)),
     "sparsity": lambda: figures.sparsity_maps(remains(), torch.arange(12).reshape(3, 4)),
     "sparsity, five": lambda: figures.sparsity_maps({k: remains()["1"] for k in "vwxyz"}),
+    "sparsity, long names": lambda: figures.sparsity_maps({k: remains()["1"] for k in LONG}),
     "bits": lambda: figures.bits_per_layer(BITS, WEIGHTS, PARTS),
+    "bits, long names": lambda: figures.bits_per_layer(
+        dict.fromkeys(LONG, BITS["1"]), dict.fromkeys(LONG, 400), dict.fromkeys(LONG, 1234.0)
+    ),
     "bands": over_one_input,
     "observed": lambda: figures.predicted_observed(*observed_as_said()),
     "repeats": lambda: figures.training_curve(histories()),

@@ -29,9 +29,9 @@ PRUNING: dict[str, Any] = {
     "share": 3,
     "share_lr": 1e-4,
 }
-# The prior is as much weight decay as the published networks had, 5e-4 beside the mean loss of 54,000
-# rows: weights that are not needed are small when the switches come, and fewer of those that go are
-# missed. How many go is a matter of the network: docs/results.md has c for each layer of two.
+# The prior is as much weight decay as the published networks had, 5e-4 beside the mean loss of
+# 54,000 rows: weights that are not needed are small when the switches come, and fewer of those that
+# go are missed. How many go is a matter of the network: docs/results.md has the c of two.
 SURGERY: dict[str, Any] = {
     "prior": "normal:0.2",
     "c": {"linear": 6.0, "convolution": 2.5, "last": 1.5},

@@ -117,6 +117,17 @@ class Dataset:
             x_test=self.x_test.flatten(1),
         )
 
+    def all_rows(self) -> Dataset:
+        """The same data with the validation rows after those of training, and none to validate:
+        for a last fit, when nothing is left to choose. Inputs stay on the scale they had."""
+        return replace(
+            self,
+            x_train=torch.cat([self.x_train, self.x_val]),
+            y_train=torch.cat([self.y_train, self.y_val]),
+            x_val=self.x_val[:0],
+            y_val=self.y_val[:0],
+        )
+
     def standardised_as(self, other: Dataset) -> Dataset:
         """The same data on the scale of another set, whose network is to predict it.
 

@@ -14,7 +14,7 @@ from ..data import Dataset
 from ..inference.settings import Settings
 from ..models.names import unknown_name
 from .methods import find
-from .narrowing import refuse_unused
+from .narrowing import refuse_rows, refuse_unused
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
@@ -114,6 +114,7 @@ class RunConfig:
         Settings.of(settings)  # fails early, before anything is built
         row.stages(options, settings)
         refuse_unused(sets, options, dataset)
+        refuse_rows(options, settings, dataset)
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
 

@@ -228,7 +228,7 @@ def _row(
     usual: dict[str, Any] = {
         "prior": prior, "guide": "mean-field", "scales": "example", "max_scale": None,
         "threshold": None, "tolerance": 0.001,
-        "narrow": [], "narrow_at": None, "narrow_tolerance": None,
+        "narrow": [], "narrow_at": None, "narrow_tolerance": None, "last_rows": None,
         "layers": None, "random_biases": True, "noise": "weights",
     }  # fmt: skip
     options, settings = {**usual, **(options or {})}, {**_WEIGHTS, **(settings or {})}

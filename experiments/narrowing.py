@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..data import Dataset
@@ -14,7 +15,7 @@ from ..inference.thresholds import by_validation
 from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
-__all__ = ["first_settings", "refuse_uncuttable", "refuse_unused", "stages"]
+__all__ = ["first_settings", "refuse_rows", "refuse_uncuttable", "refuse_unused", "stages"]
 
 
 def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]]:
@@ -67,6 +68,31 @@ def refuse_unused(asked: Mapping[str, Any], options: Options, data: Dataset) -> 
             )
 
 
+def refuse_rows(options: Options, settings: dict[str, Any], data: Dataset) -> None:
+    """The last fit trains on the validation rows where nothing else needs them.
+
+    Raises:
+        ValueError: if something does, or there are none.
+    """
+    asked = options.get("last_rows")
+    if asked is None:
+        return
+    if asked != "all":
+        raise ValueError(f"last_rows={asked!r}: give all, or null for the training rows alone.")
+    if len(_lengths(options, settings)[1]) == 1:
+        raise ValueError(
+            f"last_rows=all is of the fit after the last cut, and narrow={options['narrow']} cuts "
+            "nothing on the way. To train on all rows from the start, --set data.val_fraction=0."
+        )
+    if not len(data.x_val):
+        raise ValueError("last_rows=all changes nothing: there are no validation rows.")
+    if by_validation(options["threshold"], data):
+        raise ValueError(
+            f"last_rows=all leaves no validation rows, on which threshold={options['threshold']!r} "
+            "is chosen. Add --set threshold=noise, valley or a number."
+        )
+
+
 def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]:
     """Of the fit before anything is cut; the learning rate falls in the last fit.
 
@@ -90,19 +116,18 @@ def first_settings(options: Options, settings: dict[str, Any]) -> dict[str, Any]
 def stages(options: Options, settings: dict[str, Any]) -> list[Stage]:
     """The fits over what the one before leaves."""
 
-    def build(before: Fit, options: Options) -> Pair:
+    def build(before: Fit, options: Options, all_rows: bool) -> Pair:
         rule, allowed = options["narrow_at"], options.get("narrow_tolerance")
         allowed = options["tolerance"] if allowed is None else allowed
         chosen = by_validation(rule, before.data)
-        return narrow(before, threshold=rule, tolerance=allowed if chosen else None)
+        data = before.data.all_rows() if all_rows else before.data
+        return narrow(before, threshold=rule, tolerance=allowed if chosen else None, data=data)
 
     unit, (_, *lengths) = _lengths(options, settings)
-    last = len(lengths)
-    return [
-        Stage(
-            f"narrow-{k}",
-            build,
-            {unit: n, "kl_warmup": 0.0, **({} if k == last else {"schedule": "constant"})},
-        )
-        for k, n in enumerate(lengths, start=1)
-    ]
+    found = []
+    for k, n in enumerate(lengths, start=1):
+        last = k == len(lengths)
+        own = {unit: n, "kl_warmup": 0.0, **({} if last else {"schedule": "constant"})}
+        everything = last and options.get("last_rows") == "all"
+        found.append(Stage(f"narrow-{k}", partial(build, all_rows=everything), own, everything))
+    return found

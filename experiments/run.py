@@ -242,7 +242,7 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     if folder is not None and thresholds is not None:
         write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
     settings = _settings_of(job.config, number)
-    return fit(model, guide, before.data, out=folder, **arguments, **settings)
+    return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
 
 
 def _stages(config: RunConfig) -> Sequence[Stage]:
@@ -400,7 +400,7 @@ def load_fit(folder: Path, device: str = "auto") -> Fit:
     for number, stage in enumerate(_stages(config), start=1):
         pair = _pair_of(stage, result, config, folder / stage.name)
         pair = _loaded(pair, folder / stage.name, where)
-        result = _as_fit(pair, data, config, folder / stage.name)
+        result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
         result.settings = Settings.of(_settings_of(config, number))
     return result
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data import Dataset
 from ..inference.fit import Fit
 
 __all__ = ["Options", "Pair", "Stage", "Stages", "no_stages"]
@@ -26,11 +27,17 @@ class Stage:
             run is rebuilt by it from the weights of the fit before, with the thresholds of a
             narrowing as they were found (``narrow_at``).
         settings: that replace those of the fit before.
+        all_rows: train on the validation rows, too.
     """
 
     name: str
     build: Callable[[Fit, Options], Pair]
     settings: dict[str, Any] = field(default_factory=dict)
+    all_rows: bool = False
+
+    def rows(self, data: Dataset) -> Dataset:
+        """The data of this fit, after a fit of ``data``."""
+        return data.all_rows() if self.all_rows else data
 
 
 Stages = Callable[[Options, dict[str, Any]], Sequence[Stage]]

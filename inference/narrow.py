@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..data import Dataset
 from ..guides.factors import Factor
 from ..guides.mean_field import NetworkGuide, key
 from ..models.bayesian import BayesianLayer, BayesianNetwork
@@ -34,7 +35,11 @@ Kept = tuple[Tensor, Tensor | None]  # outputs (O,) and inputs (I,); None for al
 
 @torch.no_grad()
 def narrow(
-    fit: Fit, *, threshold: Threshold | None = None, tolerance: float | None = None
+    fit: Fit,
+    *,
+    threshold: Threshold | None = None,
+    tolerance: float | None = None,
+    data: Dataset | None = None,
 ) -> tuple[BayesianNetwork, NetworkGuide]:
     """A model and a guide over the network that is left of a fit, to train further.
 
@@ -54,6 +59,8 @@ def narrow(
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`; it is not changed.
         threshold, tolerance: as for :func:`~pyroccam.inference.compress.compress`.
+        data: of the further fit, if not that of this one: ``fit.data.all_rows()`` for a last fit,
+            which needs no validation rows. Thresholds are chosen on the rows of this fit.
 
     Raises:
         TypeError: for a fit of another model.
@@ -84,7 +91,7 @@ def narrow(
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
         net,
-        fit.data,
+        fit.data if data is None else data,
         prior={names[name]: layer.weight_prior for name, layer in model.layers.items()},
         likelihood=copy.deepcopy(model.likelihood),
         random_biases=model.random_biases,

@@ -217,6 +217,20 @@ def test_images_are_scaled_by_channel() -> None:
     assert torch.equal(d.flattened().x_train.reshape(-1, 3, 4, 5), d.x_train)
 
 
+def test_all_rows_are_those_of_training_and_validation_in_their_order_and_scale() -> None:
+    x = torch.randn(50, 3)
+    d = Dataset.from_tensors(x, x[:, :1], x[:5], x[:5, :1], val_fraction=0.2)
+    whole = d.all_rows()
+    assert (d.N, whole.N, len(whole.x_val), len(whole.y_val)) == (40, 50, 0, 0)
+    assert torch.equal(whole.x_train[:40], d.x_train)
+    assert torch.equal(whole.x_train[40:], d.x_val)
+    assert torch.equal(whole.y_train[40:], d.y_val)
+    assert torch.equal(whole.x_test, d.x_test)
+    assert torch.equal(whole.x_mean, d.x_mean)
+    original = torch.cat([whole.x_train, whole.y_train], 1)[:, 3:] * d.y_std + d.y_mean
+    torch.testing.assert_close(original.sort(0).values, x[:, :1].sort(0).values)
+
+
 def test_more_rows_than_one_block() -> None:
     x = np.random.default_rng(0).normal(1e6, 1.0, (5000, 2))  # a one-pass variance would be lost
     d = Dataset.from_tensors(x, x[:, 0], x[:5], x[:5, 0], val_fraction=0)

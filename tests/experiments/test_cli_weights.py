@@ -300,6 +300,50 @@ def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
     assert left[0] == left[1] > left[2]
 
 
+def test_the_last_fit_may_train_on_all_rows(tmp_path):
+    folder = tmp_path / "run"
+    asked = [*SMALL, "--set", "narrow=[0.3,0.6]", "--set", "last_rows=all", "--out", folder]
+    call("fit", "gnj", *asked)
+    found = metrics_of(folder)
+    data = RunConfig.resolve("gnj", "digits")[1]
+    train, val, test = (len(data.split(name)[0]) for name in ("train", "val", "test"))
+    assert found["rows"] == {"train": train + val, "val": 0, "test": test}
+    # Of the fits before it the thresholds had rows to be chosen on.
+    told = [np.genfromtxt(folder / part / "history.csv", delimiter=",", names=True)["val_nll"][-1]
+            for part in ("", "narrow-1", "narrow-2")]  # fmt: skip
+    assert np.isfinite(told).tolist() == [True, True, False]
+    again = load_fit(folder, "cpu")
+    assert again.model.size == again.data.N == train + val
+    assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
+    said = call("compress", folder, "--tolerance", "0.01", code=2)
+    assert re.search("no validation rows|needs validation rows", said)
+    for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
+        (folder / part).unlink()
+    call("fit", "gnj", *asked, "--resume")
+    assert metrics_of(folder)["structure"] == found["structure"]
+
+
+@pytest.mark.parametrize(("settings", "refused"), [
+    (("last_rows=all",), None),
+    (("last_rows=all", "threshold=3.0"), None),
+    (("last_rows=val",), r"last_rows='val': give all, or null"),
+    (("last_rows=all", "narrow=[]"), r"narrow=\[\] cuts nothing .*data\.val_fraction=0"),
+    (("last_rows=all", "epochs=1"), r"narrow=\[0\.22, 0\.44, 0\.67\] cuts nothing"),
+    (("last_rows=all", "data.val_fraction=0"), "changes nothing: there are no validation rows"),
+    (("last_rows=all", "threshold=validation"), "threshold='validation' is chosen.*=noise"),
+    (("last_rows=all", "threshold=null"), "threshold=None is chosen.*=noise"),
+])  # fmt: skip
+def test_rows_of_the_last_fit_that_cannot_be(settings, refused):
+    def resolve():
+        return RunConfig.resolve("gnj", "digits", sets=parse_settings(list(settings)))
+
+    if refused is None:
+        resolve()
+    else:
+        with pytest.raises(ValueError, match=refused):
+            resolve()
+
+
 @pytest.mark.parametrize(("method", "settings", "refused"), [
     ("sparse-vd", ("tolerance=0.01",), "tolerance=0.01"),
     ("sparse-vd", ("threshold=validation", "tolerance=0.01"), None),

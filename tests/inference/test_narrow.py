@@ -292,6 +292,19 @@ def test_without_random_weights_there_is_nothing_to_narrow():
         inference.narrow(fit_depth())
 
 
+def test_the_rows_of_the_next_fit_do_not_choose_the_thresholds():
+    result = fitted()
+    rows = result.data.all_rows()
+    assert rows.N > result.data.N
+    (one, _), (other, own) = (inference.narrow(result, data=data) for data in (None, rows))
+    assert one.narrowed_at == other.narrowed_at
+    assert (one.size, other.size) == (result.data.N, rows.N)
+    again = inference.fit(other, own, rows, **QUICK)
+    assert again.data.N == rows.N
+    with pytest.raises(ValueError, match=r"threshold='validation' needs validation rows"):
+        inference.narrow(again, threshold="validation")
+
+
 def test_the_thresholds_part_the_values_from_afar():
     """Given again they cut the same, whatever the roundings of the values."""
     result = fitted()

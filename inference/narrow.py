@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..data import Dataset
 from ..guides.factors import Factor
 from ..guides.mean_field import NetworkGuide, key
 from ..models.bayesian import BayesianLayer, BayesianNetwork
@@ -26,6 +25,7 @@ from .thresholds import (
 )
 
 if TYPE_CHECKING:
+    from ..data import Dataset
     from .fit import Fit
 
 __all__ = ["narrow"]

@@ -21,6 +21,7 @@ from ..inference.predict import HOWS, evaluate_pruned
 from ..inference.prune import count_parameters
 from ..inference.prune import prune as cut
 from ..inference.run_directory import versions, write_json
+from ..inference.thresholds import RULES
 from ..models import BayesianNetwork
 from . import weights
 from .config import RunConfig, parse_settings
@@ -28,7 +29,7 @@ from .diagnosis import diagnose_run, print_findings
 from .methods import METHODS
 from .report import report as report_page
 from .run import load_fit, run, run_repeats
-from .summary import print_repeats, print_run
+from .summary import print_repeats, print_run, said_of_tensors
 
 __all__ = ["app"]
 
@@ -286,8 +287,13 @@ def compress(
     options = RunConfig.read(folder).options
     by_default = options.get("threshold") if tolerance is None else "validation"
     cut_at: Any = by_default if threshold is None else threshold
-    if isinstance(cut_at, str) and cut_at not in ("validation", "valley", "noise"):
-        cut_at = float(cut_at)
+    if isinstance(cut_at, str) and cut_at not in RULES:
+        try:
+            cut_at = float(cut_at)
+        except ValueError:
+            raise ValueError(
+                f"--threshold {cut_at!r}: give {', '.join(RULES)} or a number."
+            ) from None
     allowed = options.get("tolerance") if tolerance is None else tolerance
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
     asked = {"threshold": threshold, "tolerance": tolerance, **rules}
@@ -296,12 +302,13 @@ def compress(
     target = out or folder / weights.file_of(asked)
     small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
     console.print(str(small.report), highlight=False)
-    found = weights.evaluate_file(result, target)
     console.print(
-        f"{size['file_bytes']:,} bytes, {size['file_rate']:.0f} times smaller than the weights "
-        "were; test " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()),
+        f"{size['file_bytes']:,} bytes, {size['file_rate']:.3g} times smaller than all parameters "
+        "were; test " + ", ".join(f"{k} {v:.4f}" for k, v in size["test"].items()),
         highlight=False,
     )
+    if "not_described" in size:
+        console.print(said_of_tensors(size["not_described"]), highlight=False)
     console.print(f"Written to [bold]{target}[/bold]", highlight=False)
 
 
@@ -334,9 +341,15 @@ def evaluate(
     """Evaluate the full and the pruned network of a run, on its own or on other data."""
     result = load_fit(folder, device)
     own = result.data
+    small = None
+    if (folder / weights.FILE).exists():
+        options = RunConfig.read(folder).options
+        small = weights.network_of_file(
+            result, folder / weights.FILE, options.get("threshold"), options.get("tolerance")
+        )
     if data is not None:
-        options = {} if data_root is None else {"data_root": data_root}
-        other = datasets.load(data, seed=result.settings.seed, **options)
+        where = {} if data_root is None else {"data_root": data_root}
+        other = datasets.load(data, seed=result.settings.seed, **where)
         if (other.task, other.input_shape, other.outputs) != (
             own.task,
             own.input_shape,
@@ -348,13 +361,18 @@ def evaluate(
             )
         # The network expects its inputs on the scale of the data it was trained on.
         result.data = other.standardised_as(own).to(own.x_train.device)
+    if not len(result.data.split(split)[0]):
+        raise ValueError(
+            f"There are no {split} rows: the last fit of the run had {result.data!r}. Take another "
+            "--split."
+        )
     if isinstance(result.model, BayesianNetwork):
         noise = RunConfig.read(folder).options.get("noise", "weights")
         found: dict[str, Any] = {**result.evaluate_ways(split, noise=noise)}
     else:
         found = {"full": result.evaluate(split)}
-    if (folder / weights.FILE).exists():
-        found["compressed"] = weights.evaluate_file(result, folder / weights.FILE, split)
+    if small is not None:
+        found["compressed"] = weights.evaluate(result, small, split)
     if result.structure is not None:
         x, y = result.data.split(split)
         found["pruned"] = evaluate_pruned(cut(result), x, y, result.data.y_std)

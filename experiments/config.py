@@ -14,7 +14,7 @@ from ..data import Dataset
 from ..inference.settings import Settings
 from ..models.names import unknown_name
 from .methods import find
-from .narrowing import refuse_rows, refuse_unused
+from .narrowing import refuse_rows, refuse_rules, refuse_unused
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
@@ -112,6 +112,7 @@ class RunConfig:
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
+        refuse_rules(options)
         row.stages(options, settings)
         refuse_unused(sets, options, dataset)
         refuse_rows(options, settings, dataset)
@@ -157,6 +158,11 @@ class RunConfig:
         """
         path = folder / "config.json"
         if not path.is_file():
+            if seeds := sorted(folder.glob("seed-*/config.json")):
+                raise FileNotFoundError(
+                    f"{folder} holds the runs of {len(seeds)} seeds: give one, such as "
+                    f"{seeds[0].parent}."
+                )
             raise FileNotFoundError(
                 f"{folder} is not a run: it has no config.json. Give the folder that "
                 "`pyroccam fit ... --out FOLDER` wrote."

@@ -17,6 +17,7 @@ from torch import nn
 from .. import guides, models
 from ..data import Dataset
 from ..inference.draws import DrawnNetwork
+from ..inference.thresholds import by_layer_now
 from ..models import networks
 from ..models.affine import AFFINE
 from ..models.dropout import with_dropout
@@ -140,6 +141,9 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     guide = guides.parse(str(options["guide"]), model, **more)
     # These say now what they would say in the middle, or at the end.
     DrawnNetwork(model, guide, options["noise"])
+    for rule in (options["threshold"], options["narrow_at"]):
+        if isinstance(rule, dict):
+            by_layer_now(rule, model)
     if options["narrow"]:
         narrowing.refuse_uncuttable(model, data)
     return model, guide
@@ -188,9 +192,13 @@ def _limit(asked: Any, model: models.BayesianNetwork) -> Any:
     word, colon, value = str(asked).partition(":")
     if not colon or isinstance(asked, dict):
         return asked
-    if word != "first":
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if word != "first" or math.isnan(limit):
         raise ValueError(f"max_scale={asked!r}: give a number, numbers by layer or first:NUMBER.")
-    return {next(iter(model.layers)): float(value)}
+    return {next(iter(model.layers)): limit}
 
 
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"

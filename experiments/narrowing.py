@@ -11,11 +11,18 @@ from ..data import Dataset
 from ..inference.cutting import cut
 from ..inference.fit import Fit
 from ..inference.narrow import narrow
-from ..inference.thresholds import by_validation
+from ..inference.thresholds import by_validation, check_threshold
 from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
-__all__ = ["first_settings", "refuse_rows", "refuse_uncuttable", "refuse_unused", "stages"]
+__all__ = [
+    "first_settings",
+    "refuse_rows",
+    "refuse_rules",
+    "refuse_uncuttable",
+    "refuse_unused",
+    "stages",
+]
 
 
 def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]]:
@@ -46,6 +53,17 @@ def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
             f"This method cuts the network while it trains, which cannot be done: {error} "
             "--set narrow=[] trains the whole network to the end."
         ) from error
+
+
+def refuse_rules(options: Options) -> None:
+    """What can be no threshold is said before the training.
+
+    Raises:
+        ValueError: for one, or for a tolerance below zero.
+    """
+    check_threshold(options.get("threshold"), options.get("tolerance"))
+    names = ("narrow_at", "narrow_tolerance")
+    check_threshold(*map(options.get, names), names=names)
 
 
 def refuse_unused(asked: Mapping[str, Any], options: Options, data: Dataset) -> None:

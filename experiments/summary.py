@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..inference.predict import DRAWS
 
-__all__ = ["print_repeats", "print_run"]
+__all__ = ["print_repeats", "print_run", "said_of_tensors"]
 
 _COLUMNS = {
     "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
@@ -105,15 +105,18 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
     bits = "-".join(str(b) for b in structure["bits"].values())
     console.print(
         f"\n[bold]{structure['architecture']} is enough[/bold]: {structure['weights']:,} weights "
-        f"are left ({structure['nonzero_percent']:.1f} %), of {bits} bits.\n"
+        f"of the compressed layers are left ({structure['nonzero_percent']:.1f} %), of {bits} "
+        "bits.\n"
         f"Compression rates as papers count them: {', '.join(shown)}.",
         highlight=False,
     )
     console.print(
-        f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.0f} times "
-        "smaller than the weights were.",
+        f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
+        "smaller than all parameters of the network were.",
         highlight=False,
     )
+    if "not_described" in structure:
+        console.print(said_of_tensors(structure["not_described"]), highlight=False)
     for name, reason in structure["left_whole"].items():
         console.print(f"Layer {name} was left whole: {reason}", highlight=False)
     columns = _COLUMNS[task]
@@ -144,6 +147,14 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
         f"{before / small['seconds_per_batch']:.1f} x faster than the network that was given "
         f"(batches of {small['batch']}). {_trained(metrics)}",
         highlight=False,
+    )
+
+
+def said_of_tensors(reason: str) -> str:
+    """What is said of a file without the description of its network."""
+    return (
+        f"[yellow]The file holds tensors only:[/yellow] {reason} That is what inference.compress "
+        "makes of the run's fit."
     )
 
 

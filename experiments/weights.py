@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,15 +15,16 @@ from .. import guides
 from ..data import Dataset
 from ..inference.compress import Compressed, compress
 from ..inference.fit import Fit
-from ..inference.packing import PackedSize, read, write
+from ..inference.packing import PackedSize, is_described, read, write
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
 from ..inference.thresholds import by_validation
 from ..models.bayesian import BayesianNetwork
+from ..models.description import DescriptionError
 from .pictures import draw_compressed
 
-__all__ = ["FILE", "compress_run", "evaluate_file", "file_of", "report"]
+__all__ = ["FILE", "compress_run", "evaluate", "file_of", "network_of_file", "report"]
 
 FILE = "compressed.pocc"
 
@@ -53,10 +55,10 @@ def report(
     with TemporaryDirectory() as scratch:
         path = (Path(scratch) if out is None else out) / FILE
         try:
-            small, written = _compressed(result, threshold, tolerance, path)
+            small, written, sizes = _compressed(result, threshold, tolerance, path)
         except (ValueError, RuntimeError) as error:  # training is not lost over a threshold, say
             return {**found, "not_compressed": str(error)}
-        read_back = evaluate_file(result, path)
+        read_back = evaluate(result, read(path, skeleton=small.net))
     if out is not None and figures_too:
         draw_compressed(result, small, written, out / "figures", first)
     small.net.to(data.x_test.device)
@@ -73,7 +75,7 @@ def report(
         "test": evaluate_net(small.net, model, data),
         "test_after_reading": read_back,
     }
-    found["structure"] = {**small.to_json(), **_size(result, written)}
+    found["structure"] = {**small.to_json(), **sizes}
     return found
 
 
@@ -87,31 +89,56 @@ def file_of(asked: Mapping[str, Any]) -> str:
 def compress_run(
     result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, dict[str, Any]]:
-    """Compress a fit and write it to a file; its size in bytes."""
-    small, written = _compressed(result, threshold, tolerance, path, **rules)
-    return small, _size(result, written)
+    """Compress a fit and write it to a file; its size and what it scores."""
+    small, _, sizes = _compressed(result, threshold, tolerance, path, **rules)
+    return small, {**sizes, "test": evaluate(result, read(path, skeleton=small.net))}
 
 
 def _compressed(
     result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
-) -> tuple[Compressed, PackedSize]:
+) -> tuple[Compressed, PackedSize, dict[str, Any]]:
+    """The small network, its file, and what ``metrics.json`` says of that."""
+    small = _cut(result, threshold, tolerance, **rules)
+    rest, why = _rest(small.net), {}
+    try:
+        written = write(small.net, path, rest=rest)
+    except DescriptionError as error:  # the cut is not lost over a module that has no words
+        written = write(small.net, path, rest=rest, describe_net=False)
+        why = {"not_described": str(error)}
+    rate = written.rate(result.model.parameters_before)
+    return small, written, {"file_bytes": written.total, "file_rate": rate, **why}
+
+
+def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> Compressed:
     point = isinstance(result.guide, guides.Delta)
     # A run has a tolerance whatever its rule is.
     allowed = tolerance if not point and by_validation(threshold, result.data) else None
-    small = compress(result, threshold=threshold, tolerance=allowed, **rules)
-    return small, write(small.net, path, rest=torch.float16)
+    return compress(result, threshold=threshold, tolerance=allowed, **rules)
 
 
-def _size(result: Fit, written: PackedSize) -> dict[str, Any]:
-    return {
-        "file_bytes": written.total,
-        "file_rate": written.rate(result.model.weights_before),
-    }
+def _rest(net: nn.Module) -> torch.dtype:
+    """Half precision for biases and statistics, where it holds them."""
+    flat = [t for t in chain(net.parameters(), net.buffers()) if t.dim() < 2 and t.numel()]
+    largest = max(
+        (float(t.detach().abs().max()) for t in flat if t.is_floating_point()), default=0.0
+    )
+    return torch.float16 if largest <= torch.finfo(torch.float16).max else torch.float32
 
 
-def evaluate_file(result: Fit, path: Path, split: str = "test") -> dict[str, float]:
-    """Metrics of the network in a file, on the data of a fit."""
+def network_of_file(result: Fit, path: Path, threshold: Any, tolerance: float | None) -> nn.Module:
+    """The network in a run's own file.
+
+    Arguments:
+        result: the run's fit, with its own data.
+        threshold, tolerance: of the run, by which a network is cut again whose file does not say
+            how it is built.
+    """
+    skeleton = None if is_described(path) else _cut(result, threshold, tolerance).net
+    return read(path, skeleton=skeleton)
+
+
+def evaluate(result: Fit, net: nn.Module, split: str = "test") -> dict[str, float]:
+    """Metrics of a small network, on the data of a fit."""
     data: Dataset = result.data
     model: BayesianNetwork = result.model
-    net: nn.Module = read(path).to(data.x_test.device)
-    return evaluate_net(net, model, data, split)
+    return evaluate_net(net.to(data.x_test.device), model, data, split)

@@ -109,7 +109,8 @@ def compress(
 
     A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
     need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
-    are, and other weights keep their digits, unless a ``codebook`` is asked for. Under
+    are, and other weights keep 23 of float32's 24 significand bits, unless a ``codebook`` is asked
+    for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
     component, or to zero (:func:`~pyroccam.inference.assignment.assign`).
 
@@ -126,7 +127,7 @@ def compress(
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
             are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
-            mean it.
+            mean it. Not where all layers share values.
         codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
             k-means. For numbers by layer see :func:`~pyroccam.inference.magnitude.by_layer`.
 
@@ -134,7 +135,7 @@ def compress(
         TypeError: for a fit of another model.
         ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
             ``validation`` without validation rows, a tolerance of another rule, any threshold for a
-            point estimate, or weights without a mean.
+            point estimate, rules for bits that nothing is rounded by, or weights without a mean.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -170,6 +171,16 @@ def compress(
         where[name]: rounding(b.significand) for name, b in bits.items() if b.total
     }
     shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
+    if {*shared} == {name for name, b in bits.items() if b.total}:
+        for rule, value, usual in (
+            ("significand", significand, "relative"),
+            ("exponent", exponent, "range"),
+        ):
+            if value != usual:
+                raise ValueError(
+                    f"{rule}={value!r} changes nothing where the weights of every layer share "
+                    f"values: an index has neither. Leave out {rule}=, or codebook=."
+                )
     bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
     rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
     sizes = layers_of(small.net)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.graph import StructureGraph
+from ..models.likelihoods import Classification
 from ..models.local import base
 from .draws import DrawnNetwork, Noise, chunks, seeded
 from .fit import Fit, Repeats
@@ -77,10 +78,12 @@ class EnsembleNetwork(nn.Module):
                     f"{type(one.model).__name__}. Of learnt depth, inference.prune makes a plain "
                     "network, which is differentiable as it is."
                 )
-            if one.model.likelihood.task != "classification":
+            if not isinstance(one.model.likelihood, Classification):
                 raise ValueError(
-                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
-                    f"{one.model.likelihood.task}. Use Fit.predict, or inference.DrawnNetwork."
+                    f"EnsembleNetwork averages probabilities of classes, the softmax of outputs, "
+                    f"got a fit of {one.model.likelihood.task} by "
+                    f"{type(one.model.likelihood).__name__}. Use Fit.predict, or "
+                    "inference.DrawnNetwork."
                 )
             model: Any
             guide: Any

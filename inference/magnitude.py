@@ -173,8 +173,9 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     Arguments:
         what: the name of the numbers, for error messages.
         value: one for all; or a list, in the order in which the network uses its layers; or by the
-            name of the layer, or else by ``first`` or ``last``, or else by its kind, ``linear`` or
-            ``convolution``. A layer to which nothing applies has none.
+            name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
+            else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
+            none.
 
     Raises:
         ValueError: for a list of another length, or a name that the network does not have.
@@ -190,11 +191,12 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     layers = model.layers
     if isinstance(value, Mapping):
         for name in value:
-            if name not in layers and name not in WORDS:
+            if name not in layers and name not in (*WORDS, *model.names):
                 raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
+        before = {now: name for name, now in model.names.items()}
         found = {}
         for name, layer in layers.items():
-            words = [name]
+            words = [name, before[name]]
             words += ["first"] * (layer.position == 0)
             words += ["last"] * (layer.position == len(layers) - 1)
             words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]

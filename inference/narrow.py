@@ -97,6 +97,8 @@ def narrow(
         random_biases=model.random_biases,
     )
     smaller.weights_before = model.weights_before
+    smaller.parameters_before = model.parameters_before
+    smaller.names = {first: names[now] for first, now in model.names.items()}
     smaller.narrowed_at = {
         name: _between(one.values, thresholds[name]) for name, one in found.items()
     }

@@ -151,7 +151,16 @@ def evaluate_outputs(
     """
     if isinstance(likelihood, Regression):
         return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
-    return classification_metrics(mixture_log_probs(outputs, weights), y)
+    with torch.no_grad():
+        predicted = likelihood.predicted(outputs)
+        if likelihood.task == "classification":
+            return classification_metrics(mixture_log_probs(predicted, weights), y)
+        log_p = likelihood.log_predictive(outputs, weights.log().clamp_min(-1e4), y).double()
+        wrong = (torch.einsum("s,snt->nt", weights.to(predicted), predicted) - y) * y_std
+        return {
+            "rmse": float(wrong.double().square().mean().sqrt()),
+            "nll": float(y_std.double().log().sum() - log_p.mean()),
+        }
 
 
 def evaluate_single(

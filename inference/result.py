@@ -171,10 +171,12 @@ class Fit:
         draws = 1 if how == "stochastic" else draws
         x = x.to(self.weights.device)
         outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
-        shares = self._shares(outputs)
-        if self.model.likelihood.task == "classification":
-            return mixture_log_probs(outputs, shares)
-        return torch.einsum("s,sbt->bt", shares, outputs)
+        shares, likelihood = self._shares(outputs), self.model.likelihood
+        with torch.no_grad():
+            predicted = likelihood.predicted(outputs)
+        if likelihood.task == "classification":
+            return mixture_log_probs(predicted, shares)
+        return torch.einsum("s,sbt->bt", shares, predicted)
 
     def to_arviz(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
+from ..models.names import unknown_name
 from .cutting.masks import Mask, apply_masks, masked
 from .predict import streamed
 from .relevance import Irrelevance, irrelevance, search, valley
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from ..data import Dataset
 
 __all__ = [
+    "RULES",
     "Threshold",
+    "by_layer_now",
     "by_validation",
+    "check_threshold",
     "choose_thresholds",
     "refuse_uncut",
     "relevant_to",
@@ -29,7 +33,52 @@ __all__ = [
 
 Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
 
+RULES = ("validation", "valley", "noise")
 _TOLERANCE = 0.001
+
+
+def check_threshold(
+    asked: Any, tolerance: Any = None, *, names: tuple[str, str] = ("threshold", "tolerance")
+) -> None:
+    """Refuse what can be no threshold, or tolerance, of any network.
+
+    Arguments:
+        asked, tolerance: see :func:`~pyroccam.inference.compress.compress`.
+        names: of both, for error messages.
+
+    Raises:
+        ValueError: for an unknown rule, what is no number, or a negative tolerance.
+    """
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+    known = asked is None or number(asked) or (isinstance(asked, str) and asked in RULES)
+    if isinstance(asked, Mapping):
+        known = all(number(value) for value in asked.values())
+    if not known:
+        rules = ", ".join(map(repr, RULES))
+        raise ValueError(
+            f"{names[0]} must be {rules}, a number or numbers by layer; got {asked!r}."
+        )
+    if tolerance is not None and not (number(tolerance) and tolerance >= 0):
+        raise ValueError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
+
+
+def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
+    """Thresholds by the names that layers have now.
+
+    Arguments:
+        asked: by the names now, or before anything was cut.
+
+    Raises:
+        ValueError: for a name that is neither.
+    """
+    given = {model.names.get(name, name): float(value) for name, value in asked.items()}
+    unknown = sorted({*given} - {*model.layers})
+    if unknown:
+        raise ValueError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
+    return given
 
 
 def by_validation(asked: Threshold | None, data: Dataset) -> bool:
@@ -74,7 +123,8 @@ def choose_thresholds(
     """A threshold for each layer; infinity leaves it whole.
 
     Arguments:
-        asked: see :func:`~pyroccam.inference.compress.compress`.
+        asked: see :func:`~pyroccam.inference.compress.compress`; layers may have the names that
+            they had before anything was cut.
         found: what is compared with them, by layer.
         whole: the mean network.
         model, data: of the fit.
@@ -82,8 +132,9 @@ def choose_thresholds(
 
     Raises:
         ValueError: for unknown layers or rules, ``validation`` without validation rows, or a
-            tolerance of another rule.
+            tolerance of another rule or below zero.
     """
+    check_threshold(asked, tolerance)
     if tolerance is not None and not by_validation(asked, data):
         rule = "'valley' (there are no validation rows)" if asked is None else repr(asked)
         raise ValueError(
@@ -93,10 +144,8 @@ def choose_thresholds(
     if asked is None:
         asked = "validation" if by_validation(asked, data) else "valley"
     if isinstance(asked, Mapping):
-        unknown = sorted({*asked} - {*found})
-        if unknown:
-            raise ValueError(f"No Bayesian layer {unknown[0]!r}; there are {', '.join(found)}.")
-        return {name: float(asked.get(name, math.inf)) for name in found}
+        given = by_layer_now(asked, model)
+        return {name: given.get(name, math.inf) for name in found}
     if not isinstance(asked, str):
         return dict.fromkeys(found, float(asked))
     if asked == "noise":
@@ -105,11 +154,6 @@ def choose_thresholds(
     if asked == "valley":
         clusters = {name: valley(one.values) for name, one in found.items()}
         return {name: math.inf if t is None else t for name, t in clusters.items()}
-    if asked != "validation":
-        raise ValueError(
-            "threshold must be 'validation', 'valley', 'noise', a number or numbers by layer; got "
-            f"{asked!r}."
-        )
     if not len(data.x_val):
         raise ValueError(
             "threshold='validation' needs validation rows, and the data has none: load it with a "

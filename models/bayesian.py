@@ -180,17 +180,21 @@ class BayesianNetwork(LocalModule):
     Arguments:
         net: any module that maps inputs to what the likelihood takes. A copy is made; the weights
             of its layers are where guides begin, so it may be trained already.
-        data: says the number of rows, the shape of an input and the task.
+        data: says the number of rows, the shape of an input, the task and the number of outputs.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         layers: names of the Bayesian layers, or a function of a module's name and the module that
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
             all linear and convolutional layers, transposed ones included, with a warning that
             names the weights of other modules (embeddings, attention, subclasses of layers).
-        likelihood: by default the one that suits the task.
+        likelihood: by default the one that suits the task. One of your own takes what the network
+            gives, a tensor, and says how it is used by its ``task``.
         random_biases: biases are random where the prior has them; or they are learnt as numbers.
 
     Attributes:
         weights_before: of the Bayesian layers, before anything was cut.
+        parameters_before: of the whole network, random or not, before anything was cut.
+        names: of the Bayesian layers now, by those before anything was cut: a layer of fewer inputs
+            may have moved inside a module that selects them.
         narrowed_at: thresholds by layer that :func:`pyroccam.inference.narrow` made it with, by the
             names before; given to it again they cut the same.
         prior_given: the prior, or priors, that it was made with.
@@ -234,6 +238,7 @@ class BayesianNetwork(LocalModule):
         example = torch.rand(2, *data.input_shape, generator=generator).to(like)
         order = order_of_use(net, names, example)
         before = outputs_in_evaluation(net, example)
+        self.parameters_before = sum(p.numel() for p in net.parameters())
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
             given = prior if isinstance(prior, WeightPrior) else prior[name]
@@ -252,6 +257,7 @@ class BayesianNetwork(LocalModule):
         self.likelihood = for_data(data) if likelihood is None else likelihood
         self.narrowed_at: dict[str, float] | None = None
         self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
+        self.names = {name: name for name in self.layers}
 
     def _choose(
         self, net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
@@ -302,9 +308,19 @@ class BayesianNetwork(LocalModule):
             return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """What the likelihood takes, for inputs ``(B, *)``; samples all latents."""
+        """What the likelihood takes, for inputs ``(B, *)``; samples all latents.
+
+        Raises:
+            TypeError: for a network that gives several tensors, or none.
+        """
         with layers_called():
             found: Tensor = self.part("net")(x)
+        if not isinstance(found, Tensor):
+            raise TypeError(
+                f"The network gives a {type(found).__name__}, expected one tensor. Wrap it in a "
+                "module that returns the outputs that count; or all of them in one tensor, by "
+                "torch.cat(..., -1), and pass a likelihood= of your own that takes it apart."
+            )
         return found
 
     def plain(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> nn.Module:

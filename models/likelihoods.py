@@ -29,7 +29,15 @@ class TargetSpec(Protocol):
 
 
 class Likelihood(nn.Module):
-    """Outputs ``(*batch, outputs)`` to a distribution of batch shape ``(*batch,)``."""
+    """Outputs ``(*batch, outputs)`` to a distribution of batch shape ``(*batch,)``.
+
+    One of your own has a ``forward`` and a ``task``, by which predictions are scored: of classes
+    its distribution needs ``logits``, of targets, which are its event, a ``mean``.
+
+    Attributes:
+        task: ``classification`` or ``regression``.
+        outputs: numbers of the network for each input.
+    """
 
     task: str
     outputs: int
@@ -50,6 +58,36 @@ class Likelihood(nn.Module):
         """
         return torch.logsumexp(log_weights[:, None] + self(outputs).log_prob(y), 0)
 
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """Log-probabilities ``(*batch, C)``, or means ``(*batch, T)`` of standardised targets.
+
+        Raises:
+            TypeError: for a distribution that has none.
+        """
+        made, asked = self(outputs), "logits" if self.task == "classification" else "mean"
+        try:
+            found: Tensor = getattr(made, asked)
+        except (AttributeError, NotImplementedError) as error:
+            raise TypeError(
+                f"{type(self).__name__} is of {self.task}, but its {type(made).__name__} has no "
+                f"{asked}: define predicted(outputs), which gives them."
+            ) from error
+        return found
+
+    def refuse_other(self, outputs: Tensor) -> None:
+        """Outputs of another shape would be broadcast against the targets and train to nonsense.
+
+        Raises:
+            ValueError: for another number of outputs, or outputs without a dim of their own.
+        """
+        if outputs.dim() < 2 or outputs.shape[-1] != self.outputs:
+            name = f"{type(self).__name__}({self.outputs})"
+            raise ValueError(
+                f"The network gives outputs of shape {tuple(outputs.shape)}, but {name} takes "
+                f"(batch, {self.outputs}). End the network with {self.outputs} outputs, without "
+                "squeeze(); or pass the likelihood= that suits what it gives."
+            )
+
 
 class Classification(Likelihood):
     """``Categorical(logits)`` over ``classes`` classes; targets are integers ``(B,)``."""
@@ -63,7 +101,11 @@ class Classification(Likelihood):
         self.outputs = classes
 
     def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
         return dist.Categorical(logits=outputs)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        return outputs.log_softmax(-1)
 
 
 class Regression(Likelihood):
@@ -96,7 +138,11 @@ class Regression(Likelihood):
         return self.floor + self.log_scale.exp()
 
     def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
         return dist.Normal(outputs, self.scale).to_event(1)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        return outputs
 
 
 def for_data(data: TargetSpec) -> Likelihood:

@@ -92,13 +92,15 @@ _AFFINE = {kind for kind, names in MODULES.items() if "affine" in names}
 # -- functions and methods ------------------------------------------------------------------------
 
 _OPERATOR = "add sub mul truediv floordiv mod pow neg pos matmul getitem eq ne lt le gt ge"
-_TORCH = """abs add amax amin argmax bmm cat chunk clamp concat div einsum exp flatten
-    index_select log logsumexp matmul max mean min mul permute pow relu reshape rsqrt sigmoid
-    softmax log_softmax split sqrt squeeze stack sub sum tanh transpose unsqueeze where"""
+_TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum erf exp flatten
+    index_select log logsumexp matmul max maximum mean min minimum mul permute pow reciprocal relu
+    reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
+    tanh transpose unsqueeze var where"""
 _FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
     avg_pool1d avg_pool2d avg_pool3d conv1d conv2d conv3d dropout elu gelu hardswish hardtanh
     interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
-    max_pool3d mish normalize pad relu relu6 selu sigmoid silu softmax softplus tanh"""
+    max_pool3d mish normalize pad relu relu6 scaled_dot_product_attention selu sigmoid silu softmax
+    softplus tanh"""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"operator.{name}": getattr(operator, name) for name in _OPERATOR.split()},
@@ -109,9 +111,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _ATTRIBUTES = {"shape", "ndim"}
 _WORD_FOR = {id(function): word for word, function in FUNCTIONS.items()}
 
-_METHODS = """abs add amax amin argmax chunk clamp contiguous dim div exp expand flatten
-    index_select log log_softmax logsumexp matmul max mean min mul permute pow relu repeat reshape
-    rsqrt sigmoid size softmax split sqrt squeeze sub sum tanh transpose unflatten unsqueeze view"""
+_METHODS = """abs add amax amin argmax chunk clamp contiguous cos dim div erf exp expand flatten
+    index_select log log_softmax logsumexp matmul max maximum mean min minimum mul permute pow
+    reciprocal relu repeat reshape rsqrt sigmoid sign sin size softmax split sqrt square squeeze std
+    sub sum tanh transpose unflatten unsqueeze var view"""
 METHODS = frozenset(_METHODS.split())
 
 

@@ -109,8 +109,8 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
         sizes = one_of_each([one["file_bytes"] for one in structure])
         rates = [float(one["file_rate"]) for one in structure]
         out += (
-            f"; its file has {sizes} bytes, {_mean(rates, '.1f')} times fewer than the weights "
-            "had as 32-bit numbers"
+            f"; its file has {sizes} bytes, {_mean(rates, '.1f')} times fewer than all "
+            "parameters had as 32-bit numbers"
         )
     return f"{out}."
 

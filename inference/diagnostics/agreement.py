@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
 from ...models.depth import LearntDepth
+from ...models.likelihoods import Regression
 from ..arviz_adapter import rhat
 from ..draws import seeded
 from ..ensemble import members
@@ -305,11 +306,13 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         outputs = predictive_outputs(model, guide, x)[depth]
         if isinstance(model, LearntDepth):
             found["depth"] = depth
+    predicted = model.likelihood.predicted(outputs)
     if model.likelihood.task == "classification":
-        found["prediction"] = outputs.softmax(-1)
+        found["prediction"] = predicted.exp()
     else:
-        found["prediction"] = outputs * data.y_std + data.y_mean
-        found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
+        found["prediction"] = predicted * data.y_std + data.y_mean
+        if isinstance(model.likelihood, Regression):
+            found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
     for name, left in _groups_left(model, guide).items():
         found[f"groups left in {name}"] = torch.full((draws,), float(left))
     return {name: value.double().cpu().numpy() for name, value in found.items()}

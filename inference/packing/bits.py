@@ -68,9 +68,11 @@ def bit_precision(
         kept: layer name to means and marginal variances of the weights that are kept, of one
             shape each. A layer may be empty: it needs no bits.
         significand: see :func:`significand_bits`.
-        exponent: ``range``: what the exponents of the layer's own rounded weights need, see
-            :func:`exponent_bits`. ``published_three``: always 3. ``published_code``: one number
-            for all layers, see :func:`exponent_bits_published_code`.
+        exponent: ``range``: what the exponents of the layer's own weights need, rounded as the rule
+            for the significand means it (by ``relative`` to that many bits, by the others to
+            multiples of 2^-bits), see :func:`exponent_bits`. ``published_three``: always 3.
+            ``published_code``: one number for all layers, see
+            :func:`exponent_bits_published_code`.
 
     Raises:
         ValueError: for unknown rules, shapes that differ, variances that are negative, numbers
@@ -93,7 +95,8 @@ def bit_precision(
             continue
         t = significand_bits(mean, variance, rule=significand, name=name)
         if exponent == "range":
-            e = exponent_bits(round_significand(mean, max(t, 1)))
+            rounded = round_significand if significand == "relative" else round_fixed_point
+            e = exponent_bits(rounded(mean, t))
         elif exponent == "published_three":
             e = 3
         else:
@@ -106,6 +109,8 @@ def significand_bits(
     mean: Tensor, variance: Tensor, *, rule: SignificandRule = "relative", name: str = "layer"
 ) -> int:
     """Significand bits of one layer, its leading one counted: 1 ... 23, or 0 by published rules.
+
+    Never the 24 of float32: what has no spread at all is rounded by up to 2^-23 of itself.
 
     Arguments:
         mean, variance: of the kept weights, of one shape; at least one.

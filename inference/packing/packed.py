@@ -1,8 +1,9 @@
 """A plain network in one small file: its description and its weights, entropy-coded.
 
 Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.description`), the
-weights are symbols (:mod:`~pyroccam.inference.packing.coding`). Packing is without loss; what is
-lossy, rounding, is asked for by ``bits=`` and ``rest=``.
+weights are symbols (:mod:`~pyroccam.inference.packing.coding`). Packing is without loss. What is
+lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
+biases and statistics are rounded to single unless ``rest=torch.float64``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .entropy import PackedFileError, SymbolReader, SymbolWriter
 from .packed_file import join, split
 from .quantise import Bits, quantised
 
-__all__ = ["PackedFileError", "PackedSize", "TensorSize", "read", "write"]
+__all__ = ["PackedFileError", "PackedSize", "TensorSize", "is_described", "read", "write"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class PackedSize:
     coded: int
     tensors: tuple[TensorSize, ...]
 
-    def rate(self, weights: int) -> float:
-        """``weights`` float32 numbers (of the network before pruning) over the whole file."""
-        return 4 * weights / self.total
+    def rate(self, numbers: int) -> float:
+        """``numbers`` in float32 (of the network before pruning) over the whole file."""
+        return 4 * numbers / self.total
 
 
 def write(
@@ -86,7 +87,7 @@ def write(
         net: on any device; it is not changed.
         path: of the file, which is overwritten.
         bits, rest: how to round, see :func:`~pyroccam.inference.packing.quantise.quantised`.
-            Nothing is rounded unless asked.
+            Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
             then needs ``skeleton=``.
 
@@ -123,6 +124,15 @@ def write(
     Path(path).write_bytes(content)
     parts = split(content)
     return PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
+
+
+def is_described(path: str | Path) -> bool:
+    """Whether a file says how its network is built, so that :func:`read` needs no ``skeleton=``.
+
+    Raises:
+        PackedFileError: if the file is of another kind, cut off or damaged.
+    """
+    return "description" in split(Path(path).read_bytes()).header
 
 
 def read(

@@ -12,7 +12,7 @@ from pyroccam import inference
 from pyroccam.experiments.config import RunConfig, parse_settings
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
-from pyroccam.inference import thresholds
+from pyroccam.inference import packing, thresholds
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
@@ -115,7 +115,9 @@ def test_a_threshold_that_leaves_nothing_names_the_layer(run):
     said = call("compress", folder, "--threshold", -100, code=2)
     assert re.search(r"would cut the whole of layer '1'.*larger threshold", said)
     said = call("compress", folder, "--threshold", "vally", code=2)
-    assert "vally" in said
+    assert "--threshold 'vally': give validation, valley, noise or a number" in said
+    said = call("compress", folder, "--codebook", 3, "--exponent", "published_three", code=2)
+    assert "exponent='published_three' changes nothing" in said
 
 
 def test_a_run_that_cannot_be_compressed_keeps_its_numbers(tmp_path):
@@ -255,6 +257,17 @@ class Choosy(nn.Module):
 
 def choosy(input_shape, outputs):
     return Choosy()
+
+class Recurrent(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.a, self.b = nn.GRU(8, 5, batch_first=True), nn.Linear(5, outputs)
+
+    def forward(self, x):
+        return self.b(self.a(x.flatten(1, 2))[0][:, -1])
+
+def recurrent(input_shape, outputs):
+    return Recurrent(outputs)
 """
 
 
@@ -290,6 +303,58 @@ def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
     assert {"test", "not_compressed"} <= set(metrics_of(tmp_path / "b"))
 
 
+def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, monkeypatch):
+    """Its file holds tensors only; what it says of sizes is of the whole network."""
+    (tmp_path / "recurrent_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = call("fit", "gnj", "--network", "recurrent_networks:recurrent", *SMALL[:4],
+                "--set", "layers=b", "--out", "run")  # fmt: skip
+    assert "The file holds tensors only: a (GRU) cannot be described" in said
+    found = metrics_of(tmp_path / "run")
+    size = (tmp_path / "run" / "compressed.pocc").stat().st_size
+    numbers = 3 * 5 * (8 + 5 + 2) + 5 * 10 + 10
+    assert found["structure"]["file_bytes"] == size
+    assert found["structure"]["file_rate"] == pytest.approx(4 * numbers / size)
+    assert found["compressed"]["parameters_before"] == numbers
+    before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
+    assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
+    for command in (("compress", "run"), ("evaluate", "run")):
+        assert f"{after['nll']:.4f}" in call(*command)
+    with pytest.raises(packing.PackedFileError, match="without a description"):
+        read(tmp_path / "run" / "compressed.pocc")
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (("threshold=noize",), "threshold must be .* got 'noize'"),
+    (("narrow_at=walley",), "narrow_at must be .* got 'walley'"),
+    (("threshold=validation", "tolerance=-1"), "tolerance=-1: give a number of nats"),
+    (("narrow_tolerance=-0.1",), "narrow_tolerance=-0.1: give a number of nats"),
+    (('threshold={"b":1.0}',), "Unknown Bayesian layer 'b'"),
+    (("max_scale=first:x",), "max_scale='first:x': give a number"),
+    (("max_scale=last:1",), "max_scale='last:1': give a number"),
+])  # fmt: skip
+def test_what_cannot_be_is_said_before_the_training(settings, words, tmp_path):
+    more = [part for one in settings for part in ("--set", one)]
+    said = call("fit", "gnj", *SMALL, *more, "--out", tmp_path / "run", code=2)
+    assert re.search(words, said)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):
+    asked = ["--set", 'threshold={"1":100.0,"3":50.0}', "--set", "narrow_tolerance=0.2"]
+    call("fit", "gnj", *SMALL, *asked, "--set", "narrow=[0.5]", "--out", tmp_path / "run")
+    found = metrics_of(tmp_path / "run")["structure"]["thresholds"]
+    assert found == {"1.1": 100.0, "3": 50.0}
+
+
+def test_repeats_are_compressed_one_by_one(tmp_path):
+    call("fit", "gnj", *SMALL, *WHOLE, "--repeats", 2, "--out", tmp_path / "runs")
+    said = call("compress", tmp_path / "runs", code=2)
+    assert re.search("holds the runs of 2 seeds: give one, such as ", said)
+    call("compress", tmp_path / "runs" / "seed-1")
+
+
 def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
     left = []
     for more in ((), ("--set", "narrow_tolerance=0.001"), ("--set", "narrow_tolerance=0.8")):
@@ -317,6 +382,7 @@ def test_the_last_fit_may_train_on_all_rows(tmp_path):
     assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
     said = call("compress", folder, "--tolerance", "0.01", code=2)
     assert re.search("no validation rows|needs validation rows", said)
+    assert "There are no val rows" in call("evaluate", folder, "--split", "val", code=2)
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
         (folder / part).unlink()
     call("fit", "gnj", *asked, "--resume")

@@ -108,6 +108,9 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         found = small.net.get_submodule(name).weight
         assert torch.equal(found, rounding(bits.significand)(weight))
         assert not torch.equal(found, weight)
+        exponents = {math.frexp(w)[1] for w in found.flatten().tolist() if w}
+        codes = max(exponents) - min(exponents) + 1 + bool((found == 0).any())
+        assert bits.exponent == math.ceil(math.log2(codes))
 
 
 def test_transposed_convolutions_are_cut_rounded_and_written(tmp_path):
@@ -302,12 +305,16 @@ def test_what_cannot_be_done_is_said():
     result = fitted(priors.GroupNormalJeffreys())
     with pytest.raises(ValueError, match=r"cut the whole of layer '0'.*larger threshold"):
         compress(result, threshold=-50.0)
-    with pytest.raises(ValueError, match=r"No Bayesian layer '1'; there are 0, 2"):
+    with pytest.raises(ValueError, match=r"Unknown Bayesian layer '1'.*Known: 0, 2"):
         compress(result, threshold={"1": 0.0})
-    with pytest.raises(
-        ValueError, match="threshold must be 'validation', 'valley', 'noise', a number"
-    ):
-        compress(result, threshold="knee")
+    for odd in ("knee", math.nan, True, {"0": "high"}, [3.0]):
+        with pytest.raises(
+            ValueError, match="threshold must be 'validation', 'valley', 'noise', a number"
+        ):
+            compress(result, threshold=odd)
+    for tolerance in (-1.0, "much", math.nan):
+        with pytest.raises(ValueError, match="tolerance=.*a number of nats, 0 or more"):
+            compress(result, tolerance=tolerance)
     with pytest.raises(
         TypeError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
     ):

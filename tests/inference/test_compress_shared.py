@@ -80,3 +80,20 @@ def test_a_random_posterior_is_compressed_as_any_other():
     small = compress(fit, threshold=100.0)
     assert small.thresholds == {"": 100.0}
     assert small.nonzero == 6
+
+
+def test_a_rule_for_bits_is_of_no_use_where_all_weights_share_values(result):
+    for rule, value in (("significand", "deviation"), ("exponent", "published_three")):
+        with pytest.raises(ValueError, match=f"{rule}='{value}' changes nothing .* share values"):
+            compress(result, **{rule: value})
+        compress(result_of_normal(), threshold=100.0, codebook={"0": 2}, **{rule: value})
+        with pytest.raises(ValueError, match=f"{rule}='{value}' changes nothing"):
+            compress(result_of_normal(), threshold=100.0, codebook=2, **{rule: value})
+
+
+def result_of_normal():
+    torch.manual_seed(0)
+    rows, net = blobs(), nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
+    guide = guides.MeanField(model)
+    return inference.fit(model, guide, rows, epochs=1, progress=False, device="cpu")

@@ -329,3 +329,33 @@ def test_the_thresholds_part_the_values_from_afar():
 def test_prune_says_what_cuts_random_weights():
     with pytest.raises(TypeError, match="BayesianNetwork.*weights are cut by compress"):
         inference.prune(fitted())
+
+
+def test_thresholds_and_numbers_by_layer_keep_their_names():
+    """A layer of fewer inputs moves inside a module that selects them."""
+    result = fitted(build=InputsCut)
+    with torch.no_grad():
+        result.guide.factors["a/scale"].loc[0] = 1e-6
+    low = float(irrelevance(result.model, result.guide)["a"].values.sort().values[-2])
+    model, own = inference.narrow(result, threshold={"a": low + 1e-3})
+    assert model.names == {"a": "a.1", "b": "b"}
+    assert model.parameters_before == sum(p.numel() for p in InputsCut().parameters())
+    again = inference.fit(model, own, result.data, **QUICK)
+    for names in (("a", "b"), ("a.1", "b")):
+        small = inference.compress(again, threshold={names[0]: 50.0, names[1]: 60.0})
+        assert small.thresholds == {"a.1": 50.0, "b": 60.0}
+        bits = inference.compress(again, threshold=50.0, codebook={names[0]: 2}).bits
+        assert bits["a.1"].total == 2 != bits["b"].total
+    twice, _ = inference.narrow(again, threshold={"a": 50.0})
+    assert twice.names == {"a": "a.1", "b": "b"}
+    with pytest.raises(ValueError, match="Unknown Bayesian layer 'c'"):
+        inference.narrow(again, threshold={"c": 50.0})
+
+
+class InputsCut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 9), nn.Linear(9, 2)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x.flatten(1))))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from pyroccam.inference.packing import packed_file
 from pyroccam.inference.packing.bits import LayerBits
-from pyroccam.inference.packing.packed import PackedFileError, read, write
+from pyroccam.inference.packing.packed import PackedFileError, is_described, read, write
 from pyroccam.inference.packing.quantise import Codebook, FixedPoint, quantised
 from pyroccam.models.description import DescriptionError
 from torch import nn
@@ -302,3 +302,13 @@ def test_the_usual_text_belongs_to_the_version():
     """Files are read with it. If it must change, the version must change too."""
     digest = hashlib.blake2b(packed_file._USUAL_TEXT, digest_size=8).hexdigest()
     assert (packed_file.VERSION, digest) == (1, "4125e73b59ea54e8")
+
+
+def test_whether_a_file_says_how_its_network_is_built(tmp_path):
+    write(Branching(), tmp_path / "tensors", describe_net=False)
+    write(nn.Linear(2, 2), tmp_path / "network")
+    assert not is_described(tmp_path / "tensors")
+    assert is_described(tmp_path / "network")
+    (tmp_path / "other").write_bytes(b"something else")
+    with pytest.raises(PackedFileError):
+        is_described(tmp_path / "other")

@@ -1,9 +1,11 @@
 import math
 
+import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
+from pyroccam.inference import predict
 from pyroccam.inference.modes import evaluating
 from pyroccam.inference.predict import (
     depth_weights,
@@ -110,3 +112,76 @@ def test_nll_by_depth(task):
     with torch.no_grad():
         expected = -model.log_likelihood(data.x_test, data.y_test).mean(1)
     assert got == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+class OwnNoise(models.Likelihood):
+    """A deviation for each row: four outputs for two targets."""
+
+    task, outputs = "regression", 4
+
+    def forward(self, outputs):
+        return dist.Normal(outputs[..., :2], outputs[..., 2:].exp()).to_event(1)
+
+
+class Tempered(models.Likelihood):
+    task, outputs = "classification", 3
+
+    def forward(self, outputs):
+        return dist.Categorical(logits=0.5 * outputs)
+
+
+@pytest.mark.parametrize("own", [OwnNoise(), Tempered()], ids=["regression", "classification"])
+def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
+    rows = table(own.task)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(*rows.input_shape, 6), torch.nn.Tanh(),
+                              torch.nn.Linear(6, own.outputs))  # fmt: skip
+    model = models.BayesianNetwork(net, rows, prior=models.priors.Normal(), likelihood=own)
+    guide = guides.MeanField(model)
+    fit = inference.fit(model, guide, rows, epochs=2, progress=False, device="cpu")
+    found, predicted = fit.evaluate(draws=7), fit.predict(rows.x_test, draws=7)
+    outputs = fit.outputs(rows.x_test, draws=7)
+    density = torch.stack([own(part).log_prob(rows.y_test).exp() for part in outputs]).mean(0)
+    nll = -float(density.double().log().mean())
+    if own.task == "regression":
+        mean = outputs[..., :2].mean(0)
+        torch.testing.assert_close(predicted, mean)
+        wrong = (mean - rows.y_test) * rows.y_std
+        assert found["rmse"] == pytest.approx(float(wrong.square().mean().sqrt()), rel=1e-5)
+        nll += float(rows.y_std.log().sum())
+    else:
+        probs = (0.5 * outputs).softmax(-1).mean(0)
+        torch.testing.assert_close(predicted.exp(), probs)
+        right = (probs.argmax(-1) == rows.y_test).double().mean()
+        assert found["accuracy"] == pytest.approx(float(right))
+    assert found["nll"] == pytest.approx(nll, rel=1e-5)
+    small = inference.compress(fit, threshold=100.0)
+    assert predict.evaluate_net(small.net, model, rows).keys() == found.keys()
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(2, 3), torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
+    rows = table("regression")
+    squeezed = torch.nn.Sequential(torch.nn.Linear(*rows.input_shape, 1), torch.nn.Flatten(0))
+    wide = torch.nn.Linear(*rows.input_shape, 4)
+    for net, error, words in (
+        (squeezed, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
+        (wide, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
+        (Two(), TypeError, "gives a tuple, expected one tensor"),
+    ):
+        data = table() if isinstance(net, Two) else rows
+        model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
+        guide = guides.MeanField(model)
+        with pytest.raises(error, match=words):
+            inference.fit(
+                model, guide, data, epochs=1, compile=compiled, progress=False, device="cpu"
+            )

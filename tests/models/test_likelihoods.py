@@ -1,8 +1,9 @@
 import math
 
+import pyro.distributions as dist
 import pytest
 import torch
-from pyroccam.models import Classification, Regression
+from pyroccam.models import Classification, Likelihood, Regression
 from pyroccam.models.likelihoods import for_data
 
 
@@ -103,3 +104,51 @@ def test_for_data():
     assert for_data(Spec("regression")).outputs == 3
     with pytest.raises(ValueError, match="Unknown task 'ranking'"):
         for_data(Spec("ranking"))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "shape"),
+    [
+        (Regression(1), (5,)),  # squeezed: would be broadcast to (5, 5) against targets (5, 1)
+        (Regression(3), (5, 1)),
+        (Regression(5), (5,)),  # the number fits by chance
+        (Classification(3), (5, 4)),
+    ],
+)
+def test_outputs_of_another_shape_are_refused(likelihood, shape):
+    said = rf"outputs of shape \({shape[0]},.*takes \(batch, {likelihood.outputs}\)"
+    with pytest.raises(ValueError, match=said):
+        likelihood(torch.zeros(shape))
+
+
+class Scaled(Likelihood):
+    """A deviation of its own for each row: two outputs for one target."""
+
+    task, outputs = "regression", 2
+
+    def forward(self, outputs):
+        return dist.Normal(outputs[..., :1], outputs[..., 1:].exp()).to_event(1)
+
+
+class Ordered(Likelihood):
+    task, outputs = "classification", 1
+
+    def forward(self, outputs):
+        return dist.Categorical(torch.cat([outputs.sigmoid(), (-outputs).sigmoid()], -1))
+
+
+def test_what_is_predicted():
+    x = torch.randn(4, 3)
+    assert torch.equal(Regression(3).predicted(x), x)
+    assert torch.equal(Classification(3).predicted(x), x.log_softmax(-1))
+    assert torch.equal(Scaled().predicted(x[:, :2]), x[:, :1])
+    p = x[:, :1].sigmoid()
+    torch.testing.assert_close(Ordered().predicted(x[:, :1]).exp(), torch.cat([p, 1 - p], -1))
+
+
+def test_a_likelihood_without_a_prediction_says_what_it_lacks():
+    class Odd(Scaled):
+        task = "classification"
+
+    with pytest.raises(TypeError, match="Odd is of classification, .* has no logits: define"):
+        Odd().predicted(torch.zeros(2, 2))

@@ -80,9 +80,9 @@ class EnsembleNetwork(nn.Module):
                 )
             if not isinstance(one.model.likelihood, Classification):
                 raise ValueError(
-                    f"EnsembleNetwork averages probabilities of classes, the softmax of outputs, "
-                    f"got a fit of {one.model.likelihood.task} by "
-                    f"{type(one.model.likelihood).__name__}. Use Fit.predict, or "
+                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
+                    f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}, "
+                    "expected models.Classification, a softmax of the outputs. Use Fit.predict, or "
                     "inference.DrawnNetwork."
                 )
             model: Any

@@ -55,10 +55,10 @@ def report(
     with TemporaryDirectory() as scratch:
         path = (Path(scratch) if out is None else out) / FILE
         try:
-            small, written, sizes = _compressed(result, threshold, tolerance, path)
+            small, written, sizes, again = _compressed(result, threshold, tolerance, path)
         except (ValueError, RuntimeError) as error:  # training is not lost over a threshold, say
             return {**found, "not_compressed": str(error)}
-        read_back = evaluate(result, read(path, skeleton=small.net))
+        read_back = evaluate(result, again)
     if out is not None and figures_too:
         draw_compressed(result, small, written, out / "figures", first)
     small.net.to(data.x_test.device)
@@ -90,23 +90,24 @@ def compress_run(
     result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
-    small, _, sizes = _compressed(result, threshold, tolerance, path, **rules)
-    return small, {**sizes, "test": evaluate(result, read(path, skeleton=small.net))}
+    small, _, sizes, again = _compressed(result, threshold, tolerance, path, **rules)
+    return small, {**sizes, "test": evaluate(result, again)}
 
 
 def _compressed(
     result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
-) -> tuple[Compressed, PackedSize, dict[str, Any]]:
-    """The small network, its file, and what ``metrics.json`` says of that."""
+) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
+    """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
     small = _cut(result, threshold, tolerance, **rules)
-    rest, why = _rest(small.net), {}
+    rest, why, skeleton = _rest(small.net), {}, None
     try:
         written = write(small.net, path, rest=rest)
     except DescriptionError as error:  # the cut is not lost over a module that has no words
         written = write(small.net, path, rest=rest, describe_net=False)
-        why = {"not_described": str(error)}
+        why, skeleton = {"not_described": str(error)}, small.net
     rate = written.rate(result.model.parameters_before)
-    return small, written, {"file_bytes": written.total, "file_rate": rate, **why}
+    sizes = {"file_bytes": written.total, "file_rate": rate, **why}
+    return small, written, sizes, read(path, skeleton=skeleton)
 
 
 def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> Compressed:

@@ -294,6 +294,12 @@ def compress(
             raise ValueError(
                 f"--threshold {cut_at!r}: give {', '.join(RULES)} or a number."
             ) from None
+    if cut_at == "validation" and not len(result.data.x_val):
+        why = "the last fit trained on them" if options.get("last_rows") else "there are none"
+        raise ValueError(
+            f"{folder} cannot be cut by its validation rows: {why}. Give --threshold noise, valley "
+            "or a number."
+        )
     allowed = options.get("tolerance") if tolerance is None else tolerance
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
     asked = {"threshold": threshold, "tolerance": tolerance, **rules}

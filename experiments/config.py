@@ -12,6 +12,7 @@ from typing import Any
 from .. import data as datasets
 from ..data import Dataset
 from ..inference.settings import Settings
+from ..inference.structure import check_share
 from ..models.names import unknown_name
 from .methods import find
 from .narrowing import refuse_rows, refuse_rules, refuse_unused
@@ -112,7 +113,10 @@ class RunConfig:
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
-        refuse_rules(options)
+        if not stack:
+            refuse_rules(options, dataset)
+        elif "threshold" in options:
+            check_share(options["threshold"])
         row.stages(options, settings)
         refuse_unused(sets, options, dataset)
         refuse_rows(options, settings, dataset)

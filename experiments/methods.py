@@ -141,12 +141,17 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
     guide = guides.parse(str(options["guide"]), model, **more)
     # These say now what they would say in the middle, or at the end.
     DrawnNetwork(model, guide, options["noise"])
-    for rule in (options["threshold"], options["narrow_at"]):
-        if isinstance(rule, dict):
-            by_layer_now(rule, model)
+    for name in ("threshold", "narrow_at"):
+        _refuse_names(options[name], model)
     if options["narrow"]:
-        narrowing.refuse_uncuttable(model, data)
+        narrowing.refuse_uncuttable(model, guide, data)
     return model, guide
+
+
+def _refuse_names(rule: Any, model: models.BayesianNetwork) -> None:
+    """Thresholds for layers that there are not."""
+    if isinstance(rule, dict):
+        by_layer_now(rule, model)
 
 
 def _dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
@@ -161,6 +166,7 @@ def _gaussian_dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) ->
     prior = models.priors.LogUniform()
     layers = _layers(options["layers"], net)
     model = models.BayesianNetwork(net, data, prior=prior, layers=layers, random_biases=False)
+    _refuse_names(options["threshold"], model)
     log_alpha = math.log(rate / (1.0 - rate))
     return model, guides.VariationalDropout(model, rate="layer", log_alpha=log_alpha, learn=False)
 

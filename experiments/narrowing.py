@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from ..data import Dataset
+from ..guides.mean_field import NetworkGuide
 from ..inference.cutting import cut
 from ..inference.fit import Fit
 from ..inference.narrow import narrow
-from ..inference.thresholds import by_validation, check_threshold
+from ..inference.thresholds import by_validation, check_threshold, refuse_uncut
 from ..models.bayesian import BayesianNetwork
 from .stages import Options, Pair, Stage
 
@@ -40,13 +41,14 @@ def _lengths(options: Options, settings: dict[str, Any]) -> tuple[str, list[int]
     return unit, [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
 
 
-def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
+def refuse_uncuttable(model: BayesianNetwork, guide: NetworkGuide, data: Dataset) -> None:
     """Try before the training whether the network can be cut at all.
 
     Raises:
         ValueError: if it cannot.
     """
     try:
+        refuse_uncut(guide)
         cut(model.start_network(), data.x_train[:2].cpu())
     except (ValueError, RuntimeError) as error:
         raise ValueError(
@@ -55,23 +57,34 @@ def refuse_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
         ) from error
 
 
-def refuse_rules(options: Options) -> None:
+def refuse_rules(options: Options, data: Dataset) -> None:
     """What can be no threshold is said before the training.
 
     Raises:
-        ValueError: for one, or for a tolerance below zero.
+        ValueError: for one, for a tolerance below zero, or for ``validation`` without such rows.
     """
     check_threshold(options.get("threshold"), options.get("tolerance"))
     names = ("narrow_at", "narrow_tolerance")
     check_threshold(*map(options.get, names), names=names)
+    for name in ("threshold", "narrow_at"):
+        if options.get(name) == "validation" and not len(data.x_val):
+            raise ValueError(
+                f"{name}=validation needs validation rows, and there are none. Add --set "
+                f"data.val_fraction=0.1, or --set {name}=valley, noise or a number."
+            )
 
 
 def refuse_unused(asked: Mapping[str, Any], options: Options, data: Dataset) -> None:
-    """A tolerance by which nothing is cut would be a setting without effect.
+    """A rule or a tolerance by which nothing is cut would be a setting without effect.
 
     Raises:
         ValueError: for one that was asked for.
     """
+    if asked.get("narrow_at") is not None and not options.get("narrow"):
+        raise ValueError(
+            f"narrow_at={asked['narrow_at']!r} changes nothing: it is of cuts on the way, and "
+            "there are none. Add --set narrow=[0.25,0.5], or --set threshold= for the last cut."
+        )
     in_the_end = by_validation(options.get("threshold"), data)
     on_the_way = bool(options.get("narrow")) and by_validation(options.get("narrow_at"), data)
     shared = on_the_way and options.get("narrow_tolerance") is None

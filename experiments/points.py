@@ -10,7 +10,14 @@ from torch import nn
 from .. import guides, models
 from ..data import Dataset
 from ..inference.fit import Fit
-from ..inference.magnitude import PerLayer, prune_weights, share_weights, splice_weights
+from ..inference.magnitude import (
+    PerLayer,
+    by_layer,
+    prune_weights,
+    share_weights,
+    splice_weights,
+)
+from ..inference.settings import Settings
 from .stages import Options, Pair, Stage
 
 __all__ = ["PRUNING", "SURGERY", "point", "pruning", "surgery"]
@@ -46,9 +53,16 @@ SURGERY: dict[str, Any] = {
 def point(
     net: nn.Module, data: Dataset, options: dict[str, Any]
 ) -> tuple[models.BayesianNetwork, guides.Delta]:
-    """The weights of highest posterior density, by which these methods begin."""
+    """The weights of highest posterior density, by which these methods begin.
+
+    Raises:
+        ValueError: for numbers by layer of a later fit that cannot be.
+    """
     prior = models.priors.parse_weights(str(options["prior"]))
     model = models.BayesianNetwork(net, data, prior=prior)
+    for name in ("sensitivity", "keep", "bits", "c"):  # an error now, not after the first fit
+        if name == "c" in options or options.get(name) is not None:
+            by_layer(name, options[name], model)
     return model, guides.Delta(model)
 
 
@@ -62,7 +76,7 @@ def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
     :func:`~pyroccam.inference.magnitude.by_layer`.
 
     Raises:
-        ValueError: for numbers of rounds or epochs that cannot be.
+        ValueError: for numbers of rounds or epochs that cannot be, or no rule.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626; Han, Mao, Dally 2016, arXiv:1510.00149. Their
@@ -70,6 +84,8 @@ def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
         :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
     """
     rounds = _whole(options, "rounds", 1)
+    if options["sensitivity"] is None and options["keep"] is None:
+        raise ValueError("sensitivity=null: give it, or keep=, the fraction of weights that stay.")
 
     def prune(number: int) -> Callable[[Fit, Options], Pair]:
         def build(before: Fit, options: Options) -> Pair:
@@ -83,9 +99,12 @@ def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
         return share_weights(before, bits=options["bits"])
 
     retrain = {"epochs": _whole(options, "retrain", 1), "lr": options["retrain_lr"]}
+    Settings.of(retrain)
     found = [Stage(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
     if epochs := _whole(options, "share", 0):
-        found.append(Stage("share", share, {"epochs": epochs, "lr": options["share_lr"]}))
+        values = {"epochs": epochs, "lr": options["share_lr"]}
+        Settings.of(values)
+        found.append(Stage("share", share, values))
     return found
 
 
@@ -98,7 +117,7 @@ def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
     In the last part ``freeze`` of the epochs the switches stay.
 
     Raises:
-        ValueError: for a number of epochs or a part that cannot be.
+        ValueError: for numbers that cannot be.
 
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
@@ -117,7 +136,12 @@ def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
             stop=round((1 - freeze) * steps),
         )
 
+    for name in ("gamma", "power"):
+        value = options[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ValueError(f"{name}={value!r}: give a number of at least 0.")
     settings = {"epochs": epochs, "lr": options["surgery_lr"], "optimizer": "sgd"}
+    Settings.of(settings)
     return [Stage("surgery", build, settings)]
 
 

@@ -294,7 +294,7 @@ def _report(
         "seed": config.settings["seed"],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
-        "epochs": sum(one.settings.epochs_for(data.N) for one in fits),
+        "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
         "seconds": sum(one.seconds for one in fits),

@@ -228,8 +228,6 @@ def _shared(model: BayesianNetwork, guide: Any, asked: PerLayer | None) -> dict[
                 found[name] = max(1, (size - 1).bit_length())
     if asked is not None:
         for name, index in by_layer("codebook", asked, model).items():
-            if index != int(index) or not 1 <= index <= 16:
-                raise ValueError(f"codebook= of layer {name!r} must be in 1 ... 16, got {index}.")
             found[name] = int(index)
     return found
 

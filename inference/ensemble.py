@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.graph import StructureGraph
-from ..models.likelihoods import Classification
 from ..models.local import base
 from .draws import DrawnNetwork, Noise, chunks, seeded
 from .fit import Fit, Repeats
@@ -25,6 +24,8 @@ class EnsembleNetwork(nn.Module):
     r"""The predictive log-probabilities of one fit, or of several, differentiable in the inputs.
 
     .. math:: \log \frac{1}{S} \sum_s \mathrm{softmax}(f_{w_s}(x)), \qquad w_s \sim q(w)
+
+    Where the likelihood is one of your own, its probabilities stand for the softmax.
 
     Every call draws anew, so a gradient is an unbiased look at what another call will say: an
     attack that iterates then averages over the noise that it cannot know (Athalye et al. 2018).
@@ -70,6 +71,7 @@ class EnsembleNetwork(nn.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         trunks: list[nn.Module] = []
         networks: list[nn.Module] = []
+        likelihoods: list[nn.Module] = []
         self._passes: list[int] = []  # the network of each pass
         for one in members(fits):
             if not isinstance(one.model, BayesianNetwork):
@@ -78,23 +80,24 @@ class EnsembleNetwork(nn.Module):
                     f"{type(one.model).__name__}. Of learnt depth, inference.prune makes a plain "
                     "network, which is differentiable as it is."
                 )
-            if not isinstance(one.model.likelihood, Classification):
+            if one.model.likelihood.task != "classification":
                 raise ValueError(
                     f"EnsembleNetwork averages probabilities of classes, got a fit of "
-                    f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}, "
-                    "expected models.Classification, a softmax of the outputs. Use Fit.predict, or "
-                    "inference.DrawnNetwork."
+                    f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}. Use "
+                    "Fit.predict, or inference.DrawnNetwork."
                 )
             model: Any
             guide: Any
             model, guide = copy.deepcopy((one.model, one.guide))
             self._passes += [len(networks)] * (1 if is_point(one) else draws)
+            likelihoods.append(model.part("likelihood"))
             trunk, model.net = _split(model.part("net"))
             trunks.append(trunk)
             networks.append(DrawnNetwork(model, guide, noise))
         counts = [self._passes.count(k) for k in range(len(networks))]
         self._shares = [1.0 / (len(networks) * counts[k]) for k in self._passes]
         self.trunks, self.networks = nn.ModuleList(trunks), nn.ModuleList(networks)
+        self.likelihoods = nn.ModuleList(likelihoods)
         self.requires_grad_(False)
         self.draws, self.seed, self.at_once = draws, seed, at_once
         self.eval()
@@ -136,7 +139,8 @@ class EnsembleNetwork(nn.Module):
             h = features[self._passes[s]]
             with seeded(seeds[s], h.device):
                 outputs = self.networks[self._passes[s]](h)
-            found.append(outputs.double().log_softmax(-1))
+            likelihood: Any = self.likelihoods[self._passes[s]]
+            found.append(likelihood.predicted(outputs.double()))
         shares = torch.tensor([self._shares[s] for s in passes], dtype=torch.float64)
         shares = shares.to(features[0].device)
         return torch.logsumexp(torch.stack(found) + shares.log()[:, None, None], 0)

@@ -20,7 +20,7 @@ from .progress import FitProgress
 from .replicate import Replicate, Track
 from .result import Fit, Repeats
 from .settings import Settings
-from .structure import Structure, exact_depth_posterior
+from .structure import Structure, check_share, exact_depth_posterior
 from .trainer import NonFiniteLoss, Trainer
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def train(
     """
     if resume and folder is None:
         raise ValueError("resume=True needs out=, the folder of the run to go on with.")
+    check_share(threshold)  # it would be found out after the training
     where = pick_device(device)
     moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
     replicates = []

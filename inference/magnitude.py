@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from ..guides.spliced import Spliced
 from ..models.bayesian import BayesianNetwork
 from ..models.names import unknown_name
 from .packing.quantise import cluster
+from .thresholds import refuse_twice
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -29,6 +30,15 @@ __all__ = ["PerLayer", "by_layer", "prune_weights", "share_weights", "splice_wei
 
 PerLayer = float | Sequence[float] | Mapping[str, float]
 WORDS = ("first", "last", "linear", "convolution")
+
+_BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "keep": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "sensitivity": (lambda x: x >= 0 and math.isfinite(x), "a finite number of at least 0"),
+    "bits": _BITS,
+    "codebook": _BITS,
+    "c": (math.isfinite, "a finite number"),
+}
 
 
 def prune_weights(
@@ -69,16 +79,9 @@ def prune_weights(
     kept: dict[str, Tensor] = {}
     if keep is not None:
         for name, fraction in by_layer("keep", keep, model).items():
-            if not 0 < fraction <= 1:
-                raise ValueError(f"keep= of layer {name!r} must be in (0, 1], got {fraction}.")
             kept[name] = _largest(weights[name], fraction)
     elif sensitivity is not None:
         for name, factor in by_layer("sensitivity", sensitivity, model).items():
-            if not (factor >= 0 and math.isfinite(factor)):
-                raise ValueError(
-                    f"sensitivity= of layer {name!r} must be a finite number of at least 0, got "
-                    f"{factor}."
-                )
             kept[name] = _above(name, weights[name], factor)
     model = copy.deepcopy(model)
     return model, Pruned(model, kept, begin=_guide(fit))
@@ -154,8 +157,6 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
     bits = {"linear": 5, "convolution": 8} if bits is None else bits
     books: dict[str, tuple[Tensor, Tensor]] = {}
     for name, number in by_layer("bits", bits, model).items():
-        if number != int(number) or not 1 <= number <= 16:
-            raise ValueError(f"bits= of layer {name!r} must be in 1 ... 16, got {number}.")
         weight = weights[name]
         left = weight != 0
         if not left.any():
@@ -171,14 +172,15 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     """A number for each layer.
 
     Arguments:
-        what: the name of the numbers, for error messages.
+        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``codebook`` or ``c``.
         value: one for all; or a list, in the order in which the network uses its layers; or by the
             name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
             else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
             none.
 
     Raises:
-        ValueError: for a list of another length, or a name that the network does not have.
+        ValueError: for a list of another length, a name that the network does not have, two of one
+            layer, what is no number, or one that cannot be.
 
     Example:
         >>> from pyroccam import data, models
@@ -188,8 +190,18 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
         >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
         {'1': 0.1, '3': 0.5}
     """
+    found = _of_layers(what, value, model)
+    fits, expected = _RANGES[what]
+    for name, number in found.items():
+        if not fits(number):
+            raise ValueError(f"{what}= of layer {name!r} must be {expected}, got {number}.")
+    return found
+
+
+def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
     layers = model.layers
     if isinstance(value, Mapping):
+        refuse_twice(what, value, model)
         for name in value:
             if name not in layers and name not in (*WORDS, *model.names):
                 raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
@@ -202,7 +214,7 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
             words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]
             for word in words:
                 if word in value:
-                    found[name] = float(value[word])
+                    found[name] = _number(what, value[word])
                     break
         return found
     if isinstance(value, Sequence):
@@ -211,8 +223,17 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
                 f"{what}={value!r} must be one number, or {len(layers)}, for the layers "
                 f"{', '.join(map(repr, layers))}."
             )
-        return dict(zip(layers, map(float, value), strict=True))
-    return dict.fromkeys(layers, float(value))
+        return {name: _number(what, one) for name, one in zip(layers, value, strict=True)}
+    return dict.fromkeys(layers, _number(what, value))
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{what}={value!r}: give a number, a list of them or numbers by layer."
+        ) from None
 
 
 def _guide(fit: Fit) -> Delta:

@@ -64,7 +64,8 @@ def narrow(
 
     Raises:
         TypeError: for a fit of another model.
-        ValueError: as :func:`~pyroccam.inference.compress.compress`.
+        ValueError: for data of another kind than the fit's, and as
+            :func:`~pyroccam.inference.compress.compress`.
 
     Example:
         >>> from pyroccam import data, guides, inference, models
@@ -82,6 +83,8 @@ def narrow(
             f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
             "cut the depth of a learnt-depth network use inference.prune."
         )
+    if data is not None:
+        _refuse_other(data, fit.data)
     refuse_uncut(guide)
     found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
@@ -115,6 +118,16 @@ def narrow(
         _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
     device = fit.data.x_train.device
     return smaller.to(device), own.to(device)
+
+
+def _refuse_other(data: Dataset, before: Dataset) -> None:
+    """What is left of a network takes what the whole one took."""
+    kinds = [(one.task, tuple(one.input_shape), one.outputs) for one in (data, before)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"narrow(data=) got {data!r}, but the fit was of {before!r}: task, input shape and "
+            "number of classes or targets must be the same."
+        )
 
 
 def _between(values: Tensor, threshold: float) -> float:

@@ -149,7 +149,7 @@ def evaluate_outputs(
         y: targets ``(N, ...)``.
         y_std: ``(T,)``, by which regression targets were divided.
     """
-    if isinstance(likelihood, Regression):
+    if type(likelihood) is Regression:  # a kind of it may be no Normal
         return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
     with torch.no_grad():
         predicted = likelihood.predicted(outputs)
@@ -181,6 +181,8 @@ def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> 
     """Metrics of a pruned network on ``x`` and ``y``."""
     outputs = outputs_by_depth(net, x)
     weights = net.log_weights.exp()
+    if net.likelihood is not None:
+        return evaluate_outputs(outputs, weights, net.likelihood, y, y_std)
     if net.task == "regression":
         return regression_metrics(outputs, cast(Tensor, net.scale), weights, y, y_std)
     return classification_metrics(mixture_log_probs(outputs, weights), y)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from numbers import Real
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from .modes import evaluating
 __all__ = [
     "Structure",
     "TailRule",
+    "check_share",
     "choose_depth",
     "exact_depth_posterior",
     "log_likelihood_by_depth",
@@ -76,6 +78,20 @@ def exact_depth_posterior(
     return (model.log_prior.double() + log_likelihood).softmax(0)
 
 
+def check_share(threshold: Any) -> None:
+    """Refuse what can be no threshold of the 95 % rule.
+
+    Raises:
+        ValueError: for anything but a number in (0, 1].
+    """
+    number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not number or not 0.0 < float(threshold) <= 1.0:
+        raise ValueError(
+            f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
+            "share of the largest probability is chosen."
+        )
+
+
 def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
     r"""The 95 % rule: :math:`\min \{ i : q_i \ge threshold \cdot \max_j q_j \}`.
 
@@ -90,8 +106,7 @@ def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
         >>> choose_depth(torch.tensor([0.1, 0.39, 0.4, 0.11]))
         1
     """
-    if not 0.0 < threshold <= 1.0:
-        raise ValueError(f"threshold must be in (0, 1], got {threshold}.")
+    check_share(threshold)
     return int((probs >= threshold * probs.max()).nonzero()[0])
 
 

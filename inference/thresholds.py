@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ __all__ = [
     "by_validation",
     "check_threshold",
     "choose_thresholds",
+    "refuse_twice",
     "refuse_uncut",
     "relevant_to",
     "with_zeros",
@@ -50,19 +52,23 @@ def check_threshold(
         ValueError: for an unknown rule, what is no number, or a negative tolerance.
     """
 
-    def number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and value == value
-
-    known = asked is None or number(asked) or (isinstance(asked, str) and asked in RULES)
+    known = asked is None or _is_number(asked) or (isinstance(asked, str) and asked in RULES)
     if isinstance(asked, Mapping):
-        known = all(number(value) for value in asked.values())
+        known = all(_is_number(value) for value in asked.values())
     if not known:
         rules = ", ".join(map(repr, RULES))
         raise ValueError(
             f"{names[0]} must be {rules}, a number or numbers by layer; got {asked!r}."
         )
-    if tolerance is not None and not (number(tolerance) and tolerance >= 0):
+    if tolerance is not None and not (_is_number(tolerance) and tolerance >= 0):
         raise ValueError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
+
+
+def _is_number(value: Any) -> bool:
+    """A number of Python's, of NumPy's or of torch's that is not a truth value, and not NaN."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and _is_number(value.item())
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
 def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
@@ -72,8 +78,9 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
         asked: by the names now, or before anything was cut.
 
     Raises:
-        ValueError: for a name that is neither.
+        ValueError: for a name that is neither, or two of one layer.
     """
+    refuse_twice("threshold", asked, model)
     given = {model.names.get(name, name): float(value) for name, value in asked.items()}
     unknown = sorted({*given} - {*model.layers})
     if unknown:
@@ -81,16 +88,34 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
     return given
 
 
+def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) -> None:
+    """One number by the name that a layer has, and another by the one that it had, are two.
+
+    Raises:
+        ValueError: for a layer that is named twice.
+    """
+    for before, now in model.names.items():
+        if before != now and before in asked and now in asked:
+            raise ValueError(
+                f"{what} names one layer twice: {before!r} is called {now!r} since the network was "
+                "narrowed. Leave one of them out."
+            )
+
+
 def by_validation(asked: Threshold | None, data: Dataset) -> bool:
     """Whether thresholds of this kind are chosen on the validation rows."""
-    return asked == "validation" if asked is not None else len(data.x_val) > 0
+    return _is(asked, "validation") if asked is not None else len(data.x_val) > 0
+
+
+def _is(asked: Threshold | None, rule: str) -> bool:
+    return isinstance(asked, str) and asked == rule
 
 
 def relevant_to(
     asked: Threshold | None, model: BayesianNetwork, guide: NetworkGuide
 ) -> dict[str, Irrelevance]:
     """What is compared with thresholds of this kind, by layer."""
-    return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
+    return irrelevance(model, guide, by="noise" if _is(asked, "noise") else "mode")
 
 
 def refuse_uncut(guide: NetworkGuide) -> None:
@@ -177,7 +202,7 @@ def choose_thresholds(
         return sum(parts)
 
     # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
-    allowed = _TOLERANCE if tolerance is None else tolerance
+    allowed = _TOLERANCE if tolerance is None else float(tolerance)
     limit = cost(dict.fromkeys(found, math.inf)) + allowed
     values = {name: one.values for name, one in found.items()}
     # A rounding of the error must not decide.

@@ -12,11 +12,18 @@ from torch import Tensor, fx, nn
 
 from .vocabulary import MODULES, DescriptionError
 
-__all__ = ["WAY_OUT", "drop_defaults", "plain_default", "recorded_length", "trace"]
+__all__ = [
+    "WAY_OUT",
+    "drop_defaults",
+    "made_by_tracer",
+    "plain_default",
+    "recorded_length",
+    "trace",
+]
 
 WAY_OUT = (
-    "Such a network has to be built by its own code: keep its tensors only, and pass the built "
-    "network as skeleton= when they are read."
+    "Such a network has to be built by its own code: keep its tensors only (describe_net=False), "
+    "and pass the built network as skeleton= when they are read."
 )
 
 
@@ -73,10 +80,10 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     net.eval()
     try:
         for _ in range(2):  # twice: a constant that changes is a random number
-            tracer, before = _Tracer(), set(vars(net))
+            tracer = _Tracer()
             try:
                 _no_hooks(net)
-                with recorded_length(net):
+                with recorded_length(net), made_by_tracer(net) as hung:
                     graph = tracer.trace(net, defaults or None)
                 _lengths_as_sizes(graph)
             except Exception as error:
@@ -84,22 +91,32 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
                 raise DescriptionError(
                     f"{where} cannot be described: {str(error).rstrip('.')}. {WAY_OUT}"
                 ) from error
-            finally:
-                # The tracer hangs constants on the network; it is not ours to change.
-                new = [name for name in vars(net) if name not in before]
-                made.append({name: vars(net).pop(name) for name in new})
+            made.append({name: t for name, t in hung.items() if isinstance(t, Tensor)})
     finally:
         for module, mode in modes.items():
             module.training = mode
-    constants = {k: v for k, v in made[-1].items() if isinstance(v, Tensor)}
-    for name, value in constants.items():
-        if name not in made[0] or not torch.equal(value, made[0][name]):
-            raise DescriptionError(
-                f"{type(net).__name__}.forward draws random numbers; a description would freeze "
-                f"them. {WAY_OUT}"
-            )
+    # In the order in which they were made: their names depend on what the network has already.
+    first, second = ([*one.values()] for one in made)
+    if len(first) != len(second) or not all(map(torch.equal, first, second)):
+        raise DescriptionError(
+            f"{type(net).__name__}.forward draws random numbers; a description would freeze "
+            f"them. {WAY_OUT}"
+        )
     drop_defaults(graph, set(defaults))
-    return graph, constants
+    return graph, made[-1]
+
+
+@contextmanager
+def made_by_tracer(net: nn.Module) -> Iterator[dict[str, Any]]:
+    """A tracer hangs the constants that ``forward`` makes on the network, which is not ours to
+    change: they are taken off in the end, into the dictionary."""
+    before = set(vars(net))
+    made: dict[str, Any] = {}
+    try:
+        yield made
+    finally:
+        for name in [name for name in vars(net) if name not in before]:
+            made[name] = vars(net).pop(name)
 
 
 def plain_default(parameter: inspect.Parameter) -> bool:

@@ -32,7 +32,8 @@ class Likelihood(nn.Module):
     """Outputs ``(*batch, outputs)`` to a distribution of batch shape ``(*batch,)``.
 
     One of your own has a ``forward`` and a ``task``, by which predictions are scored: of classes
-    its distribution needs ``logits``, of targets, which are its event, a ``mean``.
+    its distribution needs ``logits`` of each, of targets, which are its event, a ``mean``. What
+    has none defines ``predicted``.
 
     Attributes:
         task: ``classification`` or ``regression``.
@@ -62,17 +63,30 @@ class Likelihood(nn.Module):
         """Log-probabilities ``(*batch, C)``, or means ``(*batch, T)`` of standardised targets.
 
         Raises:
-            TypeError: for a distribution that has none.
+            TypeError: for a distribution that has none, or not those of each class.
         """
         made, asked = self(outputs), "logits" if self.task == "classification" else "mean"
+        way_out = "define predicted(outputs), which gives "
+        way_out += (
+            "log-probabilities (*batch, C) of all classes, two at least."
+            if self.task == "classification"
+            else "means (*batch, T) of the targets."
+        )
+        name = f"{type(self).__name__} is of {self.task}, but"
         try:
             found: Tensor = getattr(made, asked)
         except (AttributeError, NotImplementedError) as error:
             raise TypeError(
-                f"{type(self).__name__} is of {self.task}, but its {type(made).__name__} has no "
-                f"{asked}: define predicted(outputs), which gives them."
+                f"{name} its {type(made).__name__} has no {asked}: {way_out}"
             ) from error
-        return found
+        # Logits of a Bernoulli, say: one for each row, which a softmax would take for the classes.
+        single = self.task == "classification" and found.shape[-1] < 2
+        if found.shape[:-1] != outputs.shape[:-1] or found.dim() != outputs.dim() or single:
+            raise TypeError(
+                f"{name} the {asked} of its {type(made).__name__} have shape {tuple(found.shape)} "
+                f"for outputs of shape {tuple(outputs.shape)}: {way_out}"
+            )
+        return found.log_softmax(-1) if self.task == "classification" else found
 
     def refuse_other(self, outputs: Tensor) -> None:
         """Outputs of another shape would be broadcast against the targets and train to nonsense.
@@ -105,7 +119,8 @@ class Classification(Likelihood):
         return dist.Categorical(logits=outputs)
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        return outputs.log_softmax(-1)
+        own = type(self).forward is not Classification.forward
+        return super().predicted(outputs) if own else outputs.log_softmax(-1)
 
 
 class Regression(Likelihood):
@@ -142,7 +157,8 @@ class Regression(Likelihood):
         return dist.Normal(outputs, self.scale).to_event(1)
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        return outputs
+        own = type(self).forward is not Regression.forward
+        return super().predicted(outputs) if own else outputs
 
 
 def for_data(data: TargetSpec) -> Likelihood:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -31,15 +32,20 @@ class PrunedNetwork(nn.Module):
         depth: the deepest block that is kept.
         weights: over the depths 0 ... ``depth`` (marginal form), ``(depth + 1,)``; ``None`` for
             the single-exit form, which computes the exit of ``depth`` alone.
-        likelihood: says what the outputs mean; the noise of a regression is kept as a buffer.
+        likelihood: says what the outputs mean; the noise of a regression is kept as a buffer, and
+            a likelihood of one's own is copied.
 
     The forward pass gives log-probabilities ``(B, C)`` for classification (in single-exit form
     they serve as logits too: a softmax leaves them as they are) and the predictive mean ``(B, T)``
     for regression.
+
+    Raises:
+        ValueError: for another number of weights than depths.
     """
 
     log_weights: Tensor
     scale: Tensor | None
+    likelihood: Likelihood | None
 
     def __init__(
         self, stack: DepthStack, depth: int, weights: Tensor | None, likelihood: Likelihood
@@ -60,8 +66,10 @@ class PrunedNetwork(nn.Module):
         device = next(stack.parameters()).device
         log_weights = weights.double().log().clamp_min(-1e4)  # finite: a depth of weight 0 is legal
         self.register_buffer("log_weights", log_weights.float().to(device))
-        noise = likelihood.scale.detach().clone() if isinstance(likelihood, Regression) else None
+        noise = likelihood.scale.detach().clone() if type(likelihood) is Regression else None
         self.register_buffer("scale", noise)
+        known = type(likelihood) in (Classification, Regression)
+        self.likelihood = None if known else copy.deepcopy(likelihood)
         description = None if stack.description is None else {**stack.description}
         self.description: dict[str, Any] = {
             "format": 1,
@@ -71,6 +79,8 @@ class PrunedNetwork(nn.Module):
             "outputs": self.outputs,
             "stack": description,
         }
+        if self.likelihood is not None:
+            self.description["likelihood"] = type(likelihood).__name__
         self.eval()
 
     def components(self, x: Tensor) -> Tensor:
@@ -81,6 +91,8 @@ class PrunedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.components(x)
+        if self.likelihood is not None:
+            out = self.likelihood.predicted(out)
         if self.task == "classification":
             log_probs = out.log_softmax(-1)
             if out.shape[0] == 1:
@@ -112,13 +124,16 @@ def save(net: nn.Module, folder: str | Path) -> Path:
     return folder
 
 
-def load(folder: str | Path, stack: DepthStack | None = None) -> nn.Module:
+def load(
+    folder: str | Path, stack: DepthStack | None = None, likelihood: Likelihood | None = None
+) -> nn.Module:
     """Rebuild a network from the files of :func:`save`; runs no pickled code.
 
     Arguments:
         folder: as written by :func:`save`.
         stack: for a network of one's own, which a description cannot rebuild: the stack as it was
             built before training (its weights do not matter).
+        likelihood: in the same way, where it is one's own.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -138,7 +153,7 @@ def load(folder: str | Path, stack: DepthStack | None = None) -> nn.Module:
         form, task = description["form"], description["task"]
         if form not in ("marginal", "single") or task not in ("classification", "regression"):
             raise ValueError(f"form {form!r} and task {task!r}")
-        recipe = description["stack"]
+        recipe, own = description["stack"], description.get("likelihood")
         if stack is None and recipe is not None:
             stack = networks.build(recipe)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -148,7 +163,15 @@ def load(folder: str | Path, stack: DepthStack | None = None) -> nn.Module:
             f"{folder} holds a network of one's own, which its description cannot rebuild. "
             "Pass load(folder, stack=...) with the DepthStack as it was built before training."
         )
-    likelihood = Classification(outputs) if task == "classification" else Regression(outputs)
+    given = None if likelihood is None else type(likelihood).__name__
+    if given != own:
+        raise ValueError(
+            f"{folder} holds a network whose likelihood is "
+            + (f"{own}: pass" if own else "known: leave out")
+            + f" load(folder, likelihood=...), got {given}."
+        )
+    if likelihood is None:
+        likelihood = Classification(outputs) if task == "classification" else Regression(outputs)
     weights = None if form == "single" else torch.full((depth + 1,), 1.0 / (depth + 1))
     net = PrunedNetwork(stack, depth, weights, likelihood)
     net.description["stack"] = recipe

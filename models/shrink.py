@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
-from .forward_trace import drop_defaults, plain_default, recorded_length
+from .forward_trace import drop_defaults, made_by_tracer, plain_default, recorded_length
 from .select import Select
 
 __all__ = [
@@ -75,8 +75,11 @@ class _Tracer(fx.Tracer):
         return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(net: nn.Module, inputs: int = 1) -> fx.Graph:
-    """The graph of a network, with torch's own modules and ``Select`` as single steps.
+def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
+    """A network as a graph, with torch's own modules and ``Select`` as single steps.
+
+    It has the modules of ``net``, and the constants that ``forward`` makes; ``net`` has those no
+    more than before.
 
     Arguments:
         inputs: tensors that ``forward`` is called with. Its other parameters keep their defaults,
@@ -88,7 +91,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.Graph:
     others = list(inspect.signature(net.forward).parameters.items())[inputs:]
     defaults = {name: one.default for name, one in others if plain_default(one)}
     try:
-        with recorded_length(net):
+        with recorded_length(net), made_by_tracer(net) as constants:
             graph = _Tracer().trace(net, defaults or None)
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
@@ -97,7 +100,12 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.Graph:
             "tensors, and no tensor made into a number (int(x), x.item(), range over its size)."
         ) from error
     drop_defaults(graph, set(defaults))
-    return graph
+    try:
+        vars(net).update(constants)
+        return fx.GraphModule(net, graph, type(net).__name__)
+    finally:
+        for name in constants:
+            del vars(net)[name]
 
 
 def output_dim(layer: nn.Module) -> int:
@@ -125,7 +133,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
         ValueError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
-    graph = trace(copy.deepcopy(small).eval(), plan.inputs) if plan.reshapes else None
+    traced = trace(small.eval(), plan.inputs) if plan.reshapes else None
+    small = small if traced is None else traced
     for name, edit in plan.edits.items():
         try:
             module = small.get_submodule(name)
@@ -136,14 +145,15 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
                 "network as it was before it was cut."
             ) from error
         small.set_submodule(name, new)
-    if graph is None:
+    if traced is None:
         return small
-    nodes = {node.name: node for node in graph.nodes}
+    nodes = {node.name: node for node in traced.graph.nodes}
     for name, size in plan.reshapes.items():
         if name not in nodes:
             raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
         _resize(nodes[name], size)
-    return fx.GraphModule(small, graph, type(net).__name__)
+    traced.recompile()
+    return traced
 
 
 def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:

@@ -111,7 +111,7 @@ def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
     Raises:
         ValueError: if it cannot be traced, or cannot run on the example.
     """
-    traced = GraphModule(net.eval(), trace(net.eval(), len(example)))
+    traced = trace(net.eval(), len(example))
     graph = traced.graph
     runner = _Shapes(traced)
     try:

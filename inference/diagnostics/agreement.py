@@ -311,7 +311,7 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         found["prediction"] = predicted.exp()
     else:
         found["prediction"] = predicted * data.y_std + data.y_mean
-        if isinstance(model.likelihood, Regression):
+        if type(model.likelihood) is Regression:
             found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
     for name, left in _groups_left(model, guide).items():
         found[f"groups left in {name}"] = torch.full((draws,), float(left))

@@ -176,8 +176,9 @@ def read(
             net = described
         else:
             raise PackedFileError(
-                "it holds tensors without a description. Build the network by its own code and "
-                "pass it: read(path, skeleton=net)."
+                "it holds tensors without a description. Build the network that was written by "
+                "its own code (of a compressed one, inference.compress(fit, ...).net as before) "
+                "and pass it: read(path, skeleton=net)."
             )
     except (PackedFileError, DescriptionError) as error:
         raise PackedFileError(f"{path} cannot be read: {error}") from error
@@ -261,7 +262,10 @@ def _into(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     held = _all_tensors(net)
     if set(held) != set(tensors):
         odd = sorted(set(held) ^ set(tensors))
-        raise PackedFileError(f"the skeleton has other tensors: {', '.join(odd[:5])}.")
+        raise PackedFileError(
+            f"the skeleton has other tensors: {', '.join(odd[:5])}. Of a network that was cut, it "
+            "is the cut one: inference.compress(fit, ...).net."
+        )
     with torch.no_grad():
         for name, tensor in tensors.items():
             if held[name].shape != tensor.shape or held[name].dtype != tensor.dtype:

@@ -223,6 +223,8 @@ def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
         (["fit", "ldn", "--set", "width"], "key=value"),
         (["fit", "ldn", "--set", "lr=-1"], "lr must be positive"),
         (["fit", "ldn", "--set", "prior=geometrical"], "geometric:0.85"),
+        (["fit", "ldn", "--set", "threshold=validation"], "threshold must be in (0, 1]"),
+        (["fit", "ldn", "--set", "threshold=null"], "threshold must be in (0, 1]"),
         (["fit", "ldn", "--network", "conv"], "residual_mlp for tables"),
         (["fit", "ldn", "--device", "tpu"], "tpu"),
         (["fit", "ldn", "--resume"], "--resume needs --out"),

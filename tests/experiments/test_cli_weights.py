@@ -1,6 +1,7 @@
 """Methods over random weights on the command line, from training to the small file."""
 
 import json
+import math
 import re
 import shutil
 
@@ -12,6 +13,7 @@ from pyroccam import inference
 from pyroccam.experiments.config import RunConfig, parse_settings
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
+from pyroccam.experiments.run import run as run_config
 from pyroccam.inference import packing, thresholds
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
@@ -333,6 +335,10 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
     (('threshold={"b":1.0}',), "Unknown Bayesian layer 'b'"),
     (("max_scale=first:x",), "max_scale='first:x': give a number"),
     (("max_scale=last:1",), "max_scale='last:1': give a number"),
+    (("guide=zero-mean", "narrow=[0.5]", "max_scale=null"), "weights of layer '1' have no mean"),
+    (("threshold=validation", "data.val_fraction=0"), "threshold=validation needs val.*noise"),
+    (("narrow_at=validation", "data.val_fraction=0"), "narrow_at=validation needs val"),
+    (("narrow_at=valley", "narrow=[]"), "narrow_at='valley' changes nothing"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said_before_the_training(settings, words, tmp_path):
     more = [part for one in settings for part in ("--set", one)]
@@ -381,12 +387,22 @@ def test_the_last_fit_may_train_on_all_rows(tmp_path):
     assert again.model.size == again.data.N == train + val
     assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
     said = call("compress", folder, "--tolerance", "0.01", code=2)
-    assert re.search("no validation rows|needs validation rows", said)
+    assert re.search(r"by its validation rows: the last fit trained on them\. Give --thr", said)
     assert "There are no val rows" in call("evaluate", folder, "--split", "val", code=2)
     for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
         (folder / part).unlink()
     call("fit", "gnj", *asked, "--resume")
     assert metrics_of(folder)["structure"] == found["structure"]
+
+
+def test_epochs_are_counted_over_the_rows_of_each_fit():
+    sets = {"steps": 400, "batch_size": 16, "kl_warmup": 0.0, "narrow": [0.5], "last_rows": "all"}
+    config, data = RunConfig.resolve("gnj", "spirals", sets=sets)
+    rows = [data.N, data.N + len(data.x_val)]
+    expected = [math.ceil(200 / math.ceil(n / 16)) for n in rows]
+    assert expected[0] != expected[1]
+    found = run_config(config, data, progress=False, figures=False).metrics
+    assert found["epochs"] == sum(expected)
 
 
 @pytest.mark.parametrize(("settings", "refused"), [

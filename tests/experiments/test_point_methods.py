@@ -7,7 +7,7 @@ import pytest
 import torch
 from command_line import call
 from pyroccam.experiments.config import RunConfig
-from pyroccam.experiments.run import load_fit
+from pyroccam.experiments.run import load_fit, run
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
@@ -98,7 +98,26 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     ("deep-compression", {"share": -1}, "share=-1: give a whole number of at least 0"),
     ("dns", {"surgery": 0}, "surgery=0: give a whole number of at least 1"),
     ("dns", {"freeze": 2}, r"freeze=2: give the part of the epochs, in 0 \.\.\. 1"),
+    ("dns", {"gamma": -1.0}, r"gamma=-1\.0: give a number of at least 0"),
+    ("dns", {"surgery_lr": -1.0}, "lr"),
+    ("deep-compression", {"share_lr": "fast"}, "lr"),
+    ("deep-compression", {"sensitivity": None}, "sensitivity=null: give it, or keep="),
 ])  # fmt: skip
 def test_options_are_checked_before_training(method, option, message):
     with pytest.raises(ValueError, match=message):
         RunConfig.resolve(method, "digits", sets=option)
+
+
+@pytest.mark.parametrize(("method", "option", "message"), [
+    ("deep-compression", {"bits": {"nope": 5}}, "Unknown layer in bits= 'nope'"),
+    ("deep-compression", {"bits": 40}, "bits= of layer '1' must be a whole number in 1 ... 16"),
+    ("deep-compression", {"keep": 2.0}, r"keep= of layer '1' must be in \(0, 1\], got 2"),
+    ("dns", {"c": [1.0]}, r"c=\[1\.0\] must be one number, or 3"),
+    ("dns", {"c": None}, "c=None: give a number"),
+    ("gaussian-dropout", {"threshold": {"nope": 1.0}}, "Unknown Bayesian layer 'nope'"),
+])  # fmt: skip
+def test_numbers_by_layer_are_checked_before_training(method, option, message):
+    """The whole run would have an end that is long in coming."""
+    config, data = RunConfig.resolve(method, "digits", sets={"epochs": 10**6, **option})
+    with pytest.raises(ValueError, match=message):
+        run(config, data, progress=False)

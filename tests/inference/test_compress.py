@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy
 import pytest
 import torch
 from fitting import blobs, images
@@ -312,6 +313,9 @@ def test_what_cannot_be_done_is_said():
             ValueError, match="threshold must be 'validation', 'valley', 'noise', a number"
         ):
             compress(result, threshold=odd)
+    for odd in (numpy.bool_(True), torch.tensor([1.0, 2.0]), torch.tensor(math.nan)):
+        with pytest.raises(ValueError, match="threshold must be 'validation'"):
+            compress(result, threshold=odd)
     for tolerance in (-1.0, "much", math.nan):
         with pytest.raises(ValueError, match="tolerance=.*a number of nats, 0 or more"):
             compress(result, tolerance=tolerance)
@@ -319,6 +323,17 @@ def test_what_cannot_be_done_is_said():
         TypeError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
     ):
         compress(fit_depth())
+
+
+@pytest.mark.parametrize("number", [numpy.float32, numpy.int64, torch.tensor])
+def test_numbers_of_other_libraries_are_thresholds(number):
+    result = fitted(priors.GroupNormalJeffreys())
+    expected = compress(result, threshold=2.0)
+    for asked in (number(2), {"0": number(2), "2": number(2)}):
+        small = compress(result, threshold=asked)
+        assert small.thresholds == expected.thresholds == {"0": 2.0, "2": 2.0}
+    wide = [compress(result, tolerance=one(5)) for one in (float, number)]
+    assert wide[0].thresholds == wide[1].thresholds
 
 
 def test_the_fit_is_left_as_it_was():

@@ -7,6 +7,7 @@ from pyroccam import inference
 from pyroccam.inference.cutting.cut import cut, groups
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
 from pyroccam.inference.prune import count_parameters
+from pyroccam.models.description import describe, fill, rebuild, state
 from pyroccam.models.shrink import Edit, Plan, shrink
 from torch import nn
 from torch.nn import functional as F
@@ -392,3 +393,35 @@ def test_settings_of_the_layers_survive():
     assert not conv.weight.requires_grad
     assert small[1].weight.requires_grad
     assert torch.equal(conv.weight, net[0].weight[[1, 2]][:, [0, 3]])
+
+
+class WithConstants(nn.Module):
+    """Makes constants in its forward, and uses a part of a buffer."""
+
+    def __init__(self, written_out):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 2)
+        self.register_buffer("shift", torch.linspace(-1.0, 1.0, 10).reshape(2, 5))
+        self.written_out = written_out
+
+    def forward(self, x):
+        h = torch.relu(self.a(x)) * torch.tensor(0.5) + self.shift[:1]
+        return self.b(h.view(-1, 5) if self.written_out else h)
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+def test_constants_made_in_forward(written_out):
+    net = made(lambda: WithConstants(written_out))
+    members = set(vars(net))
+    masks = {"a": Mask(outputs=keep(5, 0, 3)), "b": Mask(inputs=keep(5, 0, 3))}
+    x = torch.randn(4, 6).double()
+    small, _ = cut(net, x, masks)
+    assert set(vars(net)) == members
+    exactly(small, masked(net, masks), x)
+    again, _ = cut(small, x)
+    exactly(again, small, x)
+    for one in (small, again):
+        description = describe(one)  # of the whole network it was no trouble either
+        rebuilt = rebuild(description)
+        fill(rebuilt, description, state(one, description))
+        exactly(rebuilt, small, x)

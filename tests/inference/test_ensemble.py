@@ -1,5 +1,6 @@
 import copy
 
+import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
@@ -262,6 +263,26 @@ def test_it_stays_in_evaluation_mode_and_leaves_the_fit_alone():
         assert torch.equal(value, before[key]), key
     assert all(p.requires_grad for p in fit.guide.parameters())
     assert all(p.grad is None for p in (*fit.guide.parameters(), *fit.model.parameters()))
+
+
+class Cold(models.Classification):
+    def forward(self, outputs):
+        return dist.Categorical(logits=0.3 * outputs)
+
+
+def test_probabilities_are_those_of_the_likelihood():
+    model = models.BayesianNetwork(
+        small_net(), DATA, prior=priors.Normal(1.0), likelihood=Cold(DATA.outputs)
+    )
+    fit = inference.fit(model, guides.MeanField(model, scale=0.5), DATA, device="cpu", **SETTINGS)
+    x = DATA.x_test
+    ensemble = EnsembleNetwork(fit, draws=5, seed=3)
+    logits = []
+    for seed in ensemble._seeds():
+        with seeded(seed, x.device), torch.no_grad():
+            logits.append(0.3 * ensemble.networks[0](ensemble.trunks[0](x)))
+    expected = averaged(torch.stack(logits))
+    torch.testing.assert_close(ensemble(x).exp(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_what_cannot_be_averaged_is_named(normal, dropout):

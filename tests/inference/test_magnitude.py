@@ -224,7 +224,7 @@ def test_a_codebook_can_be_asked_for(guide):
     for name, size in (("0", 2), ("2", 8)):
         assert 1 < len(small.net.get_submodule(name).weight.unique()) <= size + 1
         assert small.bits[name].total == size.bit_length() - 1
-    with pytest.raises(ValueError, match="codebook= of layer '0' must be in 1 ... 16, got 0"):
+    with pytest.raises(ValueError, match="codebook= of layer '0' must be a whole .* 16, got 0"):
         compress(fit, codebook=0, threshold=threshold)
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_is_said():
         prune_weights(fit, keep=[0.5])
     with pytest.raises(ValueError, match=r"Unknown layer in c= 'liner'.*'linear'"):
         splice_weights(fit, c={"liner": 1.0})
-    with pytest.raises(ValueError, match=r"bits= of layer '0' must be in 1 \.\.\. 16, got 2\.5"):
+    with pytest.raises(ValueError, match=r"bits= of layer '0' must be a whole .* 16, got 2\.5"):
         share_weights(fit, bits=2.5)
     with pytest.raises(TypeError, match=r"prune_weights needs .* got one of MeanField"):
         prune_weights(fitted(guide=guides.MeanField), keep=0.5)
@@ -277,3 +277,9 @@ def test_numbers_by_layer():
     assert by_layer("c", {"first": 4, "last": 5, "2": 6}, model) == {"0": 4.0, "2": 6.0}
     assert by_layer("c", {"linear": 1, "last": 2}, model) == {"2": 2.0}
     assert by_layer("c", [1, 2], model) == {"0": 1.0, "2": 2.0}
+    for given in (None, "much", {"0": None}):
+        with pytest.raises(ValueError, match="c=.*: give a number, a list of them or numbers by"):
+            by_layer("c", {"linear": given} if given == "much" else given, model)
+    for what, given in (("keep", 2.0), ("sensitivity", -1), ("bits", 17), ("c", float("nan"))):
+        with pytest.raises(ValueError, match=f"{what}= of layer '2' must be .*, got"):
+            by_layer(what, {"2": given}, model)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fitting import blobs, images
 from fitting import run as fit_depth
+from pyroccam import data as spirals
 from pyroccam import guides, inference, models
 from pyroccam.inference import packing
 from pyroccam.inference.cutting import cut
@@ -303,6 +304,8 @@ def test_the_rows_of_the_next_fit_do_not_choose_the_thresholds():
     assert again.data.N == rows.N
     with pytest.raises(ValueError, match=r"threshold='validation' needs validation rows"):
         inference.narrow(again, threshold="validation")
+    with pytest.raises(ValueError, match=r"narrow\(data=\) got .*spirals.* but the fit was of"):
+        inference.narrow(result, data=spirals.load("spirals"))
 
 
 def test_the_thresholds_part_the_values_from_afar():
@@ -350,6 +353,10 @@ def test_thresholds_and_numbers_by_layer_keep_their_names():
     assert twice.names == {"a": "a.1", "b": "b"}
     with pytest.raises(ValueError, match="Unknown Bayesian layer 'c'"):
         inference.narrow(again, threshold={"c": 50.0})
+    with pytest.raises(ValueError, match=r"threshold names one layer twice: 'a' is called 'a\.1'"):
+        inference.compress(again, threshold={"a": 50.0, "a.1": -50.0})
+    with pytest.raises(ValueError, match="codebook names one layer twice"):
+        inference.compress(again, codebook={"a": 2, "a.1": 3})
 
 
 class InputsCut(nn.Module):

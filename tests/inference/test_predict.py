@@ -88,10 +88,13 @@ def test_mixtures_average_probabilities_not_logits():
     torch.testing.assert_close(alone.exp(), torch.tensor([[0.9, 0.1]]))
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["known", "own"])
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_metrics_of_the_mixture_and_of_the_pruned_network_agree(task):
+def test_metrics_of_the_mixture_and_of_the_pruned_network_agree(task, own):
     data = table(task)
     model = model_of(data)
+    if own:
+        model.likelihood = Cold(3) if task == "classification" else Robust(2)
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
     outputs = outputs_by_depth(model, data.x_test)
     scores = evaluate_outputs(outputs, weights, model.likelihood, data.y_test, data.y_std)
@@ -130,7 +133,20 @@ class Tempered(models.Likelihood):
         return dist.Categorical(logits=0.5 * outputs)
 
 
-@pytest.mark.parametrize("own", [OwnNoise(), Tempered()], ids=["regression", "classification"])
+class Robust(models.Regression):
+    """A kind of the known likelihood, with another density."""
+
+    def forward(self, outputs):
+        return dist.StudentT(3.0, outputs, self.scale).to_event(1)
+
+
+class Cold(models.Classification):
+    def forward(self, outputs):
+        return dist.Categorical(logits=0.5 * outputs)
+
+
+@pytest.mark.parametrize("own", [OwnNoise(), Robust(2), Tempered(), Cold(3)],
+                         ids=lambda own: type(own).__name__)  # fmt: skip
 def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
     rows = table(own.task)
     torch.manual_seed(0)
@@ -141,7 +157,8 @@ def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
     fit = inference.fit(model, guide, rows, epochs=2, progress=False, device="cpu")
     found, predicted = fit.evaluate(draws=7), fit.predict(rows.x_test, draws=7)
     outputs = fit.outputs(rows.x_test, draws=7)
-    density = torch.stack([own(part).log_prob(rows.y_test).exp() for part in outputs]).mean(0)
+    with torch.no_grad():
+        density = torch.stack([own(part).log_prob(rows.y_test).exp() for part in outputs]).mean(0)
     nll = -float(density.double().log().mean())
     if own.task == "regression":
         mean = outputs[..., :2].mean(0)

@@ -130,6 +130,25 @@ class Scaled(Likelihood):
         return dist.Normal(outputs[..., :1], outputs[..., 1:].exp()).to_event(1)
 
 
+class Cold(Classification):
+    def forward(self, outputs):
+        return dist.Categorical(logits=3.0 * outputs)
+
+
+class Shifted(Regression):
+    def forward(self, outputs):
+        return dist.Normal(outputs + 1.0, self.scale).to_event(1)
+
+
+class Coin(Likelihood):
+    """One logit for each row: not those of the classes."""
+
+    task, outputs = "classification", 1
+
+    def forward(self, outputs):
+        return dist.Bernoulli(logits=outputs[..., 0])
+
+
 class Ordered(Likelihood):
     task, outputs = "classification", 1
 
@@ -142,6 +161,8 @@ def test_what_is_predicted():
     assert torch.equal(Regression(3).predicted(x), x)
     assert torch.equal(Classification(3).predicted(x), x.log_softmax(-1))
     assert torch.equal(Scaled().predicted(x[:, :2]), x[:, :1])
+    torch.testing.assert_close(Cold(3).predicted(x), (3.0 * x).log_softmax(-1))
+    torch.testing.assert_close(Shifted(3).predicted(x), x + 1.0)
     p = x[:, :1].sigmoid()
     torch.testing.assert_close(Ordered().predicted(x[:, :1]).exp(), torch.cat([p, 1 - p], -1))
 
@@ -152,3 +173,6 @@ def test_a_likelihood_without_a_prediction_says_what_it_lacks():
 
     with pytest.raises(TypeError, match="Odd is of classification, .* has no logits: define"):
         Odd().predicted(torch.zeros(2, 2))
+    for rows in (1, 2, 3):
+        with pytest.raises(TypeError, match=r"Coin .* Bernoulli have shape .*: define predicted"):
+            Coin().predicted(torch.zeros(rows, 1))

@@ -1,5 +1,6 @@
 import json
 
+import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import inference, models
@@ -202,3 +203,38 @@ def test_a_description_that_cannot_be_used_is_named(change, tmp_path):
     path.write_text(change(json.loads(path.read_text())))
     with pytest.raises(ValueError, match="description.json cannot be read"):
         load(tmp_path)
+
+
+class Tempered(models.Likelihood):
+    """Has a number of its own, which is learnt."""
+
+    task, outputs = "classification", 3
+
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.2))
+
+    def forward(self, outputs):
+        return dist.Categorical(logits=self.slope * outputs)
+
+
+@pytest.mark.parametrize("form", ["marginal", "single"])
+def test_a_likelihood_of_ones_own_stays(form, tmp_path):
+    model, x = trained("mlp")
+    net = PrunedNetwork(model.stack, 2, WEIGHTS if form == "marginal" else None, Tempered())
+    with torch.no_grad():
+        exits = (0.2 * model.stack.outputs(x)[:3]).softmax(-1)
+        shares = WEIGHTS if form == "marginal" else torch.tensor([0.0, 0.0, 1.0])
+        expected = torch.einsum("s,sbc->bc", shares, exits)
+        torch.testing.assert_close(net(x).exp(), expected, rtol=1e-4, atol=1e-6)
+    save(net, tmp_path)
+    with pytest.raises(ValueError, match=r"likelihood is Tempered: pass load\(.*, got None"):
+        load(tmp_path)
+    fresh = Tempered()
+    with torch.no_grad():
+        fresh.slope.fill_(7.0)
+        again = load(tmp_path, likelihood=fresh)
+        assert torch.equal(again(x), net(x))
+    save(cut(model, form), tmp_path / "known")
+    with pytest.raises(ValueError, match=r"likelihood is known: leave out .*, got Tempered"):
+        load(tmp_path / "known", likelihood=fresh)

@@ -113,6 +113,10 @@ def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Data
     unknown = [option for option in options if option not in accepted]
     if unknown:
         raise DataError(f"{key} has no option {', '.join(unknown)}", f"{', '.join(accepted)}")
+    usual = {name: p.default for name, p in inspect.signature(loader).parameters.items()}
+    for option, value in options.items():
+        if isinstance(usual[option], bool) and not isinstance(value, bool):
+            raise DataError(f"{key}: {option}={value!r}", "true or false")
     try:
         dataset = loader(seed=seed, **options)
     except DataError as error:
@@ -120,11 +124,10 @@ def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Data
             raise
         raise DataError(f"{key}: {error}") from error
 
-    defaults = {k: p.default for k, p in inspect.signature(loader).parameters.items()}
     source: dict[str, Any] = {"name": key}
     for option in accepted:
-        # defaults are written down, too: they may change in a later version
-        value = {"seed": seed, **options}.get(option, defaults[option])
+        # Defaults are written down, too: they may change in a later version
+        value = {"seed": seed, **options}.get(option, usual[option])
         source[option] = value.item() if isinstance(value, np.generic) else value
     root = source.pop("data_root", None)
     if root is not None:

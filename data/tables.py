@@ -122,7 +122,11 @@ def load_csv(
     frame.columns = columns
     target = columns[-1] if target is None else target
     if target not in columns:
-        raise DataError(f"{path} has no column {target!r}", f"target= one of {', '.join(columns)}")
+        raise DataError(
+            f"{path} has no column {target!r}",
+            f"target= one of {', '.join(columns)}",
+            "an .npz or Dataset.from_tensors, for several targets",
+        )
     features = [name for name in columns if name != target]
     if not features:
         raise DataError(f"{path} has only the column {target!r}", "features beside the target")

@@ -56,7 +56,8 @@ def _readable_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except inference.Interrupted as stopped:
-            Console(stderr=True).print(f"[yellow]{stopped}[/yellow]")
+            how = " Go on by the same command with --resume, and --out with the folder of the run."
+            Console(stderr=True).print(f"[yellow]{stopped}[/yellow]{how}", highlight=False)
             raise typer.Exit(130) from None
         except (
             ValueError,
@@ -160,7 +161,9 @@ def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
         out["test"] = mean_spread([one["test"] for one in found])
     for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
         if part in found[0]:
-            out[part] = mean_spread([one[part]["test"] for one in found])
+            # Of a compressed network that is what its file holds.
+            scores = [one[part].get("test_after_reading", one[part]["test"]) for one in found]
+            out[part] = mean_spread(scores)
     if "compressed" in found[0]:
         out["structure"] = mean_spread(
             [
@@ -310,7 +313,8 @@ def compress(
     console.print(str(small.report), highlight=False)
     console.print(
         f"{size['file_bytes']:,} bytes, {size['file_rate']:.3g} times smaller than all parameters "
-        "were; test " + ", ".join(f"{k} {v:.4f}" for k, v in size["test"].items()),
+        "of the network were before anything was cut; test "
+        + ", ".join(f"{k} {v:.4f}" for k, v in size["test"].items()),
         highlight=False,
     )
     if "not_described" in size:

@@ -39,6 +39,10 @@ _FIT: dict[str, dict[str, Any]] = {
 }
 
 
+# Words of Python's for what JSON spells in another way.
+_PYTHON = {"None": None, "none": None, "True": True, "False": False}
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One run, complete: building it again from this gives the same run."""
@@ -100,6 +104,8 @@ class RunConfig:
         if row.full_batch:
             settings["batch_size"] = dataset.N
         for name, value in sets.items():
+            usual_value = builder[name].default if name in accepts else options.get(name)
+            _refuse_no_bool(name, value, usual_value)
             if name in options:
                 options[name] = value
             elif name in accepts:
@@ -178,6 +184,16 @@ class RunConfig:
             raise ValueError(f"{path} cannot be read: {error!r}.") from error
 
 
+def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
+    """A word that is neither true nor false would be taken for true.
+
+    Raises:
+        ValueError: for one, where the usual value is one of them.
+    """
+    if isinstance(usual, bool) and not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: give true or false.")
+
+
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What was something else, in words; a setting that is not named is ``None``."""
     then, after = _flat(before), _flat(now)
@@ -212,5 +228,5 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
         try:
             out[name.strip()] = json.loads(text)
         except json.JSONDecodeError:
-            out[name.strip()] = None if text in ("None", "none") else text.strip()
+            out[name.strip()] = _PYTHON.get(text.strip(), text.strip())
     return out

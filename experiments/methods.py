@@ -145,6 +145,8 @@ def _bayes(net: nn.Module, data: Dataset, options: dict[str, Any]) -> Pair:
         _refuse_names(options[name], model)
     if options["narrow"]:
         narrowing.refuse_uncuttable(model, guide, data)
+    elif not guide.zero_mean:  # of which nothing is cut
+        narrowing.tell_uncuttable(model, data)
     return model, guide
 
 
@@ -167,6 +169,7 @@ def _gaussian_dropout(net: nn.Module, data: Dataset, options: dict[str, Any]) ->
     layers = _layers(options["layers"], net)
     model = models.BayesianNetwork(net, data, prior=prior, layers=layers, random_biases=False)
     _refuse_names(options["threshold"], model)
+    narrowing.tell_uncuttable(model, data)
     log_alpha = math.log(rate / (1.0 - rate))
     return model, guides.VariationalDropout(model, rate="layer", log_alpha=log_alpha, learn=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "refuse_uncuttable",
     "refuse_unused",
     "stages",
+    "tell_uncuttable",
 ]
 
 
@@ -49,12 +51,26 @@ def refuse_uncuttable(model: BayesianNetwork, guide: NetworkGuide, data: Dataset
     """
     try:
         refuse_uncut(guide)
-        cut(model.start_network(), data.x_train[:2].cpu())
+        _try_to_cut(model, data)
     except (ValueError, RuntimeError) as error:
         raise ValueError(
             f"This method cuts the network while it trains, which cannot be done: {error} "
             "--set narrow=[] trains the whole network to the end."
         ) from error
+
+
+def tell_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
+    """Say before the training that the end of it will be no smaller network."""
+    try:
+        _try_to_cut(model, data)
+    except (ValueError, RuntimeError) as error:
+        warnings.warn(
+            f"The network can be trained, but not be compressed in the end: {error}", stacklevel=2
+        )
+
+
+def _try_to_cut(model: BayesianNetwork, data: Dataset) -> None:
+    cut(model.start_network(), data.x_train[:2].cpu())
 
 
 def refuse_rules(options: Options, data: Dataset) -> None:

@@ -18,6 +18,7 @@ from ..inference.magnitude import (
     splice_weights,
 )
 from ..inference.settings import Settings
+from .narrowing import tell_uncuttable
 from .stages import Options, Pair, Stage
 
 __all__ = ["PRUNING", "SURGERY", "point", "pruning", "surgery"]
@@ -63,6 +64,7 @@ def point(
     for name in ("sensitivity", "keep", "bits", "c"):  # an error now, not after the first fit
         if name == "c" in options or options.get(name) is not None:
             by_layer(name, options[name], model)
+    tell_uncuttable(model, data)
     return model, guides.Delta(model)
 
 

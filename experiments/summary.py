@@ -88,7 +88,7 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
         fewer = part["parameters_before"] / part["parameters"]
         console.print(
-            f"Pruned: {fewer:.1f} x fewer parameters, {ratio:.1f} x faster "
+            f"Pruned: {fewer:.1f} x fewer parameters, {_speed(ratio)} "
             f"(batches of {part['batch']}). {_trained(metrics)}",
             highlight=False,
         )
@@ -134,7 +134,12 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
             metrics["parameters"],
             mean["seconds_per_batch"],
         ),
-        ("compressed", small["test"], small["parameters"], small["seconds_per_batch"]),
+        (
+            "compressed",
+            small["test_after_reading"],
+            small["parameters"],
+            small["seconds_per_batch"],
+        ),
     ):
         table.add_row(
             label,
@@ -144,10 +149,15 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
         )
     console.print(table)
     console.print(
-        f"{before / small['seconds_per_batch']:.1f} x faster than the network that was given "
+        f"{_speed(before / small['seconds_per_batch'])} than the network that was given "
         f"(batches of {small['batch']}). {_trained(metrics)}",
         highlight=False,
     )
+
+
+def _speed(ratio: float) -> str:
+    """Of a network that takes ``1 / ratio`` of the time."""
+    return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
 
 
 def said_of_tensors(reason: str) -> str:

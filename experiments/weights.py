@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from .. import guides
 from ..data import Dataset
 from ..inference.compress import Compressed, compress
 from ..inference.fit import Fit
-from ..inference.packing import PackedSize, is_described, read, write
+from ..inference.packing import PackedSize, is_described, quantised, read, write
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
@@ -27,6 +26,8 @@ from .pictures import draw_compressed
 __all__ = ["FILE", "compress_run", "evaluate", "file_of", "network_of_file", "report"]
 
 FILE = "compressed.pocc"
+_HALF = 1e-3
+"""Nats of a row by which half precision of biases and statistics may move the likelihood."""
 
 
 def report(
@@ -99,7 +100,7 @@ def _compressed(
 ) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
     """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
     small = _cut(result, threshold, tolerance, **rules)
-    rest, why, skeleton = _rest(small.net), {}, None
+    rest, why, skeleton = _rest(result, small.net), {}, None
     try:
         written = write(small.net, path, rest=rest)
     except DescriptionError as error:  # the cut is not lost over a module that has no words
@@ -117,13 +118,16 @@ def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> 
     return compress(result, threshold=threshold, tolerance=allowed, **rules)
 
 
-def _rest(net: nn.Module) -> torch.dtype:
-    """Half precision for biases and statistics, where it holds them."""
-    flat = [t for t in chain(net.parameters(), net.buffers()) if t.dim() < 2 and t.numel()]
-    largest = max(
-        (float(t.detach().abs().max()) for t in flat if t.is_floating_point()), default=0.0
-    )
-    return torch.float16 if largest <= torch.finfo(torch.float16).max else torch.float32
+def _rest(result: Fit, net: nn.Module) -> torch.dtype:
+    """Half precision for biases and statistics, where the rows with which the thresholds were
+    chosen, or else those of the training, do not see it."""
+    split = "val" if len(result.data.x_val) else "train"
+    try:
+        rounded = quantised(net, None, rest=torch.float16)
+        moved = evaluate(result, rounded, split)["nll"] - evaluate(result, net, split)["nll"]
+    except ValueError:  # a number too large for it, or predictions that become infinite
+        return torch.float32
+    return torch.float16 if abs(moved) <= _HALF else torch.float32
 
 
 def network_of_file(result: Fit, path: Path, threshold: Any, tolerance: float | None) -> nn.Module:

@@ -108,7 +108,8 @@ def books(model: BayesianNetwork, guide: Delta) -> dict[str, tuple[Tensor, Tenso
         if not len(one.used):
             raise ValueError(
                 f"All weights of layer {name!r} belong to the component at zero. Train longer, or "
-                "with a smaller kl_weight or a mixture with less at zero (zero=)."
+                "with a smaller kl_weight (tau= of the method sws) or a mixture with less at zero "
+                "(zero=)."
             )
         place = torch.full((len(one.components.loc),), -1)
         place[one.used] = torch.arange(len(one.used))

@@ -199,7 +199,10 @@ def compress(
     if shared:
         places = [] if dense else list(map(place_bits, layers, nonzero))
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
-    return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, small.report)
+    report = small.report
+    if model.narrowed_at is not None:
+        report = replace(report, parameters_given=model.parameters_before)
+    return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, report)
 
 
 def _check_point(
@@ -216,7 +219,10 @@ def _check_point(
     for name in model.layers:
         layer: Any = net.get_submodule(name)
         if not layer.weight.count_nonzero():
-            raise ValueError(f"All weights of layer {name!r} are zero: prune it less.")
+            raise ValueError(
+                f"All weights of layer {name!r} are zero: prune it less, by a smaller sensitivity= "
+                "or c=, or a larger keep=, of this layer."
+            )
 
 
 def _shared(model: BayesianNetwork, guide: Any, asked: PerLayer | None) -> dict[str, int]:

@@ -24,7 +24,7 @@ from .layer_choice import (
     refuse_shared,
     tell_hooks,
 )
-from .likelihoods import Likelihood, TargetSpec, for_data
+from .likelihoods import Likelihood, TargetSpec, checked
 from .priors.structure import EdgePrior
 from .priors.weights import Latent, WeightPrior
 from .scaling import Scaling, Share
@@ -254,7 +254,7 @@ class BayesianNetwork(LocalModule):
         self.random_biases = random_biases
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
-        self.likelihood = for_data(data) if likelihood is None else likelihood
+        self.likelihood = checked(likelihood, data)
         self.narrowed_at: dict[str, float] | None = None
         self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
         self.names = {name: name for name in self.layers}

@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from . import networks
-from .likelihoods import Likelihood, TargetSpec, for_data
+from .likelihoods import Likelihood, TargetSpec, checked
 from .priors.depth import DepthPrior, Geometric
 from .stack import DepthStack
 
@@ -100,7 +100,7 @@ class LearntDepth(LocalModule):
                 f"{type(prior).__name__}."
             )
         self.stack = stack
-        self.likelihood = for_data(data) if likelihood is None else likelihood
+        self.likelihood = checked(likelihood, data)
         self.prior = prior
         self.size = data.N
         self.log_prior: Tensor

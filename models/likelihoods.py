@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Classification", "Likelihood", "Regression", "TargetSpec", "for_data"]
+__all__ = ["Classification", "Likelihood", "Regression", "TargetSpec", "checked", "for_data"]
 
 
 class TargetSpec(Protocol):
@@ -159,6 +159,24 @@ class Regression(Likelihood):
     def predicted(self, outputs: Tensor) -> Tensor:
         own = type(self).forward is not Regression.forward
         return super().predicted(outputs) if own else outputs
+
+
+def checked(likelihood: Likelihood | None, data: TargetSpec) -> Likelihood:
+    """The likelihood that was given, or the one that suits the data.
+
+    Raises:
+        ValueError: for one whose task is not that of the data.
+    """
+    if likelihood is None:
+        return for_data(data)
+    task = getattr(likelihood, "task", None)
+    if task != data.task:
+        raise ValueError(
+            f"likelihood= got {type(likelihood).__name__}, whose task is {task!r}, but the task "
+            f"of the data is {data.task!r}. A likelihood of your own says it: task = {data.task!r} "
+            "in its class."
+        )
+    return likelihood
 
 
 def for_data(data: TargetSpec) -> Likelihood:

@@ -56,12 +56,14 @@ class CutReport:
         layers: by name, in the order in which they run; without those that are left whole.
         left_whole: the layers that could not be cut, with the reason.
         parameters_before, parameters_after: of the whole network.
+        parameters_given: of a network that was narrowed before, what it had at first.
     """
 
     layers: dict[str, LayerCut]
     left_whole: dict[str, str]
     parameters_before: int
     parameters_after: int
+    parameters_given: int | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -87,9 +89,12 @@ class CutReport:
         return sum(layer.weights_after for layer in self.layers.values())
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.architecture}: {self.parameters_after} of {self.parameters_before} parameters"
-        ]
+        before = f"{self.parameters_before} parameters"
+        if self.parameters_given is not None:
+            before += (
+                f" that the last narrowing left of {self.parameters_given}, since which this counts"
+            )
+        lines = [f"{self.architecture}: {self.parameters_after} of {before}"]
         for name, layer in self.layers.items():
             lines.append(
                 f"  {name}: {len(layer.inputs)} of {layer.inputs_before} inputs, "

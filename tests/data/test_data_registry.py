@@ -108,3 +108,8 @@ def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(registry) == (0, 1)
+
+
+def test_a_word_is_no_truth_value():
+    with pytest.raises(data.DataError, match="digits: flatten='no'; expected true or false"):
+        data.load("digits", flatten="no")

@@ -139,6 +139,7 @@ def test_ctrl_c_and_resume_end_in_the_same_numbers(tmp_path):
     broken = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert broken.returncode == 130, broken.stderr
     assert "Stopped after step 101 of 240" in broken.stderr
+    assert "same command with --resume" in " ".join(broken.stderr.split())
     assert "\x1b" not in broken.stderr  # no progress bar where nobody watches
     assert not (tmp_path / "broken/metrics.json").exists()
     call(*arguments, "--out", tmp_path / "broken", "--resume")
@@ -258,6 +259,8 @@ def test_lists():
 def test_settings_are_read_as_json():
     read = configs.parse_settings(["a=1", "b=0.5", "c=null", "d=uniform", "e=geometric:0.9"])
     assert read == {"a": 1, "b": 0.5, "c": None, "d": "uniform", "e": "geometric:0.9"}
+    read = configs.parse_settings(["a=True", "b=False", "c=None", "d=true", "e=false"])
+    assert read == {"a": True, "b": False, "c": None, "d": True, "e": False}
 
 
 def test_warm_up_is_for_the_latent_and_the_comparison_has_none(tmp_path):

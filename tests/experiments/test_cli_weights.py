@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
-from pyroccam import inference
+from pyroccam import data as data_sets
+from pyroccam import guides, inference, models
+from pyroccam.experiments import weights
 from pyroccam.experiments.config import RunConfig, parse_settings
 from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.run import load_fit
@@ -299,8 +301,9 @@ def test_a_network_that_cannot_be_cut(tmp_path, monkeypatch):
     basic = ("--network", "choosy_networks:choosy", "--data", "digits", "--epochs", 2)
     said = call("fit", "gnj", *basic, "--out", "a", code=2)
     assert re.search("cuts the network while it trains, which cannot be done: .*narrow=", said)
-    said = call("fit", "gnj", *basic, "--set", "narrow=[]", "--set", "noise=activations",
-                "--out", "b")  # fmt: skip
+    with pytest.warns(UserWarning, match="can be trained, but not be compressed in the end: .*fx"):
+        said = call("fit", "gnj", *basic, "--set", "narrow=[]", "--set", "noise=activations",
+                    "--out", "b")  # fmt: skip
     assert "Not compressed" in said
     assert {"test", "not_compressed"} <= set(metrics_of(tmp_path / "b"))
 
@@ -339,6 +342,8 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
     (("threshold=validation", "data.val_fraction=0"), "threshold=validation needs val.*noise"),
     (("narrow_at=validation", "data.val_fraction=0"), "narrow_at=validation needs val"),
     (("narrow_at=valley", "narrow=[]"), "narrow_at='valley' changes nothing"),
+    (("random_biases=maybe",), "random_biases='maybe': give true or false"),
+    (("data.flatten=0",), "flatten=0; expected true or false"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said_before_the_training(settings, words, tmp_path):
     more = [part for one in settings for part in ("--set", one)]
@@ -359,6 +364,25 @@ def test_repeats_are_compressed_one_by_one(tmp_path):
     said = call("compress", tmp_path / "runs", code=2)
     assert re.search("holds the runs of 2 seeds: give one, such as ", said)
     call("compress", tmp_path / "runs" / "seed-1")
+
+
+def test_half_precision_where_it_does_no_harm(tmp_path):
+    """Targets far from zero need all digits of the last bias, and of its network no more."""
+    x = torch.randn(200, 3, generator=torch.manual_seed(0))
+    for shift, expected in ((0.0, torch.float16), (1000.3, torch.float32)):
+        y = 0.05 * x[:, :1] + shift
+        rows = data_sets.Dataset.from_tensors(x, y, x, y, standardise=False)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        with torch.no_grad():
+            net[2].bias.fill_(shift)
+        model = models.BayesianNetwork(net, rows, prior=models.priors.Normal(), random_biases=False)
+        settings = {"epochs": 60, "lr": 0.02, "weight_decay": 0.0, "progress": False}
+        fit = inference.fit(model, guides.MeanField(model), rows, device="cpu", **settings)
+        small = inference.compress(fit, threshold=100.0).net
+        assert weights._rest(fit, small) == expected
+        path = tmp_path / f"{shift}.pocc"
+        _, said = weights.compress_run(fit, 100.0, None, path)
+        assert said["test"]["nll"] == pytest.approx(weights.evaluate(fit, small)["nll"], abs=1e-3)
 
 
 def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):

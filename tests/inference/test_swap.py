@@ -168,3 +168,20 @@ def test_refusals(gnj: Fit) -> None:
         inference.swap(gnj, prior=P.Uniform())
     with pytest.raises(TypeError, match="structure= is for"):
         inference.swap(gnj, structure=P.Dirichlet(1.0))
+
+
+def test_what_a_narrowed_network_was_is_not_forgotten(digits: data.Dataset) -> None:
+    model = models.BayesianNetwork(net(), digits, prior=P.GroupNormalJeffreys())
+    fit = fitted(model, guides.MeanField(model), digits)
+    values = inference.compress(fit, threshold=100.0).irrelevance["1"].values
+    smaller = inference.narrow(fit, threshold={"1": float(values.median())})
+    narrowed = fitted(*smaller, digits)
+    other = inference.swap(narrowed, prior=P.LogUniform(), progress=False)
+    for name in ("weights_before", "parameters_before", "names"):
+        assert getattr(other.model, name) == getattr(narrowed.model, name)
+    small = inference.compress(other, threshold={"1": 100.0})
+    assert small.rates.total == 64 * 8 + 8 * 10
+    again = inference.compress(narrowed, threshold=100.0)
+    whole = sum(p.numel() for p in net().parameters())
+    assert f"parameters that the last narrowing left of {whole}, since" in str(again.report)
+    assert "narrowing" not in str(inference.compress(fit, threshold=100.0).report)

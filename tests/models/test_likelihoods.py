@@ -4,7 +4,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam.models import Classification, Likelihood, Regression
-from pyroccam.models.likelihoods import for_data
+from pyroccam.models.likelihoods import checked, for_data
 
 
 def test_classification_log_predictive_by_hand():
@@ -176,3 +176,18 @@ def test_a_likelihood_without_a_prediction_says_what_it_lacks():
     for rows in (1, 2, 3):
         with pytest.raises(TypeError, match=r"Coin .* Bernoulli have shape .*: define predicted"):
             Coin().predicted(torch.zeros(rows, 1))
+
+
+def test_a_likelihood_of_another_task_is_refused():
+    class Rows:
+        task, outputs, N, input_shape = "regression", 2, 5, (3,)
+
+    class Nameless(Likelihood):
+        outputs = 2
+
+    own = Scaled()
+    assert checked(own, Rows()) is own
+    assert isinstance(checked(None, Rows()), Regression)
+    for other, task in ((Classification(2), "'classification'"), (Nameless(), "None")):
+        with pytest.raises(ValueError, match=f"task is {task}, but the task of the data is 'reg"):
+            checked(other, Rows())

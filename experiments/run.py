@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,11 +49,27 @@ class Outcome:
 
 
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
-    """The network of a run, with initial weights that depend on the seed alone."""
+    """The network of a run, with initial weights that depend on the seed alone.
+
+    Raises:
+        ValueError: if it cannot be built for this data with these options.
+        TypeError: if what is built is no ``torch.nn.Module``.
+    """
     builder = find(config.method).network(config.network)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.settings["seed"])
-        net = builder(data.input_shape, data.outputs, **config.network_options)
+    try:
+        # Bound first: torchvision's builders take a shape for the name of weights to download.
+        inspect.signature(builder).bind(data.input_shape, data.outputs, **config.network_options)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.settings["seed"])
+            net = builder(data.input_shape, data.outputs, **config.network_options)
+    except (ValueError, TypeError, RuntimeError) as error:
+        options = "".join(f", {name}={value!r}" for name, value in config.network_options.items())
+        raise ValueError(
+            f"The network {config.network} could not be built from input_shape="
+            f"{tuple(data.input_shape)}, outputs={data.outputs}{options}: "
+            f"{str(error).rstrip('.')}. Give other options, or a function "
+            "`f(input_shape, outputs, *, ...) -> torch.nn.Module` as --network package.module:f."
+        ) from error
     if not isinstance(net, nn.Module):
         raise TypeError(
             f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."

@@ -288,8 +288,10 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         ("my_networks:tied", "are one tensor"),
         ("my_networks:nothing", "gave a int, expected a torch.nn.Module"),
         ("lenet", "MODULE:FUNCTION"),
+        ("torchvision.models:resnet18", "not be built from input_shape=(1, 8, 8), outputs=10: too"),
+        ("my_networks:net --set units=a", "could not be built from input_shape=(1, 8, 8), outpu"),
     ):
-        said = call("fit", "gnj", "--network", network, *basic, "other", code=2)
+        said = call("fit", "gnj", "--network", *network.split(), *basic, "other", code=2)
         assert words in " ".join(said.split())
 
 

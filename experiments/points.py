@@ -17,9 +17,9 @@ from ..inference.magnitude import (
     share_weights,
     splice_weights,
 )
-from ..inference.settings import Settings
+from ..models.numbers import as_number
 from .narrowing import tell_uncuttable
-from .stages import Options, Pair, Stage
+from .stages import Options, Pair, Stage, positive, whole
 
 __all__ = ["PRUNING", "SURGERY", "point", "pruning", "surgery"]
 
@@ -62,7 +62,8 @@ def point(
     prior = models.priors.parse_weights(str(options["prior"]))
     model = models.BayesianNetwork(net, data, prior=prior)
     for name in ("sensitivity", "keep", "bits", "c"):  # an error now, not after the first fit
-        if name == "c" in options or options.get(name) is not None:
+        optional = name != "c"
+        if name in options and not (optional and options[name] is None):
             by_layer(name, options[name], model)
     tell_uncuttable(model, data)
     return model, guides.Delta(model)
@@ -85,7 +86,7 @@ def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
         Huffman code is in the packed file, as the code of
         :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
     """
-    rounds = _whole(options, "rounds", 1)
+    rounds = whole(options, "rounds", 1)
     if options["sensitivity"] is None and options["keep"] is None:
         raise ValueError("sensitivity=null: give it, or keep=, the fraction of weights that stay.")
 
@@ -100,13 +101,10 @@ def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
     def share(before: Fit, options: Options) -> Pair:
         return share_weights(before, bits=options["bits"])
 
-    retrain = {"epochs": _whole(options, "retrain", 1), "lr": options["retrain_lr"]}
-    Settings.of(retrain)
+    retrain = {"epochs": whole(options, "retrain", 1), "lr": positive(options, "retrain_lr")}
     found = [Stage(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
-    if epochs := _whole(options, "share", 0):
-        values = {"epochs": epochs, "lr": options["share_lr"]}
-        Settings.of(values)
-        found.append(Stage("share", share, values))
+    if epochs := whole(options, "share", 0):
+        found.append(Stage("share", share, {"epochs": epochs, "lr": positive(options, "share_lr")}))
     return found
 
 
@@ -124,8 +122,8 @@ def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
     """
-    epochs, freeze = _whole(options, "surgery", 1), options["freeze"]
-    if isinstance(freeze, bool) or not isinstance(freeze, int | float) or not 0 <= freeze <= 1:
+    epochs, freeze = whole(options, "surgery", 1), options["freeze"]
+    if not 0 <= as_number(freeze) <= 1:
         raise ValueError(f"freeze={freeze!r}: give the part of the epochs, in 0 ... 1.")
 
     def build(before: Fit, options: Options) -> Pair:
@@ -139,11 +137,9 @@ def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
         )
 
     for name in ("gamma", "power"):
-        value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ValueError(f"{name}={value!r}: give a number of at least 0.")
-    settings = {"epochs": epochs, "lr": options["surgery_lr"], "optimizer": "sgd"}
-    Settings.of(settings)
+        if not as_number(options[name]) >= 0:
+            raise ValueError(f"{name}={options[name]!r}: give a number of at least 0.")
+    settings = {"epochs": epochs, "lr": positive(options, "surgery_lr"), "optimizer": "sgd"}
     return [Stage("surgery", build, settings)]
 
 
@@ -154,10 +150,3 @@ def _root(value: PerLayer, exponent: float) -> PerLayer:
     if isinstance(value, Sequence):
         return [float(one) ** exponent for one in value]
     return float(value) ** exponent
-
-
-def _whole(options: dict[str, Any], name: str, least: int) -> int:
-    value = options[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: give a whole number of at least {least}.")
-    return value

@@ -9,8 +9,7 @@ from .. import guides, models
 from ..inference.assignment import books
 from ..inference.fit import Fit
 from ..inference.posterior import mean_network
-from ..inference.settings import Settings
-from .stages import Options, Pair, Stage
+from .stages import Options, Pair, Stage, positive, whole
 
 __all__ = ["SHARING", "sharing"]
 
@@ -59,11 +58,10 @@ def sharing(options: Options, settings: dict[str, Any]) -> list[Stage]:
         precision=_pair("precision", options),
     )
     own = {
-        "epochs": options["share"],
-        "lr": options["share_lr"],
-        "kl_weight": options["tau"],
+        "epochs": whole(options, "share", 1),
+        "lr": positive(options, "share_lr"),
+        "kl_weight": positive(options, "tau"),
     }
-    Settings.of(own)  # an error now, not after the first fit
 
     def build(before: Fit, options: Options) -> Pair:
         model = models.BayesianNetwork(
@@ -84,9 +82,8 @@ def sharing(options: Options, settings: dict[str, Any]) -> list[Stage]:
         return model, guides.Codebook(model, books(before.model, before.guide))  # type: ignore[arg-type]
 
     found = [Stage("share", build, own)]
-    if options["retrain"]:
-        values = {"epochs": options["retrain"], "lr": options["retrain_lr"]}
-        Settings.of(values)
+    if epochs := whole(options, "retrain", 0):
+        values = {"epochs": epochs, "lr": positive(options, "retrain_lr")}
         found.append(Stage("retrain", retrain, values))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,9 @@ from torch import nn
 
 from ..data import Dataset
 from ..inference.fit import Fit
+from ..models.numbers import as_number
 
-__all__ = ["Options", "Pair", "Stage", "Stages", "no_stages"]
+__all__ = ["Options", "Pair", "Stage", "Stages", "no_stages", "positive", "whole"]
 
 Pair = tuple[Any, nn.Module]
 Options = dict[str, Any]
@@ -47,3 +49,27 @@ Stages = Callable[[Options, dict[str, Any]], Sequence[Stage]]
 def no_stages(options: Options, settings: dict[str, Any]) -> Sequence[Stage]:
     """Of a run of one fit."""
     return ()
+
+
+def positive(options: Options, name: str) -> float:
+    """A rate or weight of a later fit, which the message names as it was given.
+
+    Raises:
+        ValueError: if it is no positive, finite number.
+    """
+    number = as_number(options[name])
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name}={options[name]!r}: give a positive, finite number.")
+    return number
+
+
+def whole(options: Options, name: str, least: int) -> int:
+    """A number of epochs, or of rounds.
+
+    Raises:
+        ValueError: if it is no whole number, or less than ``least``.
+    """
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least {least}.")
+    return value

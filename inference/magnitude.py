@@ -20,6 +20,7 @@ from ..guides.pruned import Pruned
 from ..guides.spliced import Spliced
 from ..models.bayesian import BayesianNetwork
 from ..models.names import unknown_name
+from ..models.numbers import as_number
 from .packing.quantise import cluster
 from .thresholds import refuse_twice
 
@@ -228,12 +229,10 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
 
 
 def _number(what: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{what}={value!r}: give a number, a list of them or numbers by layer."
-        ) from None
+    number = as_number(value)
+    if math.isnan(number):
+        raise ValueError(f"{what}={value!r}: give a number, a list of them or numbers by layer.")
+    return number
 
 
 def _guide(fit: Fit) -> Delta:

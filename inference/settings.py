@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 from ..guides.mean_field import NetworkGuide
 from ..models.names import unknown_name
+from ..models.numbers import as_number
 from ..models.priors.structure import EdgePrior
 from ..models.priors.weights import LayerPrior
 
@@ -99,10 +99,10 @@ class Settings:
         need(self.checkpoint in (None, "best", "last"), "checkpoint", "'best', 'last' or None")
         for name in ("lr", "guide_lr"):
             need(_positive(getattr(self, name)), name, "positive and finite")
-        need(_number(self.weight_decay) >= 0, "weight_decay", "at least 0")
-        need(0 <= _number(self.kl_warmup) < 1, "kl_warmup", "a fraction in [0, 1)")
+        need(as_number(self.weight_decay) >= 0, "weight_decay", "at least 0")
+        need(0 <= as_number(self.kl_warmup) < 1, "kl_warmup", "a fraction in [0, 1)")
         need(_positive(self.kl_weight), "kl_weight", "positive and finite")
-        clips = self.clip_norm is None or _number(self.clip_norm) > 0
+        clips = self.clip_norm is None or as_number(self.clip_norm) > 0
         need(clips, "clip_norm", "None or positive")
         need(_whole(self.seed, 0), "seed", "a whole number of at least 0")
         need(self.compile in (None, True, False), "compile", "True, False or None")
@@ -135,13 +135,8 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _number(value: object) -> float:
-    """A number as it is, and what is none as NaN, which no comparison takes."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-
-
 def _positive(value: object) -> bool:
-    return 0 < _number(value) < math.inf
+    return 0 < as_number(value) < math.inf
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:

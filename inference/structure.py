@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from ..models.depth import FixedDepth, LearntDepth
+from ..models.numbers import as_number
 from .modes import evaluating
 
 __all__ = [
@@ -84,8 +84,7 @@ def check_share(threshold: Any) -> None:
     Raises:
         ValueError: for anything but a number in (0, 1].
     """
-    number = isinstance(threshold, Real) and not isinstance(threshold, bool)
-    if not number or not 0.0 < float(threshold) <= 1.0:
+    if not 0.0 < as_number(threshold) <= 1.0:
         raise ValueError(
             f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
             "share of the largest probability is chosen."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
 from ..models.names import unknown_name
+from ..models.numbers import as_number
 from .cutting.masks import Mask, apply_masks, masked
 from .predict import streamed
 from .relevance import Irrelevance, irrelevance, search, valley
@@ -52,23 +52,15 @@ def check_threshold(
         ValueError: for an unknown rule, what is no number, or a negative tolerance.
     """
 
-    known = asked is None or _is_number(asked) or (isinstance(asked, str) and asked in RULES)
-    if isinstance(asked, Mapping):
-        known = all(_is_number(value) for value in asked.values())
-    if not known:
+    values = asked.values() if isinstance(asked, Mapping) else [asked]
+    known = asked is None or (isinstance(asked, str) and asked in RULES)
+    if not known and any(math.isnan(as_number(value)) for value in values):
         rules = ", ".join(map(repr, RULES))
         raise ValueError(
             f"{names[0]} must be {rules}, a number or numbers by layer; got {asked!r}."
         )
-    if tolerance is not None and not (_is_number(tolerance) and tolerance >= 0):
+    if tolerance is not None and not as_number(tolerance) >= 0:
         raise ValueError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
-
-
-def _is_number(value: Any) -> bool:
-    """A number of Python's, of NumPy's or of torch's that is not a truth value, and not NaN."""
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and _is_number(value.item())
-    return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
 def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
@@ -104,18 +96,14 @@ def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) ->
 
 def by_validation(asked: Threshold | None, data: Dataset) -> bool:
     """Whether thresholds of this kind are chosen on the validation rows."""
-    return _is(asked, "validation") if asked is not None else len(data.x_val) > 0
-
-
-def _is(asked: Threshold | None, rule: str) -> bool:
-    return isinstance(asked, str) and asked == rule
+    return asked == "validation" if asked is not None else len(data.x_val) > 0
 
 
 def relevant_to(
     asked: Threshold | None, model: BayesianNetwork, guide: NetworkGuide
 ) -> dict[str, Irrelevance]:
     """What is compared with thresholds of this kind, by layer."""
-    return irrelevance(model, guide, by="noise" if _is(asked, "noise") else "mode")
+    return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
 
 
 def refuse_uncut(guide: NetworkGuide) -> None:

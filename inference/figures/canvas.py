@@ -14,6 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from ...models.numbers import as_number
 from ..style import styled
 
 __all__: list[str] = ["save"]
@@ -102,11 +103,7 @@ def cycled(values: Sequence[str]) -> Iterable[str]:
 
 def is_number(value: object) -> bool:
     """Whether a record's value can be drawn: a finite number, a scalar tensor included."""
-    if isinstance(value, torch.Tensor):
-        value = value.item() if value.numel() == 1 else None
-    elif isinstance(value, np.generic):
-        value = value.item()
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return math.isfinite(as_number(value))
 
 
 def mean_sd(values: Floats) -> tuple[float, float]:

@@ -50,7 +50,7 @@ def test_a_finished_run_is_loaded_and_gives_the_same_network(run):
     [
         ("zero=2", r"(zero) must be a proportion in (0, 1), got 2"),
         ("precision=3", "precision=3: give shape and rate"),
-        ("tau=-1", "kl_weight must be positive and finite, got -1"),
+        ("tau=-1", "tau=-1: give a positive, finite number"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_training(option, message):

@@ -99,8 +99,8 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     ("dns", {"surgery": 0}, "surgery=0: give a whole number of at least 1"),
     ("dns", {"freeze": 2}, r"freeze=2: give the part of the epochs, in 0 \.\.\. 1"),
     ("dns", {"gamma": -1.0}, r"gamma=-1\.0: give a number of at least 0"),
-    ("dns", {"surgery_lr": -1.0}, "lr"),
-    ("deep-compression", {"share_lr": "fast"}, "lr"),
+    ("dns", {"surgery_lr": -1.0}, r"surgery_lr=-1\.0: give a positive, finite"),
+    ("deep-compression", {"share_lr": "fast"}, "share_lr='fast': give a positive, finite"),
     ("deep-compression", {"sensitivity": None}, "sensitivity=null: give it, or keep="),
 ])  # fmt: skip
 def test_options_are_checked_before_training(method, option, message):

@@ -150,6 +150,20 @@ class Dataset:
         stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std")}
         return replace(self, **changed, **stats)
 
+    def refuse_another_kind(self, expected: Dataset) -> None:
+        """Refuse to stand in for data on which a network was trained.
+
+        Raises:
+            DataError: if the task, the shape of the inputs or the number of outputs differs.
+        """
+        kinds = [(d.task, d.input_shape, d.outputs) for d in (self, expected)]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"{self!r}",
+                f"the kind of {expected!r}, on which the network was trained: task, input shape "
+                "and number of classes or targets must be the same",
+            )
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(self.split(s)[0])} {s}" for s in ("train", "val", "test"))
         what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"

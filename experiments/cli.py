@@ -360,15 +360,7 @@ def evaluate(
     if data is not None:
         where = {} if data_root is None else {"data_root": data_root}
         other = datasets.load(data, seed=result.settings.seed, **where)
-        if (other.task, other.input_shape, other.outputs) != (
-            own.task,
-            own.input_shape,
-            own.outputs,
-        ):
-            raise ValueError(
-                f"{data} is {other!r}, but the run was trained on {own!r}: task, input shape and "
-                "number of classes or targets must be the same."
-            )
+        other.refuse_another_kind(own)
         # The network expects its inputs on the scale of the data it was trained on.
         result.data = other.standardised_as(own).to(own.x_train.device)
     if not len(result.data.split(split)[0]):

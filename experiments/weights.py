@@ -18,7 +18,7 @@ from ..inference.packing import PackedSize, is_described, quantised, read, write
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
-from ..inference.thresholds import by_validation
+from ..inference.thresholds import TOLERANCE, by_validation
 from ..models.bayesian import BayesianNetwork
 from ..models.description import DescriptionError
 from .pictures import draw_compressed
@@ -26,8 +26,6 @@ from .pictures import draw_compressed
 __all__ = ["FILE", "compress_run", "evaluate", "file_of", "network_of_file", "report"]
 
 FILE = "compressed.pocc"
-_HALF = 1e-3
-"""Nats of a row by which half precision of biases and statistics may move the likelihood."""
 
 
 def report(
@@ -119,15 +117,15 @@ def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> 
 
 
 def _rest(result: Fit, net: nn.Module) -> torch.dtype:
-    """Half precision for biases and statistics, where the rows with which the thresholds were
-    chosen, or else those of the training, do not see it."""
+    """Half precision for biases and statistics, where it moves the likelihood of the rows with
+    which the thresholds were chosen, or else those of the training, no more than a cut may."""
     split = "val" if len(result.data.x_val) else "train"
     try:
         rounded = quantised(net, None, rest=torch.float16)
         moved = evaluate(result, rounded, split)["nll"] - evaluate(result, net, split)["nll"]
     except ValueError:  # a number too large for it, or predictions that become infinite
         return torch.float32
-    return torch.float16 if abs(moved) <= _HALF else torch.float32
+    return torch.float16 if abs(moved) <= TOLERANCE else torch.float32
 
 
 def network_of_file(result: Fit, path: Path, threshold: Any, tolerance: float | None) -> nn.Module:

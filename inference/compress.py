@@ -200,7 +200,7 @@ def compress(
         places = [] if dense else list(map(place_bits, layers, nonzero))
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     report = small.report
-    if model.narrowed_at is not None:
+    if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, report)
 

@@ -84,7 +84,7 @@ def narrow(
             "cut the depth of a learnt-depth network use inference.prune."
         )
     if data is not None:
-        _refuse_other(data, fit.data)
+        data.refuse_another_kind(fit.data)
     refuse_uncut(guide)
     found = relevant_to(threshold, model, guide)
     whole = mean_network(model, guide)
@@ -99,8 +99,7 @@ def narrow(
         likelihood=copy.deepcopy(model.likelihood),
         random_biases=model.random_biases,
     )
-    smaller.weights_before = model.weights_before
-    smaller.parameters_before = model.parameters_before
+    smaller.count_from(model)
     smaller.names = {first: names[now] for first, now in model.names.items()}
     smaller.narrowed_at = {
         name: _between(one.values, thresholds[name]) for name, one in found.items()
@@ -118,16 +117,6 @@ def narrow(
         _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
     device = fit.data.x_train.device
     return smaller.to(device), own.to(device)
-
-
-def _refuse_other(data: Dataset, before: Dataset) -> None:
-    """What is left of a network takes what the whole one took."""
-    kinds = [(one.task, tuple(one.input_shape), one.outputs) for one in (data, before)]
-    if kinds[0] != kinds[1]:
-        raise ValueError(
-            f"narrow(data=) got {data!r}, but the fit was of {before!r}: task, input shape and "
-            "number of classes or targets must be the same."
-        )
 
 
 def _between(values: Tensor, threshold: float) -> float:

@@ -109,9 +109,7 @@ def _model(fit: Fit, prior: Prior | None, structure: StructurePrior | None) -> n
     more = {"layers": names or None, "likelihood": likelihood, "random_biases": model.random_biases}
     if not isinstance(model, StructuredNetwork):
         made = BayesianNetwork(net, data, prior=own, **more)
-        # What it is compared with is the network before anything was cut.
-        made.weights_before = model.weights_before
-        made.parameters_before = model.parameters_before
+        made.count_from(model)
         made.names = dict(model.names)
         return made
     given = model.structure_given if structure is None else structure

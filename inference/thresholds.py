@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RULES",
+    "TOLERANCE",
     "Threshold",
     "by_layer_now",
     "by_validation",
@@ -36,7 +37,8 @@ __all__ = [
 Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, float]
 
 RULES = ("validation", "valley", "noise")
-_TOLERANCE = 0.001
+TOLERANCE = 0.001
+"""Nats of a row that a cut may cost unless something else is asked for."""
 
 
 def check_threshold(
@@ -190,7 +192,7 @@ def choose_thresholds(
         return sum(parts)
 
     # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
-    allowed = _TOLERANCE if tolerance is None else float(tolerance)
+    allowed = TOLERANCE if tolerance is None else float(tolerance)
     limit = cost(dict.fromkeys(found, math.inf)) + allowed
     values = {name: one.values for name, one in found.items()}
     # A rounding of the error must not decide.

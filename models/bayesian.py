@@ -286,6 +286,11 @@ class BayesianNetwork(LocalModule):
             for latent in layer.latents()
         }
 
+    def count_from(self, whole: BayesianNetwork) -> None:
+        """Compare what will be left with the network with which ``whole`` is compared."""
+        self.weights_before = whole.weights_before
+        self.parameters_before = whole.parameters_before
+
     def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
         """The prior of every site, in the order of the model.
 

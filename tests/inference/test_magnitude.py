@@ -280,6 +280,6 @@ def test_numbers_by_layer():
     for given in (None, "much", {"0": None}):
         with pytest.raises(ValueError, match="c=.*: give a number, a list of them or numbers by"):
             by_layer("c", {"linear": given} if given == "much" else given, model)
-    for what, given in (("keep", 2.0), ("sensitivity", -1), ("bits", 17), ("c", float("nan"))):
+    for what, given in (("keep", 2.0), ("sensitivity", -1), ("bits", 17), ("c", float("inf"))):
         with pytest.raises(ValueError, match=f"{what}= of layer '2' must be .*, got"):
             by_layer(what, {"2": given}, model)

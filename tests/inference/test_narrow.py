@@ -304,7 +304,7 @@ def test_the_rows_of_the_next_fit_do_not_choose_the_thresholds():
     assert again.data.N == rows.N
     with pytest.raises(ValueError, match=r"threshold='validation' needs validation rows"):
         inference.narrow(again, threshold="validation")
-    with pytest.raises(ValueError, match=r"narrow\(data=\) got .*spirals.* but the fit was of"):
+    with pytest.raises(ValueError, match=r"spirals.*; expected the kind of .* must be the same"):
         inference.narrow(result, data=spirals.load("spirals"))
 
 

@@ -27,7 +27,8 @@ from ..inference.run_directory import versions, write_json
 from ..models import Classification, networks
 from ..models.pruned import PrunedNetwork
 from .config import RunConfig, parse_settings
-from .run import fixed_depth, metrics_on_test, run
+from .depths import metrics_on_test
+from .run import fixed_depth, run
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}

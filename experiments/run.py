@@ -16,20 +16,12 @@ from torch import nn
 from .. import inference
 from ..data import Dataset
 from ..inference.fit import Fit, fit, fit_repeats, pick_device
-from ..inference.metrics import poster_ece
-from ..inference.predict import (
-    component_weights,
-    evaluate_outputs,
-    evaluate_pruned,
-    mixture_log_probs,
-    nll_by_depth,
-    outputs_by_depth,
-)
-from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
+from ..inference.predict import component_weights
+from ..inference.prune import count_parameters
 from ..inference.run_directory import CHECKPOINT, read_history, versions, write_json
 from ..inference.settings import Settings
-from ..models import BayesianNetwork, LearntDepth, PrunedNetwork, StructuredNetwork
-from . import structured, weights
+from ..models import BayesianNetwork, LearntDepth, StructuredNetwork
+from . import depths, structured, weights
 from .config import RunConfig, changed_settings
 from .methods import find
 from .pictures import draw, draw_repeats
@@ -320,7 +312,7 @@ def _report(
         "test": (
             result.evaluate_ways(noise=config.options.get("noise", "weights"))
             if isinstance(model, BayesianNetwork)
-            else metrics_on_test(result)
+            else depths.metrics_on_test(result)
         ),
         "versions": versions(),
     }
@@ -331,33 +323,7 @@ def _report(
             for name, one in zip(names, fits, strict=True)
         ]
     if result.structure is not None:
-        metrics["structure"] = result.structure.to_json()
-        metrics["test_by_depth_nll"] = nll_by_depth(
-            outputs_by_depth(model, data.x_test), model.likelihood, data.y_test
-        )
-        nets = {form: prune(result, form=form) for form in ("marginal", "single")}
-        times = seconds_per_batch({"full": full_network(result), **nets}, data.x_test[:256])
-        for key, form in (("pruned", "marginal"), ("single_exit", "single")):
-            net = nets[form]
-            metrics[key] = {
-                "depth": net.depth,
-                "parameters": count_parameters(net),
-                "parameters_before": count_parameters(model),
-                "seconds_per_batch": times[form],
-                "seconds_per_batch_before": times["full"],
-                "batch": min(256, len(data.x_test)),
-                "test": metrics_on_test(result, net),
-            }
-        if out is not None:
-            inference.save(nets["marginal"], out / "pruned")
-            inference.save(nets["single"], out / "single_exit")
-        if ddn is not None:
-            metrics["ddn"] = {
-                "depth": nets["single"].depth,
-                "parameters": count_parameters(ddn.model),
-                "seconds": ddn.seconds,
-                "test": metrics_on_test(ddn),
-            }
+        metrics |= depths.report(result, ddn, out)
     if isinstance(model, StructuredNetwork):
         settings = _settings_of(config, 0)
         begun = build_network(config, data)
@@ -387,21 +353,6 @@ def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
     job = _Job(config, data, None)
     return _fit_depth([job], depth, None, device=str(data.x_train.device))[0]
-
-
-def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:
-    """Metrics on the test rows of a fit, or of a network cut from it, with the poster's rule."""
-    data = result.data
-    if net is None:
-        outputs, shares = result.outputs(data.x_test), result.weights
-        likelihood = result.model.likelihood
-        found = evaluate_outputs(outputs, shares, likelihood, data.y_test, data.y_std)
-    else:
-        outputs, shares = outputs_by_depth(net, data.x_test), net.log_weights.exp()
-        found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
-    if data.task == "classification":
-        found["poster_ece"] = poster_ece(mixture_log_probs(outputs, shares), data.y_test)
-    return found
 
 
 def load_fit(folder: Path, device: str = "auto") -> Fit:

@@ -21,7 +21,8 @@ from ..inference.fit import Fit
 from ..inference.metrics import mean_spread
 from ..inference.run_directory import versions, write_json
 from .config import RunConfig, parse_settings
-from .run import Outcome, fixed_depth, metrics_on_test, run
+from .depths import metrics_on_test
+from .run import Outcome, fixed_depth, run
 
 # set: (test log-likelihood, sd, RMSE), DUN; mean and sd over 20 splits (protein 5)
 PUBLISHED = {

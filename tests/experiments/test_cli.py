@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command_line import call
+from command_line import call, metrics_of
 from pyroccam import data, inference
 from pyroccam.experiments import config as configs
 from pyroccam.experiments.methods import METHODS
@@ -21,10 +20,6 @@ SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--s
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
     return folder, call("fit", "ldn", "--out", folder, *SMALL, rendered=True)
-
-
-def metrics_of(folder: Path):
-    return json.loads((folder / "metrics.json").read_text())
 
 
 def test_a_run_writes_everything_it_promises(run):

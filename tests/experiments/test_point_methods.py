@@ -1,11 +1,10 @@
 """Deep compression and dynamic network surgery as methods: their fits, files and options."""
 
-import json
 import re
 
 import pytest
 import torch
-from command_line import call
+from command_line import call, metrics_of
 from pyroccam.experiments.config import RunConfig
 from pyroccam.experiments.run import load_fit, run
 from pyroccam.inference.packing import read
@@ -14,10 +13,6 @@ from safetensors.torch import load_file
 SMALL = ["--data", "digits", "--epochs", "10", "--set", "hidden=[12]", "--set", "lr=0.02"]
 PRUNE = ["--set", "retrain=3", "--set", "retrain_lr=0.01"]
 SURGERY = ["--set", "surgery=6", "--set", "c=0.5"]
-
-
-def metrics_of(folder):
-    return json.loads((folder / "metrics.json").read_text())
 
 
 def weights_of(net):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from command_line import call
+from command_line import call, metrics_of
 from pages import check
 from PIL import Image
 from pyroccam.experiments.report import read_run, report
@@ -36,10 +36,6 @@ def repeated(tmp_path_factory):
         Image.new("RGB", (40, 20)).save(path)
         path.with_suffix(".svg").unlink()
     return folder
-
-
-def metrics_of(folder):
-    return json.loads((folder / "metrics.json").read_text())
 
 
 def made(folder, tests, data="digits", **parts):

@@ -1,10 +1,15 @@
 """The command line, called."""
 
+import json
 from contextlib import nullcontext
 
 from pictures import unrendered
 from pyroccam.experiments.cli import app
 from typer.testing import CliRunner
+
+# Of a run over random weights that takes a second or so; with WHOLE it cuts at the end only.
+SMALL = ["--data", "digits", "--epochs", "6", "--set", "hidden=[12]", "--set", "lr=0.01"]
+WHOLE = ["--set", "narrow=[]"]
 
 
 def call(*arguments, code=0, rendered=False):
@@ -13,3 +18,8 @@ def call(*arguments, code=0, rendered=False):
         result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
+
+
+def metrics_of(folder):
+    """What a run measured."""
+    return json.loads((folder / "metrics.json").read_text())

@@ -1,0 +1,169 @@
+"""Runs that cut the network while it trains."""
+
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from command_line import SMALL, call, metrics_of
+from pyroccam.experiments.config import RunConfig, parse_settings
+from pyroccam.experiments.run import load_fit
+from pyroccam.experiments.run import run as run_config
+from pyroccam.inference import thresholds
+from pyroccam.inference.packing import read
+
+
+def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    more = [
+        "--set",
+        "narrow=[0.4,0.7]",
+        "--set",
+        "narrow_at=valley",
+        "--set",
+        "max_scale=first:0.3",
+    ]
+    said = call("fit", "gnj", *SMALL, *more, "--out", whole)
+    assert "Traceback" not in said
+    found = metrics_of(whole)
+    assert [one["name"] for one in found["stages"]] == ["gnj", "narrow-1", "narrow-2"]
+    assert found["epochs"] == 6
+    assert found["structure"]["rates"]["pruning"] == pytest.approx(
+        (64 * 12 + 12 * 10) / found["structure"]["weights"]
+    )
+    settings = [
+        json.loads((whole / part / "fit.json").read_text())["settings"]
+        for part in ("", "narrow-1", "narrow-2")
+    ]
+    assert [s["schedule"] for s in settings] == ["constant", "constant", "linear"]
+    assert [s["epochs"] for s in settings] == [2, 2, 2]
+    assert [s["kl_warmup"] for s in settings] == [pytest.approx(0.06), 0.0, 0.0]
+    # What is rebuilt from the folder is what was trained.
+    x = torch.randn(7, 1, 8, 8)
+    again = load_fit(whole, "cpu")
+    ours = found["test"]["ensemble"]
+    assert ours["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
+    file = tmp_path / "again.pocc"
+    call("compress", whole, "--threshold", "validation", "--out", file)
+    torch.testing.assert_close(read(file)(x), read(whole / "compressed.pocc")(x))
+    # The thresholds that were found are not looked for again, which could end elsewhere.
+    with monkeypatch.context() as patched:
+        patched.setattr(thresholds, "valley", lambda _: 1 / 0)
+        assert load_fit(whole, "cpu").model.narrowed_at == again.model.narrowed_at
+    # Cut short after its first fit, the run ends with the same numbers.
+    shutil.copytree(whole, folder)
+    for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
+        (folder / part).unlink(missing_ok=True)
+    call("fit", "gnj", *SMALL, *more, "--out", folder, "--resume")
+    assert metrics_of(folder)["structure"] == found["structure"]
+    said = call("fit", "gnj", *SMALL, "--set", "narrow=3", code=2)
+    assert "give the fractions of the run" in " ".join(said.split())
+
+
+def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):
+    asked = ["--set", 'threshold={"1":100.0,"3":50.0}', "--set", "narrow_tolerance=0.2"]
+    call("fit", "gnj", *SMALL, *asked, "--set", "narrow=[0.5]", "--out", tmp_path / "run")
+    found = metrics_of(tmp_path / "run")["structure"]["thresholds"]
+    assert found == {"1.1": 100.0, "3": 50.0}
+
+
+def test_a_cut_on_the_way_may_cost_more_than_the_last(tmp_path):
+    left = []
+    for more in ((), ("--set", "narrow_tolerance=0.001"), ("--set", "narrow_tolerance=0.8")):
+        out = tmp_path / str(len(left))
+        call("fit", "gnj", *SMALL, "--set", "narrow=[0.5]", *more, "--out", out)
+        net = load_fit(out, "cpu").model.start_network()
+        left.append(sum(p.numel() for p in net.parameters()))
+    assert left[0] == left[1] > left[2]
+
+
+def test_the_last_fit_may_train_on_all_rows(tmp_path):
+    folder = tmp_path / "run"
+    asked = [*SMALL, "--set", "narrow=[0.3,0.6]", "--set", "last_rows=all", "--out", folder]
+    call("fit", "gnj", *asked)
+    found = metrics_of(folder)
+    data = RunConfig.resolve("gnj", "digits")[1]
+    train, val, test = (len(data.split(name)[0]) for name in ("train", "val", "test"))
+    assert found["rows"] == {"train": train + val, "val": 0, "test": test}
+    # Of the fits before it the thresholds had rows to be chosen on.
+    told = [np.genfromtxt(folder / part / "history.csv", delimiter=",", names=True)["val_nll"][-1]
+            for part in ("", "narrow-1", "narrow-2")]  # fmt: skip
+    assert np.isfinite(told).tolist() == [True, True, False]
+    again = load_fit(folder, "cpu")
+    assert again.model.size == again.data.N == train + val
+    assert found["test"]["ensemble"]["nll"] == pytest.approx(again.evaluate()["nll"], rel=1e-5)
+    said = call("compress", folder, "--tolerance", "0.01", code=2)
+    assert re.search(r"by its validation rows: the last fit trained on them\. Give --thr", said)
+    assert "There are no val rows" in call("evaluate", folder, "--split", "val", code=2)
+    for part in ("metrics.json", "narrow-2/checkpoint.pt", "narrow-2/model.safetensors"):
+        (folder / part).unlink()
+    call("fit", "gnj", *asked, "--resume")
+    assert metrics_of(folder)["structure"] == found["structure"]
+
+
+def test_epochs_are_counted_over_the_rows_of_each_fit():
+    sets = {"steps": 400, "batch_size": 16, "kl_warmup": 0.0, "narrow": [0.5], "last_rows": "all"}
+    config, data = RunConfig.resolve("gnj", "spirals", sets=sets)
+    rows = [data.N, data.N + len(data.x_val)]
+    expected = [math.ceil(200 / math.ceil(n / 16)) for n in rows]
+    assert expected[0] != expected[1]
+    found = run_config(config, data, progress=False, figures=False).metrics
+    assert found["epochs"] == sum(expected)
+
+
+@pytest.mark.parametrize(("settings", "refused"), [
+    (("last_rows=all",), None),
+    (("last_rows=all", "threshold=3.0"), None),
+    (("last_rows=val",), r"last_rows='val': give all, or null"),
+    (("last_rows=all", "narrow=[]"), r"narrow=\[\] cuts nothing .*data\.val_fraction=0"),
+    (("last_rows=all", "epochs=1"), r"narrow=\[0\.22, 0\.44, 0\.67\] cuts nothing"),
+    (("last_rows=all", "data.val_fraction=0"), "changes nothing: there are no validation rows"),
+    (("last_rows=all", "threshold=validation"), "threshold='validation' is chosen.*=noise"),
+    (("last_rows=all", "threshold=null"), "threshold=None is chosen.*=noise"),
+])  # fmt: skip
+def test_rows_of_the_last_fit_that_cannot_be(settings, refused):
+    def resolve():
+        return RunConfig.resolve("gnj", "digits", sets=parse_settings(list(settings)))
+
+    if refused is None:
+        resolve()
+    else:
+        with pytest.raises(ValueError, match=refused):
+            resolve()
+
+
+@pytest.mark.parametrize(("method", "settings", "refused"), [
+    ("sparse-vd", ("tolerance=0.01",), "tolerance=0.01"),
+    ("sparse-vd", ("threshold=validation", "tolerance=0.01"), None),
+    ("ghs", ("tolerance=0.01",), "tolerance=0.01"),
+    ("gnj", ("tolerance=0.01",), None),  # of its cuts on the way
+    ("gnj", ("narrow=[]", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
+    ("ghs", ("narrow_at=valley", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
+    ("ghs", ("narrow=[]",), None),
+    ("ghs", ("data.val_fraction=0.0", "narrow_tolerance=0.01"), "narrow_tolerance=0.01"),
+])  # fmt: skip
+def test_tolerances_without_effect_are_refused(method, settings, refused):
+    def resolve():
+        return RunConfig.resolve(method, "digits", sets=parse_settings(list(settings)))
+
+    if refused is None:
+        resolve()
+    else:
+        with pytest.raises(ValueError, match=f"^{refused} changes nothing"):
+            resolve()
+
+
+def test_the_warm_up_ends_before_the_first_cut(tmp_path):
+    more = ("--set", "narrow=[0.5]", "--epochs", 4, "--out", tmp_path / "run")
+    said = call("fit", "gnj", *SMALL, *more, "--set", "kl_warmup=0.5", code=2)
+    assert re.search(r"narrowed after 2 of 4 epochs, .*kl_warmup=0\.5.*below 0\.5", said)
+
+
+def test_a_stage_that_fails_says_what_is_kept(tmp_path):
+    more = ("--set", "narrow=[0.5]", "--set", "narrow_at=-100", "--out", tmp_path / "run")
+    said = call("fit", "gnj", *SMALL, *more, code=2)
+    assert re.search("Stage narrow-1 .* whole of layer '1'.* trained before it is in", said)
+    assert (tmp_path / "run" / "model.safetensors").exists()

@@ -18,6 +18,9 @@ from .roots import AGAIN, read_bytes
 __all__ = ["Arff", "read_arff"]
 
 _ATTRIBUTE = re.compile(r"""@attribute\s+("[^"]*"|'[^']*'|[^\s{]+)\s*(\{[^}]*\}|\w+)\s*$""", re.I)
+_TIMES = 60
+"""Bytes that a table takes for each of its text: a Python text for each field, twice."""
+
 _NUMBERS = ("numeric", "real", "integer")
 
 
@@ -99,7 +102,7 @@ def read_arff(path: Path) -> Arff:
     attributes: dict[str, tuple[str, ...]] = {}
     rows: list[list[str]] = []
     inside = False
-    for number, line in enumerate(read_bytes(path).decode("latin-1").splitlines(), 1):
+    for number, line in enumerate(read_bytes(path, _TIMES).decode("latin-1").splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("%"):
             continue
@@ -112,6 +115,8 @@ def read_arff(path: Path) -> Arff:
             rows.append(row)
         elif line.lower().startswith("@attribute"):
             name, categories = _attribute(path, number, line)
+            if name in attributes:
+                raise DataError(f"{path}, line {number} has a second attribute {name!r}", "one")
             attributes[name] = categories
         else:
             inside = line.lower().startswith("@data")

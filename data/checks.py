@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .errors import PyroccamError
 
 __all__ = [
     "DataError",
@@ -22,24 +24,57 @@ __all__ = [
     "check_finite",
     "check_fraction",
     "check_inputs",
+    "check_number",
+    "check_numeric",
     "check_pair",
     "check_seed",
     "check_targets",
+    "check_truth",
+    "listed",
+    "shown",
 ]
 
 
-class DataError(ValueError):
+_INT64 = np.iinfo(np.int64).max
+
+_LONGEST = 800
+"""Characters of a part of a message: what a file says of itself may be of any length."""
+
+
+class DataError(PyroccamError, ValueError):
     """Data that cannot be used.
 
-    Arguments:
-        found: What was given, by name.
-        expected: What would have been accepted.
-        hint: What to try.
+    What it quotes may come from anybody's file: line breaks, control characters and halves of
+    characters are written as escapes, and what is too long is cut.
     """
 
     def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
-        parts = [found, expected and f"expected {expected}", hint and f"try: {hint}"]
-        super().__init__("; ".join(part for part in parts if part))
+        super().__init__(*map(_printable, (found, expected, hint)))
+
+
+def _printable(text: str) -> str:
+    """`text` in one line that any terminal can show."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, of any length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write whole numbers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def listed(names: Iterable[object], most: int = 8) -> str:
+    """The first names of a list, of any length, as part of a message."""
+    names = list(names)
+    first = [text if len(text := str(name)) <= 60 else f"{text[:57]}..." for name in names[:most]]
+    return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -58,20 +93,33 @@ def as_tensor(name: str, value: Any) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:  # ragged nested lists
         raise DataError(f"{name} is not an array ({error})", "rows of equal length") from error
-    if array.dtype.kind not in "biuf":
+    check_numeric(name, array.dtype)
+    # torch knows neither wide unsigned integers, nor long doubles, nor foreign byte orders
+    if array.dtype == np.uint64 and array.size and array.max() > _INT64:
+        array = array.astype(np.float64)
+    elif array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64, copy=False)
+    elif array.dtype.kind == "f" and array.dtype not in (np.float16, np.float32):
+        with np.errstate(over="ignore"):  # an infinity is refused where it is looked at
+            array = array.astype(np.float64, copy=False)
+    # not ascontiguousarray, which makes a row of a single number
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    # torch warns when it has to share memory that may not be written to
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def check_numeric(name: str, dtype: np.dtype) -> None:
+    """An array holds real numbers or truth values.
+
+    Raises:
+        DataError: if it holds text, dates, objects or records.
+    """
+    if dtype.kind not in "biuf":
         raise DataError(
-            f"{name} holds {array.dtype} values",
+            f"{name} holds {dtype} values",
             "numbers",
             "encode text as numbers first (labels: numpy.unique(y, return_inverse=True)[1])",
         )
-    # torch knows neither wide unsigned integers, nor long doubles, nor foreign byte orders
-    if array.dtype.kind in "iu" and array.dtype != np.uint8:
-        array = array.astype(np.int64)
-    elif array.dtype.kind == "f" and array.dtype not in (np.float16, np.float32):
-        array = array.astype(np.float64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    # torch warns when it has to share memory that may not be written to
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
@@ -169,12 +217,43 @@ def check_fraction(name: str, value: float, *, zero: bool = False) -> float:
     Raises:
         DataError: if it is not.
     """
-    number = isinstance(value, numbers.Real) and math.isfinite(value)
-    if not number or value < 0 or value >= 1 or (value == 0 and not zero):
+    if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero):
         raise DataError(
-            f"{name}={value!r}", f"a number with {'0 <=' if zero else '0 <'} {name} < 1"
+            f"{name}={shown(value)}", f"a number with {'0 <=' if zero else '0 <'} {name} < 1"
         )
     return float(value)
+
+
+def check_number(name: str, value: float) -> float:
+    """A finite number.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if not _is_finite(value):
+        raise DataError(f"{name}={shown(value)}", "a finite number")
+    return float(value)
+
+
+def _is_finite(value: object) -> bool:
+    """Whether `value` is a number that a float can hold; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
+def check_truth(name: str, value: bool) -> bool:
+    """A truth value.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise DataError(f"{name}={shown(value)}", "true or false")
+    return bool(value)
 
 
 def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
@@ -186,7 +265,7 @@ def check_count(name: str, value: int, least: int, most: int | None = None) -> i
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
         limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise DataError(f"{name}={value!r}", f"a whole number {limit}")
+        raise DataError(f"{name}={shown(value)}", f"a whole number {limit}")
     return int(value)
 
 
@@ -197,7 +276,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> str:
         DataError: if it is not.
     """
     if value not in known:
-        raise DataError(f"{name}={value!r}", " or ".join(map(repr, known)))
+        raise DataError(f"{name}={shown(value)}", " or ".join(map(repr, known)))
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +14,23 @@ from .checks import (
     as_tensor,
     check_inputs,
     check_pair,
+    check_seed,
     check_targets,
+    check_truth,
 )
+from .fingerprint import fingerprint, known_rows
 from .labels import check_labels, count_classes
-from .splits import carve, moments, standardise
+from .raw import keep_raw
+from .record import differences, record
+from .splits import Scaling, carve, moments, number_groups, rescale
+from .splits import standardise as scale
+from .tasks import Task, check_task, decide_task
 
 __all__ = ["Dataset", "Task"]
 
-Task = Literal["classification", "regression"]
+_SPLITS = ("train", "val", "test")
+
+_AS_ROUNDED = Scaling(*[torch.empty(0)] * 4)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +54,16 @@ class Dataset:
         y_std: Training standard deviation (T,) of the targets; (1,) for classification.
             `y * y_std + y_mean` is in original units.
         source: JSON-able; `load(**source)` gives the same data again, except for
-            {"name": "tensors"}, which came from memory.
+            {"name": "tensors"}, which came from memory, and rows of `new_rows`.
+        columns: Names of the features in their order; () if they have none.
+        target: Name of what is predicted; "" if it has none.
+        digest: Fingerprint of the arrays that :meth:`from_tensors` was given, before anything
+            was split or scaled. What only moves, scales, reshapes or joins their rows keeps it
+            (`to`, `laid_out`, `flattened`, `all_rows`, `standardised_as`), and so does
+            `dataclasses.replace`, which cannot know; rows of `new_rows` have another one. A
+            data set that is built by hand has that of its own tensors.
+        scaling: The statistics in float64, by which rows were scaled; those of `x_mean` and
+            the others if they are not given.
     """
 
     name: str
@@ -63,6 +81,20 @@ class Dataset:
     y_mean: Tensor
     y_std: Tensor
     source: dict[str, Any]
+    columns: tuple[str, ...] = ()
+    target: str = ""
+    digest: str = ""
+    scaling: Scaling = _AS_ROUNDED
+
+    def __post_init__(self) -> None:
+        if self.x_train.device.type == "meta":
+            return
+        if not self.digest:
+            rows = {f"{part}_{s}": getattr(self, f"{part}_{s}") for s in _SPLITS for part in "xy"}
+            object.__setattr__(self, "digest", fingerprint(**rows))
+        if self.scaling is _AS_ROUNDED:
+            stats = (self.x_mean, self.x_std, self.y_mean, self.y_std)
+            object.__setattr__(self, "scaling", Scaling(*(s.cpu().double() for s in stats)))
 
     @property
     def N(self) -> int:
@@ -85,7 +117,7 @@ class Dataset:
         Raises:
             DataError: if there is no such split.
         """
-        if name not in ("train", "val", "test"):
+        if name not in _SPLITS:
             raise DataError(f"split {name!r} of {self.name}", "'train', 'val' or 'test'")
         return getattr(self, f"x_{name}"), getattr(self, f"y_{name}")
 
@@ -139,16 +171,49 @@ class Dataset:
                 f"inputs {self.input_shape} of {self.name}",
                 f"{other.input_shape}, as in {other.name}",
             )
+        own, new = self.scaling, other.scaling
         changed: dict[str, Any] = {}
-        for split in ("train", "val", "test"):
+        for split in _SPLITS:
             x, y = self.split(split)
-            x = x * _along(self.x_std, x) + _along(self.x_mean, x)
-            changed[f"x_{split}"] = (x - _along(other.x_mean, x)) / _along(other.x_std, x)
+            changed[f"x_{split}"] = rescale(x, own[:2], new[:2])
             if self.task == "regression":
-                y = y * self.y_std + self.y_mean
-                changed[f"y_{split}"] = (y - other.y_mean.to(y)) / other.y_std.to(y)
-        stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std")}
+                changed[f"y_{split}"] = rescale(y, own[2:], new[2:])
+        stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std", "scaling")}
         return replace(self, **changed, **stats)
+
+    def record(self) -> dict[str, Any]:
+        """What a run has to remember of its data, JSON-able: see :meth:`differences`."""
+        return record(self)
+
+    def differences(self, record: Any) -> list[str]:
+        """How this data set differs from the :meth:`record` of another, in plain words.
+
+        Arguments:
+            record: What a run remembers, as read back from JSON.
+
+        Returns:
+            A phrase for each difference; none if a network trained on one fits the other, and
+            the rows are the same.
+
+        Raises:
+            DataError: if the record is damaged.
+        """
+        return differences(self, record)
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Which rows are training or validation rows as well, bit for bit.
+
+        Arguments:
+            x: Inputs (B, ...) on the scale of this data set: its test rows, or those of
+                :func:`pyroccam.data.new_rows`.
+
+        Returns:
+            Truth values (B,), on the CPU.
+
+        Raises:
+            DataError: if the inputs have another size.
+        """
+        return known_rows(x, [self.x_train, self.x_val])
 
     def refuse_another_kind(self, expected: Dataset) -> None:
         """Refuse to stand in for data on which a network was trained.
@@ -186,6 +251,8 @@ class Dataset:
         class_names: Sequence[str] = (),
         classes: int | None = None,
         groups: Any = None,
+        columns: Sequence[str] = (),
+        target: str = "",
     ) -> Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
@@ -196,7 +263,8 @@ class Dataset:
             y_train: Labels (rows,), or targets (rows,) or (rows, T).
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
-            task: None reads it off `y_train`: whole-number types are labels.
+            task: None takes classification if there are `class_names` or `classes`, or else
+                asks the targets (:func:`pyroccam.data.tasks.decide_task`).
             val_fraction: Share of the *training* rows kept aside for validation, class by
                 class for classification; 0 for none.
             seed: Which rows those are. Rows keep their order.
@@ -209,6 +277,8 @@ class Dataset:
             groups: Names or numbers (rows,) of what each training row comes from, a person
                 for one, where rows of one are alike. Validation then takes whole groups, as
                 many as come nearest to `val_fraction`, instead of rows class by class.
+            columns: One name a feature of a table.
+            target: The name of what is predicted.
 
         Returns:
             The data set, on the CPU.
@@ -216,6 +286,9 @@ class Dataset:
         Raises:
             DataError: naming the array, the row and the value that cannot be used.
         """
+        check_task(task)
+        check_seed(seed)
+        check_truth("standardise", standardise)
         x_train, y_train = as_tensor("x_train", x_train), as_tensor("y_train", y_train)
         x_test, y_test = as_tensor("x_test", x_test), as_tensor("y_test", y_test)
         for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
@@ -228,15 +301,27 @@ class Dataset:
             )
         if x_train.shape[0] < 2:
             raise DataError("x_train has 1 row", "at least 2 training rows")
-        if task is None:
-            task = "regression" if y_train.is_floating_point() else "classification"
+        if columns and (x_train.ndim != 2 or len(columns) != x_train.shape[1]):
+            raise DataError(
+                f"{len(columns)} columns for inputs of shape {tuple(x_train.shape[1:])}",
+                "one name a feature of a table",
+            )
+        if task is None and (class_names or classes is not None):
+            task = "classification"
+        elif task is None:
+            task = decide_task("y_train", torch.cat([y_train.flatten(), y_test.flatten()]))
+        keep_raw(x_test, y_test)
+        parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+        if groups is not None:
+            parts["groups"] = number_groups(groups, len(x_train))
+        digest = fingerprint(**parts)
 
         labels = None
         if task == "classification":
             classes = count_classes(check_labels("y_train", y_train), classes, class_names)
             labels = y_train = check_labels("y_train", y_train, classes)
             y_test = check_labels("y_test", y_test, classes)
-        elif task == "regression":
+        else:
             if classes is not None or class_names:
                 raise DataError(
                     f"classes={classes}, class_names={tuple(class_names)} for regression",
@@ -249,26 +334,29 @@ class Dataset:
                     f"y_test has {y_test.shape[1]} target(s) a row",
                     f"{y_train.shape[1]} as in y_train",
                 )
-        else:
-            raise DataError(f"task={task!r}", "'classification' or 'regression'")
 
         val, train = carve(len(x_train), val_fraction, seed, labels=labels, groups=groups)
-        xs, x_mean, x_std = _scaled(
-            (x_train[train], x_train[val], x_test), standardise, x_train.shape[1]
-        )
+        xs: tuple[Tensor, ...] = (x_train[train], x_train[val], x_test)
         ys: tuple[Tensor, ...] = (y_train[train], y_train[val], y_test)
-        y_mean, y_std = torch.zeros(1), torch.ones(1)
-        if task == "regression":
-            ys, y_mean, y_std = _scaled(ys, standardise, y_train.shape[1])
+        of_targets = (torch.zeros(1).double(), torch.ones(1).double())
+        if labels is None:
+            of_targets = _statistics(ys[0], standardise)
+            ys = tuple(scale(y, *of_targets) for y in ys)
+        else:
+            ys = (*ys[:2], y_test.clone())
+        scaling = Scaling(*_statistics(xs[0], standardise), *of_targets)
+        x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
+        xs = tuple(scale(x, *scaling[:2]) for x in xs)
         return cls(
-            name=name,
+            # The name of a file may hold bytes that are no text, which nobody could write down.
+            name=name.encode("utf-8", "backslashreplace").decode(),
             task=task,
             x_train=xs[0],
             y_train=ys[0],
             x_val=xs[1],
             y_val=ys[1],
             x_test=xs[2],
-            y_test=ys[2] if task == "regression" else ys[2].clone(),
+            y_test=ys[2],
             classes=classes,
             class_names=tuple(map(str, class_names)),
             x_mean=x_mean,
@@ -281,23 +369,16 @@ class Dataset:
                 "val_fraction": val_fraction,
                 "standardise": standardise,
             },
+            columns=tuple(map(str, columns)),
+            target=target,
+            digest=digest,
+            scaling=scaling,
         )
 
 
-def _scaled(
-    parts: tuple[Tensor, ...], wanted: bool, width: int
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Scales all parts by the statistics of the first one, which are the training rows."""
+def _statistics(training: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
+    """What to scale by, along dimension 1, in float64."""
     if wanted:
-        mean, std = moments(parts[0])
-    else:
-        mean, std = torch.zeros(width).double(), torch.ones(width).double()
-    return tuple(standardise(p, mean, std) for p in parts), mean.float(), std.float()
-
-
-def _along(statistic: Tensor, x: Tensor) -> Tensor:
-    """A statistic for each feature or channel, in the shape that acts on inputs `x`."""
-    statistic = statistic.to(x)
-    if x.dim() == 2 and x.shape[1] != len(statistic):  # flattened images keep channel statistics
-        return statistic.repeat_interleave(x.shape[1] // len(statistic))
-    return statistic.view(-1, *[1] * (x.dim() - 2))
+        return moments(training)
+    width = training.shape[1]
+    return torch.zeros(width).double(), torch.ones(width).double()

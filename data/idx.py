@@ -15,6 +15,10 @@ from .roots import AGAIN, read_bytes
 
 __all__ = ["find_idx", "read_idx"]
 
+_TIMES = 14
+"""Bytes that a data set takes for each of an image while it is made: the file, the array, and in
+float32 all images, those that train and those that validate, and both once they are scaled."""
+
 
 def find_idx(folder: Path, stem: str) -> Path | None:
     """The file `stem` in `folder`, unpacked or as `.gz`; None if neither is there."""
@@ -39,8 +43,9 @@ def read_idx(path: Path, dims: int) -> Tensor:
 
     Raises:
         DataError: naming the file and what is wrong with it.
+        TooLarge: if it asks for more memory than may be taken.
     """
-    content = read_bytes(path)
+    content = read_bytes(path, _TIMES)
     start = 4 + 4 * dims
     if len(content) < start:
         raise DataError(f"{path} holds {len(content)} bytes", f"a header of {start}", AGAIN)

@@ -18,7 +18,7 @@ from .dataset import Dataset
 from .idx import find_idx, read_idx
 from .labels import check_labels
 from .mosaic import has_mosaic, read_mosaic
-from .roots import resolve_root
+from .roots import reading, resolve_root
 from .splits import generator, pick
 
 __all__ = ["load_images"]
@@ -67,6 +67,7 @@ def load_images(
     val_fraction: float = 0.1,
     flatten: bool = False,
     standardise: bool = True,
+    download: bool = True,
 ) -> Dataset:
     """An image set, pixels scaled to [0, 1] and then standardised channel by channel.
 
@@ -83,6 +84,7 @@ def load_images(
         val_fraction: Share of the training images kept aside for validation.
         flatten: Whether each image becomes one vector; the statistics stay per channel.
         standardise: Without it pixels stay in [0, 1], and a black background stays zero.
+        download: Whether torchvision may fetch what is missing.
 
     Returns:
         The data set.
@@ -91,7 +93,8 @@ def load_images(
         DataError: if a file is broken, or missing and cannot be downloaded.
     """
     root = resolve_root(data_root)
-    raw = _read_family(kind, root) if kind in _FAMILY else _read_others(kind, root)
+    read = _read_family if kind in _FAMILY else _read_others
+    raw = read(kind, root, download)
     parts: list[Tensor] = []
     for split, (x, y), count in (("train", raw.train, n_train), ("test", raw.test, n_test)):
         check_pair(f"{name} {split} images", x, f"{name} {split} labels", y)
@@ -112,7 +115,7 @@ def load_images(
     return dataset.flattened() if flatten else dataset
 
 
-def _read_family(kind: str, root: Path) -> _Raw:
+def _read_family(kind: str, root: Path, download: bool) -> _Raw:
     """MNIST and sets made in its likeness, from `<root>/<kind>/raw`."""
     folder = root / kind / "raw"
     stems = [
@@ -121,7 +124,7 @@ def _read_family(kind: str, root: Path) -> _Raw:
     stems = [f"{stem}-ubyte" for stem in stems]
     missing = [f"{stem}.gz" for stem in stems if find_idx(folder, stem) is None]
     if missing:
-        _fetch(kind, root, f"{', '.join(missing)} in {folder}")
+        _fetch(kind, root, f"{', '.join(missing)} in {folder}", download)
     arrays = []
     for stem in stems:
         path = find_idx(folder, stem)
@@ -132,7 +135,7 @@ def _read_family(kind: str, root: Path) -> _Raw:
     return _Raw((x_train[:, None], y_train), (x_test[:, None], y_test), _FAMILY[kind])
 
 
-def _read_others(kind: str, root: Path) -> _Raw:
+def _read_others(kind: str, root: Path, download: bool) -> _Raw:
     """CIFAR and SVHN as torchvision reads them, or the compact part of CIFAR-10."""
     place = root / _PLACES[kind]
     if kind == "SVHN" and not place.exists() and (root / place.name).exists():
@@ -145,11 +148,12 @@ def _read_others(kind: str, root: Path) -> _Raw:
     folder = place.parent
     sets: list[Any] = []
     if place.exists():
-        with contextlib.suppress(RuntimeError):  # a file is broken or missing: fetch that
+        # a RuntimeError says that a file is broken or missing: fetch that
+        with reading(place, f"{kind} as torchvision reads it"), contextlib.suppress(RuntimeError):
             sets = [_construct(kind, folder, split, download=False) for split in _STEMS]
     if not sets:
         what = "train_32x32.mat and test_32x32.mat" if kind == "SVHN" else place.name
-        sets = _fetch(kind, folder, f"{what} in {folder}")
+        sets = _fetch(kind, folder, f"{what} in {folder}", download)
     names = _DIGITS if kind == "SVHN" else tuple(sets[0].classes)
     train, test = map(_extract, sets)
     return _Raw(train, test, names)
@@ -175,19 +179,26 @@ def _construct(kind: str, root: Path, split: str, download: bool) -> Any:
         return getattr(datasets, kind)(str(root), download=download, **which)
 
 
-def _fetch(kind: str, root: Path, files: str) -> list[Any]:
+def _fetch(kind: str, root: Path, files: str, download: bool) -> list[Any]:
     """Lets torchvision download into `root`.
 
     Raises:
-        DataError: if that fails, with what to place where.
+        DataError: if it may not, or cannot, with what to place where.
     """
+    by_hand = (
+        "place them there by hand, or name the folder that has them with data_root= "
+        "or the environment variable PYROCCAM_DATA"
+    )
+    if not download:
+        raise DataError(
+            f"{kind} is not in {root}, and nothing may be downloaded here",
+            files,
+            f"pyroccam.data.load with download=True, once; or {by_hand}",
+        )
     try:
         return [_construct(kind, root, split, download=True) for split in _STEMS]
     except (RuntimeError, OSError, HTTPException) as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"{kind} is not in {root} and cannot be downloaded ({reason})",
-            files,
-            "place them there by hand, or name the folder that has them with data_root= "
-            "or the environment variable PYROCCAM_DATA",
+            f"{kind} is not in {root} and cannot be downloaded ({reason})", files, by_hand
         ) from error

@@ -12,6 +12,9 @@ from .checks import DataError, check_count, check_finite
 __all__ = ["check_labels", "count_classes"]
 
 
+_LARGEST = 2**53
+
+
 def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
     """Class labels: whole numbers 0, 1, ..., `classes` - 1.
 
@@ -35,6 +38,8 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
     if y.is_floating_point():
         check_finite(name, y)
         _refuse(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
+        # beyond, a float is whole by rounding, and may be no int64
+        _refuse(name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}", "task='regression'")
     y = y.long()
     remap = "numpy.unique(y, return_inverse=True)[1] makes labels that start at 0"
     _refuse(name, y, y < 0, "class labels from 0 upwards", remap)

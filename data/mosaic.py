@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,15 @@ from torch import Tensor
 
 from .checks import DataError
 from .idx import read_idx
+from .limits import ask
+from .roots import reading, refuse_no_file
 
 __all__ = ["has_mosaic", "read_mosaic"]
 
 _SIDE = 32
+
+_TIMES = 3 * 15
+"""Bytes that a data set takes for each pixel, which has three colours: see `idx`; and Pillow's."""
 
 
 def has_mosaic(folder: Path) -> bool:
@@ -54,15 +60,15 @@ def read_mosaic(folder: Path, split: str) -> tuple[Tensor, Tensor]:
 
 def _read_picture(path: Path) -> np.ndarray:
     """Cuts one picture into its images (B, 3, 32, 32), row by row."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
+    refuse_no_file(path)
+    with reading(path, "a whole picture", "copy the file again"), warnings.catch_warnings():
+        # Pillow warns of pictures so large that they may be an attack, and goes on
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as picture:
+            ask(_TIMES * picture.width * picture.height, str(path))
             pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, UnidentifiedImageError, ValueError) as error:
-        raise DataError(
-            f"{path} is not a whole picture ({error})", hint="copy the file again"
-        ) from error
     height, width, _ = pixels.shape
     if height % _SIDE or width % _SIDE:
         raise DataError(f"{path} is {width} x {height}", f"multiples of {_SIDE} pixels")

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import DataError
-from .dataset import Dataset, Task
+from .checks import DataError, check_fraction, check_seed, check_truth, listed
+from .dataset import Dataset
 from .embedded import load_digits
 from .images import load_images
+from .roots import refuse_no_file
 from .selection import load_polynomial, load_regimes
 from .tables import load_csv, load_npz
+from .tasks import Task
 from .toys import load_spirals, load_wiggle
 from .uci import UCI_ALIASES, load_uci
 from .wisdm_series import load_wisdm_series
@@ -81,13 +83,17 @@ def available() -> list[Entry]:
     return [entry for entry, _ in _ROWS.values()]
 
 
-def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Dataset:
+def load(
+    name: str | os.PathLike[str], *, seed: int = 0, download: bool = True, **options: Any
+) -> Dataset:
     """Loads a data set, checked, split and standardised.
 
     Arguments:
         name: A name out of :func:`available`, `uci/<folder>`, or the path of a person's own
             `.npz` or `.csv` file.
         seed: Everything random: generated points, splits, subsets.
+        download: Whether files that are missing may be fetched from the net; it is no part of
+            `source`. Without it a missing file is an error that says where it belongs.
         options: What the data set takes, `val_fraction=` for one. `data_root=` may be given
             to any of them, and is dropped by those that need no files from it (toys,
             digits, own files), so that a program can pass it on without asking.
@@ -97,35 +103,43 @@ def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Data
 
     Raises:
         DataError: if there is no such name, file or option, or the data cannot be used.
+        TooLarge: if a file, or a number of points, asks for more memory than may be taken.
 
     Example:
         >>> load("spirals", seed=0)
         Dataset('spirals', classification: 2 classes, input 2, rows: 180 train, 20 val, 1800 test)
     """
-    key, loader = _find(os.fspath(name))
-    accepted = [
-        p.name
-        for p in inspect.signature(loader).parameters.values()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    if "data_root" not in accepted:
+    key, loader = find(name)
+    check_seed(seed)
+    check_truth("download", download)
+    parameters = inspect.signature(loader).parameters
+    usual = {
+        name: p.default
+        for name, p in parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and name != "download"
+    }
+    if "data_root" not in usual:
         options.pop("data_root", None)
-    unknown = [option for option in options if option not in accepted]
+    unknown = [option for option in options if option not in usual]
     if unknown:
-        raise DataError(f"{key} has no option {', '.join(unknown)}", f"{', '.join(accepted)}")
-    usual = {name: p.default for name, p in inspect.signature(loader).parameters.items()}
+        raise DataError(f"{key} has no option {listed(unknown)}", ", ".join(usual))
     for option, value in options.items():
-        if isinstance(usual[option], bool) and not isinstance(value, bool):
-            raise DataError(f"{key}: {option}={value!r}", "true or false")
+        if isinstance(usual[option], bool):
+            check_truth(f"{key}: {option}", value)
+        elif option.endswith("_fraction"):
+            check_fraction(option, value, zero=option == "val_fraction")
+    asked = {**options, "download": download} if "download" in parameters else options
     try:
-        dataset = loader(seed=seed, **options)
+        dataset = loader(seed=seed, **asked)
     except DataError as error:
-        if key in str(error):
+        if key in error.found:
             raise
+        raise DataError(f"{key}: {error.found}", error.expected, error.hint) from error
+    except OSError as error:  # while files are looked for: a folder that may not be entered
         raise DataError(f"{key}: {error}") from error
 
     source: dict[str, Any] = {"name": key}
-    for option in accepted:
+    for option in usual:
         # Defaults are written down, too: they may change in a later version
         value = {"seed": seed, **options}.get(option, usual[option])
         source[option] = value.item() if isinstance(value, np.generic) else value
@@ -135,14 +149,19 @@ def load(name: str | os.PathLike[str], *, seed: int = 0, **options: Any) -> Data
     return replace(dataset, source=source)
 
 
-def _find(name: str) -> tuple[str, Loader]:
-    """The name to write down, and the function that loads it."""
+def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
+    """The name to write down, and the function that loads it.
+
+    Raises:
+        DataError: if there is no such data set or file.
+    """
+    if isinstance(name, os.PathLike):
+        name = os.fspath(name)
+    if not isinstance(name, str):
+        raise DataError(f"a data set called {name!r}", "a name, or the path of a file")
     suffix = Path(name).suffix.lower()
     if suffix in _FILES:
-        path = Path(name).expanduser().resolve()
-        if not path.is_file():
-            near = difflib.get_close_matches(path.name, _siblings(path), n=3)
-            raise DataError(f"no file {path}", hint=", ".join(near) and f"{', '.join(near)} there")
+        path = _resolve(name)
         return str(path), functools.partial(_FILES[suffix], path)
     if name.lower() in _ROWS:
         return name.lower(), _ROWS[name.lower()][1]
@@ -162,6 +181,28 @@ def _find(name: str) -> tuple[str, Loader]:
     )
 
 
+def _resolve(name: str) -> Path:
+    """The whole path of a file that is there.
+
+    Raises:
+        DataError: if it is not, with files that are called alike.
+    """
+    try:
+        path = Path(name).expanduser().resolve()
+    except (ValueError, RuntimeError, OSError) as error:  # zero bytes, no such user, a circle
+        raise DataError(f"{name!r} is no path ({error})") from error
+    try:
+        refuse_no_file(path)
+    except DataError as error:
+        near = difflib.get_close_matches(path.name, _siblings(path), n=3)
+        hint = ", ".join(near) and f"{', '.join(near)} there"
+        raise DataError(error.found, error.expected, error.hint or hint) from error
+    return path
+
+
 def _siblings(path: Path) -> list[str]:
-    """The names of files beside `path`."""
-    return [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    """The names of files beside `path`, if they may be listed."""
+    try:
+        return [p.name for p in path.parent.iterdir() if p.is_file() and p.name != path.name]
+    except OSError:
+        return []

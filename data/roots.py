@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .checks import DataError
+from .errors import PyroccamError
+from .limits import ask
 
-__all__ = ["AGAIN", "find_file", "read_bytes", "resolve_root"]
+__all__ = ["AGAIN", "find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]
 
 AGAIN = "delete the file and download it again"
 """What to try when a file is broken."""
+
+_CHUNK = 2**20
 
 
 def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
@@ -24,9 +29,17 @@ def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
 
     Returns:
         The folder, which need not exist.
+
+    Raises:
+        DataError: if no folder can be called that.
     """
     chosen = data_root or os.environ.get("PYROCCAM_DATA") or "~/.cache/pyroccam"
-    return Path(chosen).expanduser()
+    try:
+        folder = Path(chosen).expanduser()
+        folder.exists()
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        raise DataError(f"data_root={chosen!r} ({error})", "the name of a folder") from error
+    return folder
 
 
 def find_file(root: Path, folder: str, *names: str) -> Path | None:
@@ -35,16 +48,79 @@ def find_file(root: Path, folder: str, *names: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_bytes(path: Path) -> bytes:
+def refuse_no_file(path: Path) -> None:
+    """Refuse what has a path but no content of its own: a folder, a device that never ends, a
+    pipe that never begins.
+
+    Raises:
+        DataError: if `path` is none of a person's own files.
+    """
+    try:
+        there, whole, folder = path.exists(), path.is_file(), path.is_dir()
+    except (ValueError, OSError) as error:
+        raise DataError(f"{str(path)!r} cannot be a file ({error})") from error
+    if not there:
+        raise DataError(f"no file {path}")
+    if not whole:
+        raise DataError(f"{path} is {'a folder' if folder else 'a device or a pipe'}", "a file")
+
+
+@contextmanager
+def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
+    """Turns what goes wrong while a library reads a file into one kind of error.
+
+    On broken files readers raise whatever their parts happen to raise (`struct.error`,
+    `NotImplementedError`, `RecursionError`, ...), and no list of those would be complete.
+
+    Arguments:
+        path: The file.
+        what: What it should be: "a whole gzip file".
+        hint: What to try if it is not that.
+
+    Raises:
+        DataError: for any exception but those that say already what to mend.
+    """
+    try:
+        yield
+    except PyroccamError:
+        raise
+    except MemoryError as error:
+        raise DataError(f"{path} needs more memory than there is", "a smaller file") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a reader
+            raise DataError(f"{path} cannot be read ({error.strerror})") from error
+        reason = str(error).strip() or type(error).__name__
+        raise DataError(f"{path} is not {what} ({reason})", hint=hint) from error
+
+
+def read_bytes(path: Path, times: float = 2.0) -> bytes:
     """The content of a file, unpacked if its name ends in `.gz`.
+
+    Arguments:
+        path: The file.
+        times: Bytes that the caller takes at its peak for each byte of the content, itself
+            included. Twice the content is what reading alone takes.
+
+    Returns:
+        The content.
 
     Raises:
         DataError: if it cannot be read.
+        TooLarge: if it asks for too much, as soon as that is known.
     """
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error})", hint=AGAIN) from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error})") from error
+    refuse_no_file(path)
+    packed = path.suffix == ".gz"
+    parts, size = [], 0
+    with (
+        reading(path, "a whole gzip file" if packed else "a whole file", AGAIN),
+        path.open("rb") as file,
+    ):
+        # the size that a gzip file tells at its end may be a lie, and so it is not looked at
+        source = gzip.GzipFile(fileobj=file) if packed else file
+        if not packed:
+            ask(times * path.stat().st_size, str(path))
+        while chunk := source.read(_CHUNK):
+            size += len(chunk)
+            ask(times * size, f"{path}, and it goes on," if packed else str(path))
+            parts.append(chunk)
+    return b"".join(parts)

@@ -6,12 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import check_count, check_seed
+from .checks import check_count, check_number, check_seed, shown
 from .dataset import Dataset
+from .limits import ask
 
 __all__ = ["load_polynomial", "load_regimes", "polynomial_features"]
 
 _DEGREE = 9
+
+_POINT = 500
+"""Bytes that a point takes while a data set is made: twelve features in float64, four times."""
 
 _WIDTH = 11
 """Inputs of the regimes, of which the first alone matters."""
@@ -59,11 +63,13 @@ def load_polynomial(
 
     Raises:
         DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
 
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
         experiment on hyperparameters, for the law of x and of the noise.
     """
+    check_number("noise", noise)
     z = _normal(n_train, n_test, 2, seed)
     x = polynomial_features(z[:, 0])
     y = z[:, 0] + noise * z[:, 1]
@@ -101,10 +107,12 @@ def load_regimes(
 
     Raises:
         DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
 
     References:
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019).
     """
+    check_number("noise", noise)
     z = _normal(n_train, n_test, _WIDTH + 1, seed)
     x, error = z[:, :_WIDTH], z[:, _WIDTH]
     train = x[:n_train, 0]
@@ -118,6 +126,7 @@ def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
     check_count("n_train", n_train, 2)
     check_count("n_test", n_test, 1)
     random = np.random.default_rng(check_seed(seed))
+    ask(_POINT * (n_train + n_test), f"n_train={shown(n_train)} and n_test={shown(n_test)}")
     return torch.from_numpy(random.standard_normal((n_train + n_test, width)))
 
 

@@ -8,10 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import check_count, check_fraction, check_seed
+from .checks import check_count, check_fraction, check_number, check_seed, shown
 from .dataset import Dataset
+from .limits import ask
 
 __all__ = ["load_spirals", "load_wiggle", "spirals", "wiggle"]
+
+_POINT = 150
+"""Bytes that a point takes while a data set is made; 95 were measured."""
 
 
 def spirals(
@@ -42,12 +46,16 @@ def spirals(
 
     Raises:
         DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
 
     References:
         Antorán, Allingham, Hernández-Lobato: Variational Depth Search in ResNets (2020).
     """
     check_count("arms", arms, 2)
     check_count("n", n, arms)
+    for name, value in (("noise", noise), ("turns", turns), ("start", start)):
+        check_number(name, value)
+    ask(_POINT * n, f"n={shown(n)}")
     random = np.random.default_rng(check_seed(seed))
     label = np.arange(n) % arms
     t = math.radians(start) + np.sqrt(random.random(n)) * math.radians(turns)
@@ -88,8 +96,9 @@ def load_spirals(
     Returns:
         The data set.
     """
+    check_fraction("train_fraction", train_fraction)
     x, y = spirals(n=n, noise=noise, turns=turns, start=start, seed=seed, arms=arms)
-    cut = round(n * check_fraction("train_fraction", train_fraction))
+    cut = round(n * train_fraction)
     return Dataset.from_tensors(
         x[:cut],  # they come in random order
         y[:cut],
@@ -117,10 +126,17 @@ def wiggle(n: int = 300, noise: float = 0.25, seed: int = 0) -> tuple[Tensor, Te
     Returns:
         Inputs (n, 1) and targets (n, 1), float64.
 
+    Raises:
+        DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
+
     References:
         Antorán, Allingham, Hernández-Lobato: Depth Uncertainty in Neural Networks (2020).
     """
     check_count("n", n, 2)
+    check_number("noise", noise)
+    check_seed(seed)
+    ask(_POINT * n, f"n={shown(n)}")
     random = np.random.default_rng(check_seed(seed))
     x = random.normal(5.0, 2.5, (n, 1))
     y = np.sin(np.pi * x) + 0.2 * np.cos(4 * np.pi * x) - 0.3 * x
@@ -147,8 +163,9 @@ def load_wiggle(
     Returns:
         The data set.
     """
+    check_fraction("train_fraction", train_fraction)
     x, y = wiggle(n=n, noise=noise, seed=seed)
-    cut = round(n * check_fraction("train_fraction", train_fraction))
+    cut = round(n * train_fraction)
     return Dataset.from_tensors(
         x[:cut],  # drawn independently: any rows will do
         y[:cut],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from .checks import DataError, check_count, check_finite
 from .dataset import Dataset
-from .roots import resolve_root
+from .roots import read_bytes, reading, resolve_root
 
 __all__ = ["UCI_ALIASES", "load_uci"]
 
@@ -24,6 +25,10 @@ UCI_ALIASES = {
     "wine": "wine-quality-red",
 }
 """Short names of the folders; a folder goes by its own name, too."""
+
+
+_TIMES = 25
+"""Bytes that a table takes for each of its text, where a number and a blank have two at least."""
 
 
 def load_uci(
@@ -107,14 +112,12 @@ def _find(which: str, root: Path) -> Path:
 
 def _table(path: Path) -> np.ndarray:
     """Reads a table of numbers (rows, columns)."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below
-            table = np.loadtxt(path, ndmin=2)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing", hint="copy the whole folder again") from error
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} is not a table of numbers ({error})") from error
+    if not path.exists():
+        raise DataError(f"{path} is missing", hint="copy the whole folder again")
+    content = read_bytes(path, _TIMES)
+    with reading(path, "a table of numbers"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below
+        table = np.loadtxt(io.BytesIO(content), ndmin=2)
     if table.size == 0:
         raise DataError(f"{path} is empty", "a table of numbers")
     return table

@@ -35,6 +35,9 @@ _SLACK = _STEP // 10
 _BROKEN = 0.01
 """Largest share of lines that may be no records: a file with more is some other file."""
 
+_TIMES = 10
+"""Bytes that records take for each of their text: copies of it, and their fields."""
+
 _FIELDS = "subject,activity,timestamp,x,y,z;"
 
 
@@ -231,7 +234,7 @@ def _read_one(path: Path) -> _Series:
     """The records of a file that are of the five activities."""
     import pandas as pd  # a second that only tables need
 
-    content = read_bytes(path)
+    content = read_bytes(path, _TIMES)
     if not content.strip():
         raise DataError(f"{path} is empty", f"lines {_FIELDS!r}", AGAIN)
     with warnings.catch_warnings():

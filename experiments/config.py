@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from .. import data as datasets
 from ..data import Dataset
@@ -16,6 +16,7 @@ from ..inference.structure import check_share
 from ..models.names import unknown_name
 from .methods import find
 from .narrowing import refuse_rows, refuse_rules, refuse_unused
+from .opening import read_json, reading
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]
 
@@ -82,9 +83,14 @@ class RunConfig:
         """
         row = find(method)
         sets = dict(sets or {})
+        _refuse_options(sets)
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
         if data_root is not None:
+            if "data_root" in data_options:
+                raise ValueError("--set data.data_root is --data-root: give one of them.")
             data_options["data_root"] = data_root
+        if "name" in data_options:
+            raise ValueError("--set data.name=...: that is the option --data.")
         data_seed = data_options.pop("seed", seed)
         if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
             raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
@@ -115,7 +121,8 @@ class RunConfig:
                     settings.pop("epochs", None)
                 settings[name] = value
             else:
-                known = [*options, *accepts, *Settings.names(), "data.<option>"]
+                fit = [setting for setting in Settings.names() if setting not in _COMMAND]
+                known = [*options, *accepts, *fit, "data.<option>"]
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
         Settings.of(settings)  # fails early, before anything is built
@@ -147,9 +154,14 @@ class RunConfig:
             plain[part] = {k: v for k, v in plain[part].items() if k not in ("seed", "data_root")}
         return plain
 
-    def load_data(self) -> Dataset:
-        """The data of this run."""
-        return datasets.load(**self.data)
+    def load_data(self, **other: Any) -> Dataset:
+        """The data of this run, from files that are here: nothing is downloaded.
+
+        Arguments:
+            other: options of the data set that are no longer what they were, such as its
+                ``data_root``, or the ``name`` of a file that was moved.
+        """
+        return datasets.load(**{**self.data, **other, "download": False})
 
     def flat(self) -> dict[str, Any]:
         """Every setting under one name, such as ``settings.lr``."""
@@ -177,11 +189,51 @@ class RunConfig:
                 f"{folder} is not a run: it has no config.json. Give the folder that "
                 "`pyroccam fit ... --out FOLDER` wrote."
             )
-        try:
-            content = json.loads(path.read_text())["run"]
-            return cls(**content)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} cannot be read: {error!r}.") from error
+        content = read_json(path)
+        with reading(path):
+            return cls(**content["run"])._checked()
+
+    def _checked(self) -> RunConfig:
+        """This configuration, after a look at what came from a file.
+
+        Raises:
+            TypeError, ValueError: if a part is of another kind, or names what there is not.
+        """
+        for part, kind in get_type_hints(RunConfig).items():
+            value, kind = getattr(self, part), get_origin(kind) or kind
+            if not isinstance(value, kind):
+                raise TypeError(f"{part} is {value!r:.60}, expected a {kind.__name__}")
+        row = find(self.method)
+        if not isinstance(self.data.get("name"), str):
+            raise ValueError("data has no name")
+        if "seed" not in self.settings:
+            raise ValueError("settings has no seed")
+        if unknown := [name for name in self.options if name not in row.options]:
+            raise ValueError(unknown_name(f"option of {self.method}", unknown[0], row.options))
+        for name, usual in row.options.items():
+            self.options.setdefault(name, usual)  # of a method that had fewer of them
+        Settings.of(self.settings)
+        return self
+
+
+# What `pyroccam fit` is asked beside --set.
+_COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", "resume", "threads")
+
+
+def _refuse_options(sets: Mapping[str, Any]) -> None:
+    """A setting may not be asked for in a place where it would be passed over.
+
+    Raises:
+        ValueError: for an option of the command, and for two settings of which one is not heard.
+    """
+    for name in sets:
+        if name in _COMMAND:
+            raise ValueError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
+    if None not in (sets.get("epochs"), sets.get("steps")):
+        raise ValueError(
+            f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
+            "leave one of them out."
+        )
 
 
 def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
@@ -218,15 +270,17 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON.
 
     Raises:
-        ValueError: for one without ``=``.
+        ValueError: for one without ``=``, and for a key with two values.
     """
     out: dict[str, Any] = {}
     for pair in pairs:
-        name, equals, text = pair.partition("=")
+        name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
             raise ValueError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
+        if name in out:
+            raise ValueError(f"--set {name} was given twice: leave one of them out.")
         try:
-            out[name.strip()] = json.loads(text)
-        except json.JSONDecodeError:
-            out[name.strip()] = _PYTHON.get(text.strip(), text.strip())
+            out[name] = json.loads(text)
+        except (ValueError, RecursionError):  # also of numbers with thousands of digits
+            out[name] = _PYTHON.get(text, text)
     return out

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..inference.fit import Fit
 from ..inference.metrics import poster_ece
+from ..inference.network_folder import save
 from ..inference.predict import (
     evaluate_outputs,
     evaluate_pruned,
@@ -15,7 +16,7 @@ from ..inference.predict import (
     outputs_by_depth,
 )
 from ..inference.prune import count_parameters, full_network, prune, seconds_per_batch
-from ..models.pruned import PrunedNetwork, save
+from ..models.pruned import PrunedNetwork
 
 __all__ = ["metrics_on_test", "report"]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from ..inference import arviz_adapter, figures
 from ..inference.diagnostics import Finding, diagnose
 from ..inference.fit import Fit
 from ..inference.run_directory import versions, write_json
+from .console import PlainConsole, styled
+from .loading import load_fit
 from .report.catalogue import DIAGNOSIS, slug
-from .run import load_fit
 
 __all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of", "write_posterior"]
 
@@ -48,17 +49,23 @@ def write_posterior(fit: Fit, folder: Path, draws: int = DRAWS) -> Path:
 
 
 def diagnose_run(
-    folder: Path, device: str, *, draws: int, thorough: bool
+    folder: Path, device: str, *, draws: int, thorough: bool, **opening: Any
 ) -> tuple[list[Finding], list[Path]]:
     """Diagnose a run, or repeats of one, and write what was found beside it.
 
     ``diagnostics.json``, ``figures/diagnose-*`` as PNG and SVG, and ``posterior.nc``.
 
+    Arguments:
+        folder: of the run.
+        device: as for ``fit``.
+        draws, thorough: see :func:`~pyroccam.inference.diagnostics.diagnose`.
+        opening: options of :func:`~pyroccam.experiments.loading.load_fit`.
+
     Returns:
         The findings, and the files.
     """
     folders = runs_of(folder)
-    fits = [load_fit(one, device) for one in folders]
+    fits = [load_fit(one, device, **opening) for one in folders]
     found = diagnose(fits, draws=draws, thorough=thorough)
     written = [write_posterior(fits[0], folders[0])]
     for one in found:
@@ -71,14 +78,14 @@ def diagnose_run(
     return found, [*written, path]
 
 
-def print_findings(console: Console, found: Sequence[Finding]) -> None:
+def print_findings(console: PlainConsole, found: Sequence[Finding]) -> None:
     """A line for each, and what they come to."""
     table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for one in found:
         colour = COLOURS[one.verdict]
-        table.add_row(f"[{colour}]{one.verdict}[/{colour}]", f"[bold]{one.name}[/bold]", one.text)
+        table.add_row(styled((one.verdict, colour)), styled((one.name, "bold")), one.text)
     console.print(table)
-    console.print(overall(found), highlight=False)
+    console.say(overall(found))
 
 
 def overall(found: Sequence[Finding]) -> str:

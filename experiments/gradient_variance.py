@@ -32,10 +32,10 @@ from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.run_directory import versions, write_json
 from ..models import LocalReparameterization
+from .building import build_network
 from .config import RunConfig, parse_settings
 from .kept import refuse_other_settings
 from .methods import find
-from .run import build_network
 
 __all__ = ["Drawn", "agreement", "gradients", "jackknife"]
 

@@ -31,10 +31,10 @@ from ..inference.predict import mixture_log_probs
 from ..inference.run_directory import versions, write_json
 from ..inference.style import styled
 from ..models.names import unknown_name
+from .building import build_network
 from .config import RunConfig, parse_settings
 from .kept import refuse_other_settings
 from .methods import find
-from .run import build_network
 
 __all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from .. import guides, models
 from ..data import Dataset
+from ..data.errors import NetworkError
 from ..inference.draws import DrawnNetwork
 from ..inference.thresholds import by_layer_now
 from ..models import networks
@@ -26,6 +27,7 @@ from ..models.plain_networks import PLAIN
 from ..models.ready_graphs import GRAPHS
 from ..models.stack import DepthStack
 from . import narrowing, points, sharing
+from .boundary import place_in_own_code
 from .stages import Options, Pair, Stages, no_stages
 
 __all__ = ["METHODS", "Method", "find"]
@@ -78,17 +80,24 @@ class Method:
         """
         if name in self.networks:
             return self.networks[name]
-        module, colon, function = name.partition(":")
-        if not colon:
+        module, _, function = name.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), function)):
             known = [*self.networks, "MODULE:FUNCTION of your own"]
             raise ValueError(unknown_name(f"network of {self.name}", name, known))
         sys.path.insert(0, "")  # the folder in which the command runs
         try:
             found = getattr(importlib.import_module(module), function, None)
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise ValueError(
                 f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
                 f"{module.replace('.', '/')}.py, or install it."
+            ) from error
+        except (Exception, SystemExit) as error:
+            place = place_in_own_code(error)
+            where = "" if place is None else f" ({place})"
+            raise NetworkError(
+                f"Network {name!r}: {module} fails while it is imported, by "
+                f"{type(error).__name__}: {error}{where}"
             ) from error
         finally:
             sys.path.remove("")

@@ -30,10 +30,10 @@ from ..inference.figures.canvas import new_figure
 from ..inference.run_directory import versions, write_json
 from ..inference.style import styled
 from ..models import BayesianNetwork
+from .building import build_network
 from .config import RunConfig, parse_settings
 from .kept import refuse_other_settings
 from .methods import find
-from .run import build_network
 
 __all__ = ["permuted", "transition_figure", "watch"]
 

@@ -240,8 +240,8 @@ def main(
     figures.save(draw(found), out / data)
 
 
-def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, int]) -> Dataset:
-    place = {} if root is None else {"data_root": root}
+def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, Any]) -> Dataset:
+    place: dict[str, Any] = {} if root is None else {"data_root": root}
     return datasets.load(name, seed=seed, **place, **sizes)
 
 

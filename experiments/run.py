@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
-from .. import inference
 from ..data import Dataset
 from ..inference.fit import Fit, fit, fit_repeats, pick_device
-from ..inference.predict import component_weights
 from ..inference.prune import count_parameters
-from ..inference.run_directory import CHECKPOINT, read_history, versions, write_json
-from ..inference.settings import Settings
-from ..models import BayesianNetwork, LearntDepth, StructuredNetwork
+from ..inference.run_directory import CHECKPOINT, seal, versions, write_json
+from ..inference.run_lock import claimed
+from ..models import BayesianNetwork, StructuredNetwork
 from . import depths, structured, weights
+from .building import build_network
 from .config import RunConfig, changed_settings
+from .described import words_of
 from .methods import find
+from .opening import FORMAT, read_json, reading, refuse_other_data
 from .pictures import draw, draw_repeats
 from .stages import Pair, Stage
 
-__all__ = ["Outcome", "build_network", "load_fit", "run", "run_repeats"]
+__all__ = ["Outcome", "fixed_depth", "pair_of", "run", "run_repeats", "settings_of", "stages_of"]
 
 NARROWED = "narrowed.json"
 
@@ -38,35 +37,6 @@ class Outcome:
 
     fit: Fit
     metrics: dict[str, Any]
-
-
-def build_network(config: RunConfig, data: Dataset) -> nn.Module:
-    """The network of a run, with initial weights that depend on the seed alone.
-
-    Raises:
-        ValueError: if it cannot be built for this data with these options.
-        TypeError: if what is built is no ``torch.nn.Module``.
-    """
-    builder = find(config.method).network(config.network)
-    try:
-        # Bound first: torchvision's builders take a shape for the name of weights to download.
-        inspect.signature(builder).bind(data.input_shape, data.outputs, **config.network_options)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.settings["seed"])
-            net = builder(data.input_shape, data.outputs, **config.network_options)
-    except (ValueError, TypeError, RuntimeError) as error:
-        options = "".join(f", {name}={value!r}" for name, value in config.network_options.items())
-        raise ValueError(
-            f"The network {config.network} could not be built from input_shape="
-            f"{tuple(data.input_shape)}, outputs={data.outputs}{options}: "
-            f"{str(error).rstrip('.')}. Give other options, or a function "
-            "`f(input_shape, outputs, *, ...) -> torch.nn.Module` as --network package.module:f."
-        ) from error
-    if not isinstance(net, nn.Module):
-        raise TypeError(
-            f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."
-        )
-    return net
 
 
 def run(
@@ -95,7 +65,7 @@ def run(
         FileExistsError: if ``out`` holds another run and ``resume`` is not asked for.
     """
     job = _Job(config, data, out)
-    (outcome,) = _run([job], out, resume, device, progress, compare, figures)
+    (outcome,) = _claimed_run([job], out, resume, device, progress, compare, figures)
     return outcome
 
 
@@ -121,7 +91,16 @@ def run_repeats(
         _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
         for config, data in zip(configs, datas, strict=True)
     ]
-    return _run(jobs, out, resume, device, progress, compare, figures)
+    return _claimed_run(jobs, out, resume, device, progress, compare, figures)
+
+
+def _claimed_run(jobs: Sequence[_Job], out: Path | None, *options: Any) -> list[Outcome]:
+    """Run with the folders kept from other writers."""
+    folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
+    with ExitStack() as stack:
+        for folder in sorted(folders):
+            stack.enter_context(claimed(folder))
+        return _run(jobs, out, *options)
 
 
 @dataclass
@@ -134,7 +113,7 @@ class _Job:
 
     def claim(self, resume: bool) -> None:
         """Take the folder, and write into it what is run."""
-        out, config = self.out, self.config
+        out, config, record = self.out, self.config, self.data.record()
         if out is None:
             return
         if (out / "config.json").exists() and _begun(out):
@@ -144,10 +123,26 @@ class _Job:
                     "--out."
                 )
             _check_same(RunConfig.read(out), config, out)
+            refuse_other_data(self.data, out)
+            return  # what a run was begun with stays
+        write_json(out / "data.json", record)
         write_json(
             out / "config.json",
-            {"run": config.to_json(), "versions": versions(), "threads": torch.get_num_threads()},
+            {
+                "format": FORMAT,
+                "run": config.to_json(),
+                "versions": versions(),
+                "threads": torch.get_num_threads(),
+            },
         )
+
+    def network(self) -> nn.Module:
+        """The network to begin with; a person's own is kept in words where there are words."""
+        net = build_network(self.config, self.data)
+        own = self.config.network not in find(self.config.method).networks
+        if own and self.out is not None and (words := words_of(net, self.data.x_train[:2])):
+            write_json(self.out / "network.json", words)
+        return net
 
 
 def _begun(out: Path) -> bool:
@@ -170,10 +165,10 @@ def _run(
     for job in jobs:
         job.claim(resume)
     more = {"resume": resume, "device": where, "progress": progress}
-    settings = _settings_of(config, 0)
+    settings = settings_of(config, 0)
     fits = _fit(jobs, _first, settings, out, label=config.method, **_rule_of(config), **more)
     passed = [[one] for one in fits]
-    for number, stage in enumerate(_stages(config), start=1):
+    for number, stage in enumerate(stages_of(config), start=1):
         for job, before in zip(jobs, passed, strict=True):
             before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
@@ -196,8 +191,7 @@ def _run(
 
 def _first(job: _Job) -> Pair:
     """The pair with which a run begins."""
-    config = job.config
-    return find(config.method).build(build_network(config, job.data), job.data, config.options)
+    return find(job.config.method).build(job.network(), job.data, job.config.options)
 
 
 def _rule_of(config: RunConfig) -> dict[str, float]:
@@ -240,28 +234,28 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
 
 def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
-    stage = _stages(job.config)[number - 1]
+    stage = stages_of(job.config)[number - 1]
     folder = None if job.out is None else job.out / stage.name
     try:
-        model, guide = _pair_of(stage, before, job.config, folder)
+        model, guide = pair_of(stage, before, job.config, folder)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
         raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
     thresholds = getattr(model, "narrowed_at", None)
     if folder is not None and thresholds is not None:
         write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
-    settings = _settings_of(job.config, number)
+    settings = settings_of(job.config, number)
     return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
 
 
-def _stages(config: RunConfig) -> Sequence[Stage]:
+def stages_of(config: RunConfig) -> Sequence[Stage]:
     return find(config.method).stages(config.options, config.settings)
 
 
-def _settings_of(config: RunConfig, number: int) -> dict[str, Any]:
+def settings_of(config: RunConfig, number: int) -> dict[str, Any]:
     """Of a fit of the run; the first has the number 0."""
     own = (
-        _stages(config)[number - 1].settings
+        stages_of(config)[number - 1].settings
         if number
         else find(config.method).first(config.options, config.settings)
     )
@@ -270,7 +264,7 @@ def _settings_of(config: RunConfig, number: int) -> dict[str, Any]:
     return {k: v for k, v in config.settings.items() if k not in dropped} | own
 
 
-def _pair_of(stage: Stage, before: Fit, config: RunConfig, folder: Path | None) -> Pair:
+def pair_of(stage: Stage, before: Fit, config: RunConfig, folder: Path | None) -> Pair:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.settings["seed"])
         return stage.build(before, {**config.options, **_narrowed(folder)})
@@ -281,8 +275,9 @@ def _narrowed(folder: Path | None) -> dict[str, Any]:
     another device, say."""
     if folder is None or not (folder / NARROWED).is_file():
         return {}
-    found = json.loads((folder / NARROWED).read_text())
-    return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
+    found = read_json(folder / NARROWED)
+    with reading(folder / NARROWED):
+        return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
 
 
 def _report(
@@ -306,6 +301,7 @@ def _report(
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
+        "warnings": result.warnings,
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(model),
@@ -317,7 +313,7 @@ def _report(
         "versions": versions(),
     }
     if len(fits) > 1:
-        names = [config.method, *(stage.name for stage in _stages(config))]
+        names = [config.method, *(stage.name for stage in stages_of(config))]
         metrics["stages"] = [
             {"name": name, "seconds": one.seconds, "engine": one.engine}
             for name, one in zip(names, fits, strict=True)
@@ -325,7 +321,7 @@ def _report(
     if result.structure is not None:
         metrics |= depths.report(result, ddn, out)
     if isinstance(model, StructuredNetwork):
-        settings = _settings_of(config, 0)
+        settings = settings_of(config, 0)
         begun = build_network(config, data)
         metrics |= structured.report(
             result, begun, config.options, settings, out, compare, figures, **arguments
@@ -335,6 +331,7 @@ def _report(
         metrics |= weights.report(result, threshold, tolerance, out, figures, fits[0])
     if out is not None:
         write_json(out / "metrics.json", metrics)
+        seal(out)
         if figures:
             draw(result, ddn, out / "figures", fits[:-1])
     return Outcome(result, metrics)
@@ -353,55 +350,3 @@ def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
     job = _Job(config, data, None)
     return _fit_depth([job], depth, None, device=str(data.x_train.device))[0]
-
-
-def load_fit(folder: Path, device: str = "auto") -> Fit:
-    """Rebuild the fit of a finished run from its folder; runs no pickled code.
-
-    Raises:
-        FileNotFoundError: if the folder is not a finished run.
-    """
-    config = RunConfig.read(folder)
-    where = pick_device(device)
-    data = config.load_data().to(where)
-    result = _as_fit(_loaded(_first(_Job(config, data, None)), folder, where), data, config, folder)
-    for number, stage in enumerate(_stages(config), start=1):
-        pair = _pair_of(stage, result, config, folder / stage.name)
-        pair = _loaded(pair, folder / stage.name, where)
-        result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
-        result.settings = Settings.of(_settings_of(config, number))
-    return result
-
-
-def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
-    """A pair with the weights that a fit wrote to its folder."""
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} has no model.safetensors: the run did not finish. Go on with it with "
-            "`pyroccam fit ... --resume`."
-        )
-    tensors = load_file(path)
-    for prefix, module in zip(("model.", "guide."), pair, strict=True):
-        part = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-        module.load_state_dict(part)
-        module.to(device).eval()
-    return pair
-
-
-def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
-    model, guide = pair
-    components = component_weights(model, guide, data)
-    structure = None
-    if isinstance(model, LearntDepth):
-        exact = inference.exact_depth_posterior(model, data)
-        threshold = float(config.options.get("threshold", 0.95))
-        structure = inference.Structure.from_probs(components, exact, threshold)
-    written = json.loads((folder / "fit.json").read_text())
-    value = written["val_nll"]
-    return Fit(
-        model=model, guide=guide, data=data, settings=Settings.of(config.settings),
-        history=read_history(folder / "history.csv"), best_epoch=written["best_epoch"],
-        val_nll=float("nan") if value is None else value, seconds=written["seconds"],
-        structure=structure, weights=components, out=folder, engine=written["engine"],
-    )  # fmt: skip

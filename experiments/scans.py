@@ -32,9 +32,9 @@ from ..inference.predict import evaluate_pruned
 from ..inference.run_directory import versions, write_history, write_json
 from ..inference.settings import Settings
 from ..models.names import unknown_name
+from .building import build_network
 from .config import RunConfig, parse_settings
 from .methods import find
-from .run import build_network
 
 TEST_ROWS = 1800
 

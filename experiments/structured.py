@@ -21,6 +21,7 @@ from ..inference.discrete import (
 from ..inference.figures import save, structure_graph
 from ..inference.fit import Fit, fit
 from ..inference.metrics import mean_spread
+from ..inference.network_folder import save as save_network
 from ..inference.posterior import mean_network
 from ..inference.predict import evaluate_net
 from ..inference.prune import count_parameters, seconds_per_batch
@@ -74,7 +75,7 @@ def report(
         },
     }
     if out is not None:
-        models.pruned.save(small, out / "discretised")
+        save_network(small, out / "discretised")
         if figures:
             _draw(result, choice, out / "figures")
     if not compare:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from ..inference.predict import DRAWS
+from .console import Part, PlainConsole
 
 __all__ = ["print_repeats", "print_run", "said_of_tensors"]
 
@@ -25,12 +25,14 @@ _WAYS = {
 }
 
 
-def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
+def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
-    structure = metrics.get("structure")
+    structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
+    for sentence in doubtful:
+        console.say("\n", ("Beware:", "yellow"), f" {sentence}")
     if "not_compressed" in metrics:
         reason = metrics["not_compressed"]
-        console.print(f"\n[yellow]Not compressed:[/yellow] {reason}", highlight=False)
+        console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
     if "compressed" in metrics:
         print_compressed(console, metrics, task)
         return
@@ -43,14 +45,15 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         before = (
             "" if running is None else f" (of the running estimate of q in training {running:.3f})"
         )
-        console.print(
-            f"\n[bold]Depth {d} of {len(q) - 1} is enough[/bold]: the first depth whose "
+        console.say(
+            "\n",
+            (f"Depth {d} of {len(q) - 1} {'was chosen' if doubtful else 'is enough'}", "bold"),
+            ": the first depth whose "
             f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
-            f"{q[d]:.3f}; E\\[d] = {structure['depth_expected']:.1f}; depths below {d} together "
+            f"{q[d]:.3f}; E[d] = {structure['depth_expected']:.1f}; depths below {d} together "
             f"have probability {sum(q[:d]):.3f}.\n"
             f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
             f"variation between it and q {structure['tv_to_exact']:.3f}{before}.",
-            highlight=False,
         )
     columns = _COLUMNS[task]
     table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
@@ -82,19 +85,18 @@ def print_run(console: Console, metrics: dict[str, Any], task: str) -> None:
         )
     console.print(table)
     if "ensemble" in test:
-        console.print(_trained(metrics), highlight=False)
+        console.say(_trained(metrics))
     if "pruned" in metrics:
         part = metrics["pruned"]
         ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
         fewer = part["parameters_before"] / part["parameters"]
-        console.print(
+        console.say(
             f"Pruned: {fewer:.1f} x fewer parameters, {_speed(ratio)} "
-            f"(batches of {part['batch']}). {_trained(metrics)}",
-            highlight=False,
+            f"(batches of {part['batch']}). {_trained(metrics)}"
         )
 
 
-def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> None:
+def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
     """What is left of the network, its rates and its file; posterior, mean and small network."""
     structure, small = metrics["structure"], metrics["compressed"]
     rates = structure["rates"]
@@ -103,22 +105,25 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
         if rates[name] is not None:
             shown.append(f"{label} {rates[name]:.3g}")
     bits = "-".join(str(b) for b in structure["bits"].values())
-    console.print(
-        f"\n[bold]{structure['architecture']} is enough[/bold]: {structure['weights']:,} weights "
+    console.say(
+        "\n",
+        (
+            f"{structure['architecture']} is {'left' if metrics.get('warnings') else 'enough'}",
+            "bold",
+        ),
+        f": {structure['weights']:,} weights "
         f"of the compressed layers are left ({structure['nonzero_percent']:.1f} %), of {bits} "
         "bits.\n"
         f"Compression rates as papers count them: {', '.join(shown)}.",
-        highlight=False,
     )
-    console.print(
+    console.say(
         f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
-        "smaller than all parameters of the network were.",
-        highlight=False,
+        "smaller than all parameters of the network were."
     )
     if "not_described" in structure:
-        console.print(said_of_tensors(structure["not_described"]), highlight=False)
+        console.say(*said_of_tensors(structure["not_described"]))
     for name, reason in structure["left_whole"].items():
-        console.print(f"Layer {name} was left whole: {reason}", highlight=False)
+        console.say(f"Layer {name} was left whole: {reason}")
     columns = _COLUMNS[task]
     table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
     for column in table.columns[1:]:
@@ -148,10 +153,9 @@ def print_compressed(console: Console, metrics: dict[str, Any], task: str) -> No
             "" if seconds is None else f"{1e3 * seconds:.2f}",
         )
     console.print(table)
-    console.print(
+    console.say(
         f"{_speed(before / small['seconds_per_batch'])} than the network that was given "
-        f"(batches of {small['batch']}). {_trained(metrics)}",
-        highlight=False,
+        f"(batches of {small['batch']}). {_trained(metrics)}"
     )
 
 
@@ -160,28 +164,25 @@ def _speed(ratio: float) -> str:
     return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
 
 
-def said_of_tensors(reason: str) -> str:
+def said_of_tensors(reason: str) -> list[Part]:
     """What is said of a file without the description of its network."""
-    return (
-        f"[yellow]The file holds tensors only:[/yellow] {reason} That is what inference.compress "
-        "makes of the run's fit."
-    )
+    why = f" {reason} That is what inference.compress makes of the run's fit."
+    return [("The file holds tensors only:", "yellow"), why]
 
 
-def print_structured(console: Console, metrics: dict[str, Any], task: str) -> None:
+def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
     """The chosen primitives, and the networks with and without the other ones."""
     structure, small = metrics["structure"], metrics["discretised"]
-    console.print("")
+    console.say()
     chosen = Table("edge", "chosen", "probability of each", box=None)
     for edge, names in structure["chosen"].items():
         probs = structure["probs"].get(edge, {})
         each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items()) or "no alternative"
         chosen.add_row(edge, " + ".join(names) or "none", each)
     console.print(chosen)
-    console.print(
+    console.say(
         f"Probability of all of them together {math.exp(structure['log_prob']):.3f}; entropy of "
-        f"the structure {structure['entropy']:.2f} nats.\n",
-        highlight=False,
+        f"the structure {structure['entropy']:.2f} nats.\n"
     )
     columns = _COLUMNS[task]
     table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
@@ -228,7 +229,7 @@ def print_structured(console: Console, metrics: dict[str, Any], task: str) -> No
             "",
         )
     console.print(table)
-    console.print(_trained(metrics), highlight=False)
+    console.say(_trained(metrics))
 
 
 def _trained(metrics: dict[str, Any]) -> str:
@@ -242,7 +243,7 @@ def _trained(metrics: dict[str, Any]) -> str:
     return f"Trained in {metrics['seconds']:.0f} s{note}."
 
 
-def print_repeats(console: Console, spread: dict[str, Any], repeats: int) -> None:
+def print_repeats(console: PlainConsole, spread: dict[str, Any], repeats: int) -> None:
     """Mean and standard deviation over the repeats."""
     table = Table(f"mean ± sd of {repeats}", "metric", "value", box=None)
     for part, metrics in spread.items():
@@ -252,6 +253,4 @@ def print_repeats(console: Console, spread: dict[str, Any], repeats: int) -> Non
     console.print(table)
     if "together" in spread:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in spread["together"].items())
-        console.print(
-            f"All {repeats} together, their predictions averaged: {shown}.", highlight=False
-        )
+        console.say(f"All {repeats} together, their predictions averaged: {shown}.")

@@ -5,6 +5,7 @@ python -m pyroccam.experiments.tables
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import structure_tables, variance_tables
+from . import noise, structure_tables, variance_tables
 from .compression import short
 from .markdown import header, plus_minus, read, row
 from .methods import METHODS
@@ -41,6 +42,7 @@ def sections() -> dict[str, Section]:
         Section("Head", "head", _head),
         Section("Images", "images", _images),
         Section("UCI", "uci", _uci),
+        Section("Noise", "noise", _noise),
         Section("Compression", "compression", _compression),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance_tables.variance),
@@ -198,6 +200,22 @@ def _uci(folder: Path) -> Iterable[str]:
             f"{dun['rmse']:.3f}",
             ", ".join(map(str, found["depth_chosen"])),
         )
+
+
+def _noise(folder: Path) -> Iterable[str]:
+    files = [folder / f"{name}.json" for name in noise.SETS]
+    found = {path.stem: read(path) for path in files if path.exists()}
+    if not found:
+        return
+    yield from header(
+        "set (splits)", "method", *(f"{what}, noise of {way}" for way in noise.WAYS
+                                    for what in ("NLL", "within 95 %"))
+    )  # fmt: skip
+    for name, one in found.items():
+        for method in noise.METHODS:
+            each = [one["spread"][f"{method}, {way}"] for way in noise.WAYS]
+            cells = [(plus_minus(m["nll"], 2), plus_minus(m["coverage"], 0, 100)) for m in each]
+            yield row(f"{name} ({len(one['runs'])})", f"`{method}`", *itertools.chain(*cells))
 
 
 def _compression(folder: Path) -> Iterable[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.depth import FixedDepth, LearntDepth, LocalModule
+from ..models.origin import remember
 
 __all__ = ["CategoricalDepth", "Deterministic", "Marginal"]
 
@@ -71,10 +72,11 @@ class CategoricalDepth(LocalModule):
                 "rate is the step of the closed-form update; with update='gradient' q(d) moves at "
                 "the learning rate guide_lr of inference.fit."
             )
+        remember(self, model)
         self.update: Update = update
         self.hold = hold
         self.rate = rate
-        self.logits = nn.Parameter(torch.zeros(model.max_depth + 1))
+        self.logits = nn.Parameter(torch.zeros_like(model.log_prior, device="cpu"))
 
     @property
     def probs(self) -> Tensor:

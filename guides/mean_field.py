@@ -15,6 +15,7 @@ from torch.distributions import constraints
 from ..models.bayesian import BayesianLayer, BayesianNetwork
 from ..models.depth import LocalModule
 from ..models.local import LocalReparameterization, Scales, base
+from ..models.origin import remember
 from ..models.priors.weights import Latent
 from ..models.temperature import Temperature
 from .factors import Factor, GateFactor, NormalFactor
@@ -55,8 +56,10 @@ class NetworkGuide(LocalModule):
                 f"{type(self).__name__} is for models.BayesianNetwork, got "
                 f"{type(model).__name__}. For learnt depth use guides.CategoricalDepth."
             )
+        remember(self, model)
         self.handler: LocalReparameterization | None = None
         if isinstance(local, LocalReparameterization):
+            local.refuse_another(model)
             self.handler = local
         elif local:
             self.handler = LocalReparameterization(model, scales)

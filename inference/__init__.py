@@ -1,6 +1,6 @@
 """From a model and a guide to a posterior, a structure and a smaller network."""
 
-from ..models.pruned import load, save
+from ..models.turns import Busy
 from . import cutting, diagnostics, figures, metrics, packing
 from .compress import Compressed, compress
 from .curvature import Curvature, curvature, to_sample
@@ -12,6 +12,7 @@ from .evidence import Evidence, evidence
 from .fit import Fit, Repeats, fit, fit_repeats
 from .magnitude import prune_weights, share_weights, splice_weights
 from .narrow import narrow
+from .network_folder import load, save
 from .posterior import mean_network
 from .posterior_draws import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
 from .prune import prune, seconds_per_batch
@@ -37,6 +38,7 @@ from .zero_mean import mean_costs, without_means
 
 __all__ = [
     "Against",
+    "Busy",
     "CheckpointError",
     "CompileFallback",
     "Compressed",

@@ -18,6 +18,7 @@ from . import arviz_adapter
 from .fit import Fit
 from .posterior_draws import PosteriorDraws, draw_posterior, draw_prior
 from .run_directory import versions
+from .same_rows import same_targets
 
 __all__ = ["shown_values", "to_arviz"]
 
@@ -89,7 +90,6 @@ def _pairs(
 
 def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
     first, shapes = fits[0], {k: v.shape for k, v in found[0].values.items()}
-    y = first.data.split(split)[1] * first.data.y_std + first.data.y_mean
     for one, drawn in _pairs(fits, found)[1:]:
         who = f"seeds {first.settings.seed} and {one.settings.seed}"
         if {k: v.shape for k, v in drawn.values.items()} != shapes:
@@ -97,8 +97,7 @@ def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: 
                 f"The latents of {who} differ in name or shape (as those of networks do that were "
                 "narrowed), so they are no chains of one posterior: convert each fit on its own."
             )
-        other = one.data.split(split)[1] * one.data.y_std + one.data.y_mean
-        if other.shape != y.shape or not torch.allclose(other.to(y), y, atol=1e-4):
+        if not same_targets(first.data, one.data, split):
             raise ValueError(
                 f"The {split} rows of {who} differ: each seed carves validation rows of its own. "
                 "Give every seed the same data, or take split='test'."

@@ -16,8 +16,14 @@ from .expectation import sample_sites
 __all__ = ["first_non_finite"]
 
 
-def first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> str:
-    """What is not finite: an input, a parameter, or the first site in the order of the model."""
+def first_non_finite(
+    model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor, *, stepped: bool = True
+) -> str:
+    """What is not finite: an input, a parameter, or the first site in the order of the model.
+
+    Arguments:
+        stepped: whether a step has been made, which a parameter that is not finite comes of.
+    """
 
     def bad(t: Tensor) -> bool:
         return t.is_floating_point() and not bool(torch.isfinite(t).all())
@@ -26,7 +32,8 @@ def first_non_finite(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -
         return "the data itself has values that are not finite"
     for name, p in [*model.named_parameters(), *guide.named_parameters()]:
         if bad(p):
-            return f"parameter {name!r} was the first that is not finite (a step too large)"
+            why = " (a step too large)" if stepped else ""
+            return f"parameter {name!r} was the first that is not finite{why}"
     with (
         torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
         torch.no_grad(),

@@ -21,6 +21,7 @@ from ..models.bayesian import BayesianLayer, BayesianNetwork, convolves
 from ..models.names import unknown_name
 from ..models.priors.weights import one_of
 from ..models.structured import StructuredNetwork
+from ..models.turns import turn
 from .elbo import local_parameters
 from .modes import evaluating
 from .posterior import mean_network, moments
@@ -346,7 +347,7 @@ def chunks(total: int, most: int) -> list[int]:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """A seed for a while; the state of the generators is put back."""
     cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
+    with turn(), torch.random.fork_rng(devices=cuda):
         torch.default_generator.manual_seed(seed)  # only what is put back afterwards
         if cuda:
             with torch.cuda.device(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import config_enumerate
 from pyro.infer.elbo import ELBO, ELBOModule
+from pyro.poutine import trace_messenger
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.util import check_model_guide_match, warn_if_nan
@@ -276,12 +278,33 @@ class Bound(ELBOModule):
         handler = getattr(self.guide, "handler", None)
         installed = handler is None or handler in pyro.poutine.runtime._PYRO_STACK
         around: Any = nullcontext() if installed else handler
-        with local_parameters(), around:
-            return self.elbo.terms(model, self.guide, *args)
+        try:
+            with local_parameters(), around:
+                return self.elbo.terms(model, self.guide, *args)
+        except Exception as error:
+            own = _before_pyro(error)
+            if own is error:
+                raise
+        raise own
 
     def forward(self, *args: Tensor) -> Tensor:
         """``β KL - E_q[log p(y | z)]``, a scalar."""
         return self.terms(*args).loss(self.kl_weight)
+
+
+def _before_pyro(error: Exception) -> Exception:
+    """What a network raised: Pyro makes it anew with the shapes of all sites in its message, and
+    fails where the class takes other arguments."""
+    while True:
+        own = error.__cause__
+        anew = type(own) is type(error) and "Trace Shapes:" in str(error)
+        if own is None:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            anew = frame.f_globals.get("__name__") == trace_messenger.__name__
+            own = error.__context__
+        if not anew or not isinstance(own, Exception):
+            return error
+        error = own
 
 
 def bound(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,10 @@ from ..models.graph import StructureGraph
 from ..models.local import base
 from .draws import DrawnNetwork, Noise, chunks, seeded
 from .fit import Fit, Repeats
+from .same_rows import on_scale_of
+
+if TYPE_CHECKING:
+    from ..data import Dataset
 
 __all__ = ["EnsembleNetwork", "components", "members"]
 
@@ -73,7 +77,8 @@ class EnsembleNetwork(nn.Module):
         networks: list[nn.Module] = []
         likelihoods: list[nn.Module] = []
         self._passes: list[int] = []  # the network of each pass
-        for one in members(fits):
+        all_of = members(fits)
+        for one in all_of:
             if not isinstance(one.model, BayesianNetwork):
                 raise TypeError(
                     f"EnsembleNetwork draws from a models.BayesianNetwork, got a fit of "
@@ -92,7 +97,7 @@ class EnsembleNetwork(nn.Module):
             self._passes += [len(networks)] * (1 if is_point(one) else draws)
             likelihoods.append(model.part("likelihood"))
             trunk, model.net = _split(model.part("net"))
-            trunks.append(trunk)
+            trunks.append(_of_own_scale(trunk, all_of[0].data, one.data))
             networks.append(DrawnNetwork(model, guide, noise))
         counts = [self._passes.count(k) for k in range(len(networks))]
         self._shares = [1.0 / (len(networks) * counts[k]) for k in self._passes]
@@ -108,8 +113,9 @@ class EnsembleNetwork(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities ``(B, C)`` for ``x``, ``(B, *)``, in double precision: of a sure class
-        the single one says that its probability is one, and that nothing would change that."""
+        """Log-probabilities ``(B, C)`` for ``x``, ``(B, *)``, standardised as the data of the first
+        fit; in double precision: of a sure class the single one says that its probability is one,
+        and that nothing would change that."""
         seeds = self._seeds()
         features = [trunk(x) for trunk in self.trunks]
         again = len(seeds) > self.at_once and any(h.requires_grad for h in features)
@@ -152,6 +158,30 @@ class EnsembleNetwork(nn.Module):
 
     def extra_repr(self) -> str:
         return f"passes={len(self._passes)}, seed={self.seed}"
+
+
+class _Rescaled(nn.Module):
+    """Inputs on the scale of another data set: ``x * scale + shift``."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
+def _of_own_scale(trunk: nn.Module, first: Dataset, own: Dataset) -> nn.Module:
+    """A trunk that takes inputs on the scale of the first fit's data."""
+    zero = first.x_train.new_zeros(1, *first.input_shape)
+    shift, above = on_scale_of(zero, first, own), on_scale_of(zero + 1.0, first, own)
+    if torch.equal(shift, zero) and torch.equal(above, zero + 1.0):
+        return trunk
+    return nn.Sequential(_Rescaled(above - shift, shift), trunk)
 
 
 def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -201,17 +231,16 @@ def components(
 
     Arguments:
         fits: one, or several with equal shares.
-        x: ``(N, *)``, standardised as the data of the fits.
+        x: ``(N, *)``, standardised as the data of the first fit.
         draws, noise: of each fit, as for :meth:`~pyroccam.inference.Fit.outputs`. A point estimate
             without dropout gets one draw.
     """
     found, shares = [], []
     all_of = members(fits)
     for one in all_of:
-        bayesian = isinstance(one.model, BayesianNetwork)
-        count = 1 if bayesian and is_point(one) else draws
-        outputs = one.outputs(x.to(one.weights.device), draws=count, noise=noise)
-        equal = torch.full((len(outputs),), 1.0 / len(outputs), device=outputs.device)
+        count = 1 if isinstance(one.model, BayesianNetwork) and is_point(one) else draws
+        own_x = on_scale_of(x, all_of[0].data, one.data).to(one.weights.device)
+        outputs, own = one.components(own_x, draws=count, noise=noise)
         found.append(outputs)
-        shares.append((equal if bayesian else one.weights) / len(all_of))
+        shares.append(own / len(all_of))
     return torch.cat(found), torch.cat(shares)

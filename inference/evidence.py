@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyro
 import torch
+from torch import Tensor
 
+from ..guides.depth import Marginal
+from ..models.depth import LearntDepth
 from .draws import seeded
 from .elbo import bound
 from .modes import evaluating
+from .structure import log_likelihood_by_depth
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -24,7 +28,7 @@ class Evidence(NamedTuple):
     Attributes:
         elbo: ``log_likelihood - kl``, the mean over passes.
         error: its standard error.
-        log_likelihood: ``E_q[log p(y | w)]``.
+        log_likelihood: ``E_q[log p(y | w)]``; of latents that the model sums out, ``log p(y)``.
         kl: ``KL(q || p)``; of an improper prior up to the constant that its density has.
         rows: that were summed over.
     """
@@ -50,6 +54,9 @@ def evidence(
     """The evidence lower bound by passes through all rows, in evaluation mode; weights are as
     random as in training, dropout modules do nothing.
 
+    With ``guides.Marginal`` it is the log evidence itself, ``log Σ_d p(d) Π_n p(y_n | x_n, d)``, at
+    the present weights, and has no error.
+
     Arguments:
         model, guide: a pair.
         data: on its device.
@@ -64,6 +71,8 @@ def evidence(
     if passes < 2:
         raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
     x, y = (part[:rows] for part in data.split(split))
+    if isinstance(guide, Marginal):
+        return _summed_out(model, x, y, batch_size)
     evaluate = bound(model, guide)
     found = []
     quiet = pyro.validation_enabled(False)
@@ -81,3 +90,12 @@ def evidence(
     means = values.mean(0).tolist()
     error = float(elbos.std()) / math.sqrt(passes)
     return Evidence(float(elbos.mean()), error, means[0], means[1], len(x))
+
+
+def _summed_out(model: LearntDepth, x: Tensor, y: Tensor, batch_size: int) -> Evidence:
+    """Of a depth that is summed out: the sum over depths is outside of that over rows, so that
+    batches add up within a depth, and not their bounds."""
+    with evaluating(model):
+        by_depth = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+        log_evidence = float(torch.logsumexp(model.log_prior.double() + by_depth, 0))
+    return Evidence(log_evidence, 0.0, log_evidence, 0.0, len(x))

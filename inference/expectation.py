@@ -168,9 +168,10 @@ def log_prob_of(site: Any, draw: str = "the value") -> Tensor:
     try:
         value: Tensor = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
     except ValueError as error:
+        why = str(error).partition("\n")[0]  # below it stand all values
         raise ValueError(
             f"Site {site['name']!r}: {draw} does not suit its distribution in the model, "
-            f"{family(site['fn'])}. {error}"
+            f"{family(site['fn'])}. {why}"
         ) from error
     return value
 

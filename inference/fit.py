@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,19 @@ from torch import nn
 
 from ..guides.depth import CategoricalDepth
 from ..models.depth import LearntDepth
+from ..models.turns import fitting
 from . import run_directory
+from .devices import pick_device
+from .interrupt import StopSignal
+from .kinds import check_kinds, refuse_one_network
 from .predict import component_weights
 from .progress import FitProgress
 from .replicate import Replicate, Track
 from .result import Fit, Repeats
+from .run_lock import claimed
 from .settings import Settings
 from .structure import Structure, check_share, exact_depth_posterior
-from .trainer import NonFiniteLoss, Trainer
+from .trainer import Interrupted, NonFiniteLoss, Trainer
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -68,7 +74,11 @@ def fit(
     Raises:
         ValueError, TypeError: for settings or a pair that cannot be run.
         NonFiniteLoss: if the loss turns NaN or infinite.
-        Interrupted: on Ctrl-C or SIGTERM, after saving.
+        Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
+            after all is written (the ``fits`` of the error).
+        Busy: while a fit is running in another thread.
+        FolderInUse: if another fit writes into ``out``.
+        FolderLost: if ``out`` is removed meanwhile.
         FileExistsError: if ``out`` holds a checkpoint and ``resume`` is not asked for.
         CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
     """
@@ -105,50 +115,67 @@ def train(
     Arguments:
         folder: of the checkpoint.
     """
-    if resume and folder is None:
-        raise ValueError("resume=True needs out=, the folder of the run to go on with.")
-    check_share(threshold)  # it would be found out after the training
-    where = pick_device(device)
-    moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
-    replicates = []
     for job in jobs:
-        if id(job.data) not in moved:
-            moved[id(job.data)] = job.data.to(where)
-        data = moved[id(job.data)]
-        job.model.to(where)
-        job.guide.to(where)
-        replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
-    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-        torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
-        if where.type == "cuda":
-            with torch.cuda.device(where):
-                torch.cuda.manual_seed(settings.seed)
-        trainer = Trainer(replicates, settings, out=folder)
-        if resume:
-            trainer.load()
-        elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
-            raise FileExistsError(
-                f"{folder} holds the checkpoint of another fit. Go on with it with resume=True, or "
-                "give another out=."
+        check_kinds(job.model, job.guide, job.data, track)
+    modules = [part for job in jobs for part in (job.model, job.guide)]
+    folders = {one for one in (folder, *(job.out for job in jobs)) if one is not None}
+    with ExitStack() as held:
+        stop = held.enter_context(StopSignal())
+        held.enter_context(fitting(*modules))
+        # Gradients, where a person has none: in a callback of another fit, for one.
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
+        for one in sorted(folders):
+            held.enter_context(claimed(one))
+        if resume and folder is None:
+            raise ValueError("resume=True needs out=, the folder of the run to go on with.")
+        check_share(threshold)  # it would be found out after the training
+        where = pick_device(device)
+        moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
+        replicates = []
+        for job in jobs:
+            if id(job.data) not in moved:
+                moved[id(job.data)] = job.data.to(where)
+            data = moved[id(job.data)]
+            job.model.to(where)
+            job.guide.to(where)
+            replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
+        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
+            if where.type == "cuda":
+                with torch.cuda.device(where):
+                    torch.cuda.manual_seed(settings.seed)
+            trainer = Trainer(replicates, settings, out=folder)
+            if resume:
+                trainer.load()
+            elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
+                raise FileExistsError(
+                    f"{folder} holds the checkpoint of another fit. Go on with it with "
+                    "resume=True, or give another out=."
+                )
+            name = str(label) if label else type(jobs[0].model).__name__
+            name += f" x {len(jobs)}" if len(jobs) > 1 else ""
+            with FitProgress(name, trainer.total_steps, progress, trainer.step_number) as bar:
+                trainer.run(bar, stop)
+        sound = [
+            _finish(one, job, trainer, threshold)
+            for one, job in zip(replicates, jobs, strict=True)
+            if one.broken is None
+        ]
+        if stop:
+            kept = "saved; resume=True gives it" if folder else "the fits of this error"
+            interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
+            interrupted.fits = sound
+            raise interrupted
+        if len(sound) < len(jobs):
+            broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
+            error = NonFiniteLoss(
+                f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
+                f" (the fits of this error). {' '.join(broken)}"
             )
-        name = label or type(jobs[0].model).__name__
-        name += f" x {len(jobs)}" if len(jobs) > 1 else ""
-        with FitProgress(name, trainer.total_steps, progress, trainer.step_number) as bar:
-            trainer.run(bar)
-    sound = [
-        _finish(one, job, trainer, threshold)
-        for one, job in zip(replicates, jobs, strict=True)
-        if one.broken is None
-    ]
-    if len(sound) < len(jobs):
-        broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
-        error = NonFiniteLoss(
-            f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
-            f" (the fits of this error). {' '.join(broken)}"
-        )
-        error.fits = sound
-        raise error
-    return sound
+            error.fits = sound
+            raise error
+        return sound
 
 
 def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit:
@@ -185,6 +212,7 @@ def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit
         run_directory.write_json(job.out / "fit.json", described)
         run_directory.write_history(job.out / "history.csv", result.history)
         run_directory.save_weights(job.out / "model.safetensors", model=model, guide=guide)
+        run_directory.seal(job.out)
     return result
 
 
@@ -221,13 +249,15 @@ def fit_repeats(
 
     Raises:
         ValueError: with ``together=True``, if the replicates differ in more than values.
-        NonFiniteLoss: as for :func:`fit`; together, the sound replicates are finished first and are
-            the ``fits`` of the error.
+        NonFiniteLoss: as for :func:`fit`; the sound fits are the ``fits`` of the error: together,
+            all the others, which are finished first; else those before it.
+        Interrupted: as for :func:`fit`; the ``fits`` of the error are those that are complete.
     """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
     if "seed" in settings:
         raise TypeError("fit_repeats takes seeds=[...], not seed=.")
+    each = [Settings.of({**settings, "seed": seed}) for seed in seeds]
+    if not each or len(set(seeds)) < len(each):
+        raise ValueError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
     start = time.perf_counter()
     folder = None if out is None else Path(out)
     jobs = []
@@ -237,14 +267,19 @@ def fit_repeats(
             model, guide, data = build(seed)
         where = None if folder is None else folder / f"seed-{seed}"
         jobs.append(Job(model, guide, data, seed, where))
-    rest = (device, resume, progress, threshold, label, track)
-    common = Settings.of({**settings, "seed": seeds[0]})
-    if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
-        return Repeats(train(jobs, common, folder, *rest), time.perf_counter() - start)
-    fits = []
     for job in jobs:
-        own = dataclasses.replace(common, seed=job.seed)
-        fits += train([job], own, job.out, *rest)
+        check_kinds(job.model, job.guide, job.data, track)
+    refuse_one_network([job.model for job in jobs])
+    rest = (device, resume, progress, threshold, label, track)
+    if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
+        return Repeats(train(jobs, each[0], folder, *rest), time.perf_counter() - start)
+    fits: list[Fit] = []
+    for job, own in zip(jobs, each, strict=True):
+        try:
+            fits += train([job], own, job.out, *rest)
+        except (Interrupted, NonFiniteLoss) as error:
+            error.fits = [*fits, *error.fits]
+            raise
     return Repeats(fits, time.perf_counter() - start)
 
 
@@ -263,20 +298,3 @@ def _pays_together(jobs: Sequence[Job]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto``, ``cpu`` or ``cuda[:n]`` to a device that is there.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"Unknown device {name!r}: use auto, cpu, cuda or cuda:<n>.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}, but torch finds no CUDA here. Use auto or cpu.")
-    return device

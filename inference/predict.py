@@ -46,8 +46,9 @@ HOWS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
 
 def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int | None = None) -> Tensor:
     """``f`` over batches of ``x``, 1024 rows by default or fewer large images; the results
-    ``(S, B, ...)`` are joined along B."""
-    return torch.cat([f(part) for part in x.split(rows_in_a_pass(x, batch_size))], dim=1)
+    ``(S, B, ...)`` are joined along B. A network may change its inputs in place: it gets copies."""
+    parts = x.split(rows_in_a_pass(x, batch_size))
+    return torch.cat([f(part.clone()) for part in parts], dim=1)
 
 
 def outputs_by_depth(
@@ -79,14 +80,14 @@ def depth_weights(
         ``(S,)``, summing to one.
     """
     if isinstance(model, FixedDepth):
-        return torch.ones(1, device=next(model.parameters()).device)
+        return next(model.parameters()).new_ones(1)
     if isinstance(guide, CategoricalDepth):
         return guide.probs
     if data is None:
         raise ValueError(
             f"{type(guide).__name__} holds no q(d): pass the data, to take the exact posterior."
         )
-    return exact_depth_posterior(model, data).float()
+    return exact_depth_posterior(model, data).to(model.log_prior)
 
 
 def component_weights(
@@ -95,8 +96,7 @@ def component_weights(
     """Weights ``(S,)`` of the outputs that a prediction mixes: of the depths, or of equally likely
     draws from the posterior of a Bayesian network."""
     if isinstance(model, BayesianNetwork):
-        device = next(guide.parameters()).device
-        return torch.full((draws,), 1.0 / draws, device=device)
+        return next(guide.parameters()).new_full((draws,), 1.0 / draws)
     return depth_weights(model, guide, data)
 
 

@@ -87,6 +87,7 @@ def seconds_per_batch(
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
+    x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():
         counts = {}

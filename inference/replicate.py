@@ -16,7 +16,9 @@ from ..guides.depth import CategoricalDepth, Deterministic, Marginal
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork, convolves
 from ..models.depth import LearntDepth, stacked_outputs
+from ..models.origin import made_from_another
 from ..models.structured import StructuredNetwork
+from ..models.temperature import Temperature
 from .draws import Noise, draw_outputs, seeded
 from .flat import difference
 from .modes import evaluating
@@ -25,6 +27,7 @@ from .predict import depth_weights, streamed
 from .run_directory import fingerprint
 from .settings import Settings
 from .structure import exact_depth_posterior
+from .validated_noise import has_validated_noise, validate_noise
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -121,6 +124,12 @@ class Replicate:
                 f"The guide has {len(guide.logits)} depths, the model {model.max_depth + 1}: make "
                 "it from this model, guides.CategoricalDepth(model)."
             )
+        if made_from_another(guide, model) or _other_temperature(guide, model):
+            raise ValueError(
+                f"The guide was made from another {type(model).__name__}, and begins where that "
+                f"one does: make it from this model, guides.{type(guide).__name__}(model), or copy "
+                "both at once, copy.deepcopy((model, guide))."
+            )
         changed = [
             name
             for name, usual in (("kl_warmup", 0.0), ("kl_weight", 1.0))
@@ -183,11 +192,6 @@ class Replicate:
         return {"kind": type(self.guide).__name__, **options}
 
     @property
-    def settled(self) -> float:
-        """Fraction of the steps after which q has had time to arrive where it belongs."""
-        return self.guide.settled if isinstance(self.guide, CategoricalDepth) else 0.0
-
-    @property
     def hold(self) -> float:
         """Fraction of the steps during which the guide keeps its start value."""
         return self.guide.hold if isinstance(self.guide, CategoricalDepth) else 0.0
@@ -232,6 +236,7 @@ class Replicate:
             latest: keep these weights, the best or not.
         """
         row = {"epoch": float(epoch), "loss": train_loss, "val_nll": float("nan")}
+        noise = self._noise_step() if selectable else None
         running = self._exact_step() if self.closed and selectable else None
         x, y = self.data.x_val, self.data.y_val
         if len(x):
@@ -252,6 +257,9 @@ class Replicate:
             assert isinstance(self.guide, CategoricalDepth)
             with torch.no_grad():
                 self.guide.logits.copy_(running)
+        if noise is not None:
+            with torch.no_grad():
+                self.model.likelihood.log_scale.copy_(noise)
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
@@ -277,6 +285,16 @@ class Replicate:
             return streamed(lambda part: net(part)[None], x), torch.ones(1, device=x.device)
         weights = depth_weights(self.model, self.guide, self.data)
         return streamed(lambda part: stacked_outputs(self.model, part), x), weights
+
+    def _noise_step(self) -> Tensor | None:
+        """Where a checkpoint may be chosen: the noise of a regression as the validation rows have
+        it. Returns the parameter of the noise that trains, or ``None`` if that stays."""
+        if not has_validated_noise(self.model, self.data):
+            return None
+        training: Tensor = self.model.likelihood.log_scale.detach().clone()
+        with evaluating(self.model), pyro.validation_enabled(False):
+            validate_noise(self.model, self.guide, self.data)
+        return training
 
     def _exact_step(self) -> Tensor:
         """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
@@ -324,6 +342,13 @@ def _sites(part: nn.Module) -> list[str]:
     if isinstance(part, BayesianNetwork):
         return [*part.structure, *part.sites]
     return [*part.edges, *part.sites] if isinstance(part, NetworkGuide) else []
+
+
+def _other_temperature(guide: Any, model: Any) -> bool:
+    """Whether a posterior of structure is tied to the temperature of a prior that is not the
+    model's, as after a copy of one of the two."""
+    tied = [vars(guide.edge(s)).get("temperature") for s in getattr(guide, "edges", ())]
+    return any(isinstance(t, Temperature) and t is not model.temperature for t in tied)
 
 
 def _first_odd_lines(one: str, other: str) -> tuple[str, str]:

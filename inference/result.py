@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
 from ..models.priors.weights import one_of
+from .doubts import doubts
 from .draws import Noise
 from .metrics import mean_spread
 from .posterior import mean_network
@@ -26,6 +27,7 @@ from .predict import (
 )
 from .settings import Settings
 from .structure import Structure
+from .together import evaluate_together
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -44,7 +46,9 @@ class Fit:
         history: one row for each evaluation.
         best_epoch: of the chosen checkpoint.
         val_nll: of the chosen checkpoint on the validation rows (the training loss if there are
-            none), in nats; regression targets standardised.
+            none), in nats; regression targets standardised. Where the weights are numbers, the
+            noise of a regression is that of those rows, too
+            (:mod:`~pyroccam.inference.validated_noise`).
         seconds: spent in training steps and evaluations, over all sittings.
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
         weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
@@ -64,6 +68,12 @@ class Fit:
     weights: Tensor = field(repr=False)
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before the results are believed, a sentence or two each: a network no better
+        than the mean of the targets, a checkpoint at the edge of those that could be chosen."""
+        return doubts(self)
 
     def evaluate(
         self,
@@ -218,11 +228,22 @@ class Fit:
             [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
         )
 
+    def components(
+        self, x: Tensor, *, draws: int | None = None, noise: Noise = "weights"
+    ) -> tuple[Tensor, Tensor]:
+        """What an ensemble mixes: :meth:`outputs` ``(S, N, outputs)`` and their weights ``(S,)``.
+
+        Arguments:
+            x, draws, noise: as for :meth:`outputs`.
+        """
+        outputs = self.outputs(x, draws=draws, noise=noise)
+        return outputs, self._shares(outputs)
+
     def _shares(self, outputs: Tensor) -> Tensor:
-        """Of what is mixed: draws are equally likely."""
-        if len(outputs) == len(self.weights):
-            return self.weights
-        return torch.full((len(outputs),), 1.0 / len(outputs), device=outputs.device)
+        """Of what is mixed: depths have their weights, draws are equally likely."""
+        if not isinstance(self.model, BayesianNetwork):
+            return self.weights.to(outputs)
+        return outputs.new_full((len(outputs),), 1.0 / len(outputs))
 
 
 @dataclass
@@ -233,7 +254,8 @@ class Repeats:
     seconds: float
 
     def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:
-        """Metrics of all repeats together: a deep ensemble, if each is a point estimate.
+        """Metrics of all repeats together, each with its own likelihood, weights and scale of the
+        targets: a deep ensemble, if each is a point estimate.
 
         Raises:
             ValueError: if the repeats have different rows in the split.
@@ -241,22 +263,7 @@ class Repeats:
         References:
             Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474.
         """
-        first = self.fits[0]
-        x, y = first.data.split(split)
-        for one in self.fits[1:]:
-            # Each seed has validation rows of its own, and so a scale of its own for the inputs.
-            x_other, _ = one.data.standardised_as(first.data).split(split)
-            y_other = one.data.split(split)[1]
-            same = x.shape == x_other.shape and torch.allclose(x, x_other, atol=1e-3)
-            if not (same and torch.equal(y, y_other)):
-                raise ValueError(
-                    f"The {split} rows of seeds {first.settings.seed} and {one.settings.seed} "
-                    "differ, so their predictions cannot be averaged: give every seed the same "
-                    "data."
-                )
-        outputs = torch.cat([o.outputs(o.data.split(split)[0], noise=noise) for o in self.fits])
-        shares = torch.cat([one.weights for one in self.fits]) / len(self.fits)
-        return evaluate_outputs(outputs, shares, first.model.likelihood, y, first.data.y_std)
+        return evaluate_together(self.fits, split, noise=noise)
 
     def to_arviz(self, draws: int = 500, **options: Any) -> Any:
         """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -24,6 +27,9 @@ __all__ = [
     "parameter_groups",
     "unknown_name",
 ]
+
+MOST_STEPS = 10**9
+"""Steps of a fit: those of the smallest network, of 0.1 ms, take a day."""
 
 Schedule = Literal["cosine", "linear", "onecycle", "constant"]
 OptimizerName = Literal["adamw", "adam", "sgd"]
@@ -81,31 +87,33 @@ class Settings:
     compile: bool | None = None
 
     def __post_init__(self) -> None:
-        def need(ok: bool, name: str, expected: str) -> None:
-            if not ok:
-                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}.")
-
-        for name in ("steps", "batch_size", "evaluations", "particles"):
-            need(_whole(getattr(self, name), 1), name, "a whole number of at least 1")
-        for name in ("epochs", "patience"):
+        for name, rule in _NUMBERS.items():
+            self._check_number(name, *rule)
+        for name, words in _WORDS.items():
             value = getattr(self, name)
-            need(value is None or _whole(value, 1), name, "None or a whole number of at least 1")
-        need(self.optimizer in ("adamw", "adam", "sgd"), "optimizer", "'adamw', 'adam' or 'sgd'")
-        need(
-            self.schedule in ("cosine", "linear", "onecycle", "constant"),
-            "schedule",
-            "'cosine', 'linear', 'onecycle' or 'constant'",
-        )
-        need(self.checkpoint in (None, "best", "last"), "checkpoint", "'best', 'last' or None")
-        for name in ("lr", "guide_lr"):
-            need(_positive(getattr(self, name)), name, "positive and finite")
-        need(as_number(self.weight_decay) >= 0, "weight_decay", "at least 0")
-        need(0 <= as_number(self.kl_warmup) < 1, "kl_warmup", "a fraction in [0, 1)")
-        need(_positive(self.kl_weight), "kl_weight", "positive and finite")
-        clips = self.clip_norm is None or as_number(self.clip_norm) > 0
-        need(clips, "clip_norm", "None or positive")
-        need(_whole(self.seed, 0), "seed", "a whole number of at least 0")
-        need(self.compile in (None, True, False), "compile", "True, False or None")
+            known = value in words if isinstance(value, str) else value is None and None in words
+            self._need(known, name, " or ".join(", ".join(map(repr, words)).rsplit(", ", 1)))
+        known = self.compile is None or isinstance(self.compile, bool)
+        self._need(known, "compile", "True, False or None")
+
+    def _check_number(
+        self, name: str, expected: str, good: Callable[[float], bool], most: float
+    ) -> None:
+        """Refuse what is none, or take it as a number of Python's, which a file can hold."""
+        value, whole = getattr(self, name), "whole" in expected
+        if type(self).__dataclass_fields__[name].default is None:
+            if value is None:
+                return
+            expected = f"None or {expected}"
+        number = as_number(value)
+        self._need(good(number) and (isinstance(value, Integral) or not whole), name, expected)
+        self._need((value if whole else number) <= most, name, f"at most {most}")
+        object.__setattr__(self, name, int(value) if whole else number)
+
+    def _need(self, ok: bool, name: str, expected: str) -> None:
+        if not ok:
+            shown = reprlib.repr(getattr(self, name))
+            raise ValueError(f"{name} must be {expected}, got {shown}.")
 
     @classmethod
     def names(cls) -> list[str]:
@@ -121,22 +129,55 @@ class Settings:
         return cls(**settings)
 
     def epochs_for(self, rows: int) -> int:
-        """The number of epochs over ``rows`` training rows."""
-        if self.epochs is not None:
-            return self.epochs
-        return max(10, math.ceil(self.steps / self.steps_per_epoch(rows)))
+        """The number of epochs over ``rows`` training rows.
+
+        Raises:
+            ValueError: for more steps than can be made.
+        """
+        each = self.steps_per_epoch(rows)
+        epochs = max(10, -(-self.steps // each)) if self.epochs is None else self.epochs
+        if (epochs - 1) * each >= MOST_STEPS:  # the last may be begun
+            raise ValueError(
+                f"{epochs} epochs of {each} batches are {epochs * each:.3g} steps, at most "
+                f"{MOST_STEPS:.0e} can be made: set fewer epochs, or a larger batch_size."
+            )
+        return epochs
 
     def steps_per_epoch(self, rows: int) -> int:
         """Minibatches in an epoch, the last one perhaps smaller."""
-        return math.ceil(rows / self.batch_size)
+        return -(-rows // self.batch_size)
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+LARGEST = 2**63 - 1
+"""The largest seed that torch takes."""
 
+# What a number has to be, whether it is, and the most it may be. Particles pass the batch one by
+# one, and take memory anew. A weight moves by about lr in a step: after one of a million, single
+# precision has nothing left of the data.
+_Rule = tuple[str, Callable[[float], bool], float]
+_COUNT = "a whole number of at least 1", lambda n: n >= 1
+_POSITIVE = "positive and finite", lambda n: 0 < n < math.inf
+_NUMBERS: dict[str, _Rule] = {
+    "epochs": (*_COUNT, MOST_STEPS),
+    "steps": (*_COUNT, MOST_STEPS),
+    "batch_size": (*_COUNT, LARGEST),
+    "particles": (*_COUNT, 10_000),
+    "patience": (*_COUNT, LARGEST),
+    "evaluations": (*_COUNT, LARGEST),
+    "seed": ("a whole number of at least 0", lambda n: n >= 0, LARGEST),
+    "lr": (*_POSITIVE, 1_000_000),
+    "guide_lr": (*_POSITIVE, 1_000_000),
+    "weight_decay": ("at least 0 and finite", lambda n: 0 <= n < math.inf, 1_000_000),
+    "kl_warmup": ("a fraction in [0, 1)", lambda n: 0 <= n < 1, 1),
+    "kl_weight": (*_POSITIVE, 1_000_000),
+    "clip_norm": ("positive", lambda n: n > 0, math.inf),
+}
 
-def _positive(value: object) -> bool:
-    return 0 < as_number(value) < math.inf
+_WORDS: dict[str, tuple[str | None, ...]] = {
+    "optimizer": ("adamw", "adam", "sgd"),
+    "schedule": ("cosine", "linear", "onecycle", "constant"),
+    "checkpoint": ("best", "last", None),
+}
 
 
 def learning_rate_factor(schedule: Schedule, progress: float) -> float:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..models.structured import StructuredNetwork
 from .capture import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from .elbo import Bound, bound
+from .first_pass import trained_by
 from .flat import FlatParameters, difference
 from .lean import lean
 from .settings import Settings, make_optimizer, parameter_groups
@@ -125,11 +125,12 @@ class TrainingStep:
         later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
 
         Raises:
-            ValueError: if the loss depends on no parameter.
+            ValueError: if the loss depends on no parameter, or the batch cannot be kept as it is.
+            NetworkError: if the outputs of the network have no gradient.
         """
         if self.flats:
             return
-        groups = self._groups(self._used(x, y))
+        groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
         if not self.flats:
             raise ValueError(
                 f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
@@ -188,21 +189,6 @@ class TrainingStep:
             for k, t in enumerate(values):
                 t.data = rows[k]
             self._state.append(rows)
-
-    def _used(self, x: Tensor, y: Tensor) -> set[int]:
-        """Positions of the parameters that get a gradient."""
-        first = self.bounds[0]
-        parameters = list(first.parameters())
-        wanted = [p for p in parameters if p.requires_grad]
-        held = {n: t.detach().clone() for n, t in first.named_buffers()}
-        cuda = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda), torch.enable_grad():
-            loss = functional_call(first, held, (x.clone(), y.clone()))
-            if not loss.requires_grad:
-                return set()
-            grads = torch.autograd.grad(loss, wanted, allow_unused=True)
-        got = {id(p) for p, g in zip(wanted, grads, strict=True) if g is not None}
-        return {i for i, p in enumerate(parameters) if id(p) in got}
 
     def state(self, name: str) -> Tensor:
         """A buffer or frozen parameter of all pairs, ``(K, *)``, in its own storage."""

@@ -13,8 +13,8 @@ from torch import nn
 from .. import guides
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
+from ..models.beginning import Numbers, put_back
 from ..models.depth import LearntDepth
-from ..models.likelihoods import Classification, Regression, for_data
 from ..models.priors.depth import DepthPrior
 from ..models.priors.structure import StructurePrior
 from ..models.priors.weights import WeightPrior
@@ -45,8 +45,9 @@ def swap(
 ) -> Fit:
     """Fit the same network to the same data anew, with another prior or another guide.
 
-    Random weights begin where they began; everything else that has ``reset_parameters`` begins
-    afresh, by the seed of the fit. The fit that is given stays as it is.
+    Everything begins where it began, as it was given to the model: random weights, weights that
+    are numbers, statistics of normalisation, what the likelihood learns. The fit that is given
+    stays as it is.
 
     Arguments:
         prior: of the weights, or of the depth; the same if left out.
@@ -88,18 +89,17 @@ def _model(fit: Fit, prior: Prior | None, structure: StructurePrior | None) -> n
             f"structure= is for models.StructuredNetwork; a {type(model).__name__} has no graph of "
             "alternatives."
         )
-    likelihood = _likelihood(model, data)
-    if isinstance(model, LearntDepth):
-        own = model.prior if prior is None else prior
-        stack = _afresh(copy.deepcopy(model._modules["stack"]), ())
-        return LearntDepth(stack, data=data, prior=own, likelihood=likelihood)  # type: ignore[arg-type]
-    if not isinstance(model, BayesianNetwork):
+    if not isinstance(model, LearntDepth | BayesianNetwork):
         raise TypeError(
             f"A {type(model).__name__} has no prior to swap: its weights are numbers. Make a "
             "models.BayesianNetwork, or a models.LearntDepth."
         )
-    names = list(model.layers)
-    net = _afresh(model.start_network(), names)
+    likelihood = _as_it_began(model.likelihood, model.began["likelihood"])
+    if isinstance(model, LearntDepth):
+        own = model.prior if prior is None else prior
+        stack = _as_it_began(model.stack, model.began["stack"])
+        return LearntDepth(stack, data=data, prior=own, likelihood=likelihood)  # type: ignore[arg-type]
+    names, net = list(model.layers), model.first_network()
     own = model.prior_given if prior is None else prior
     if isinstance(own, DepthPrior):
         raise TypeError(
@@ -118,22 +118,11 @@ def _model(fit: Fit, prior: Prior | None, structure: StructurePrior | None) -> n
     return StructuredNetwork(net, data, structure=given, prior=own, scaling=model.scaling, **more)
 
 
-def _likelihood(model: Any, data: Any) -> Any:
-    """Afresh where something of it was learnt."""
-    own = model.likelihood
-    learnt = any(p.requires_grad for p in own.parameters())
-    if learnt and type(own) in (Classification, Regression):
-        return for_data(data)
-    return copy.deepcopy(own)
-
-
-def _afresh(net: Any, kept: list[str] | tuple[()]) -> Any:
-    """With new initial values in all modules that can make them, but the named ones."""
-    for name, module in net.named_modules():
-        reset = getattr(module, "reset_parameters", None)
-        if name not in kept and callable(reset):
-            reset()
-    return net
+def _as_it_began(part: nn.Module, began: Numbers) -> Any:
+    """A copy with the numbers that a part of the model was given with."""
+    new = copy.deepcopy(part)
+    put_back(new, began)
+    return new
 
 
 def _same_kind(guide: Any, model: Any) -> nn.Module:

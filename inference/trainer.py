@@ -15,7 +15,9 @@ import pyro
 import torch
 from torch import Tensor
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
+from ..models.turns import give_way
 from .closed_form import IncrementalPosterior
 from .diagnose import first_non_finite
 from .interrupt import StopSignal
@@ -24,6 +26,7 @@ from .replicate import Replicate
 from .run_directory import CheckpointError, load_checkpoint, save_checkpoint
 from .settings import Settings
 from .step import TrainingStep
+from .window import selectable_from
 
 __all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 
@@ -35,18 +38,24 @@ COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(PyroccamError, RuntimeError):
     """The loss became NaN or infinite; the last good state has been put back.
 
     Attributes:
-        fits: of replicates trained together, those that are sound and complete.
+        fits: of repeats, those that are sound and complete.
     """
 
     fits: Sequence[Any] = ()
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal; what was computed has been saved."""
+    """Training was stopped by a signal; what was computed has been saved.
+
+    Attributes:
+        fits: those that were complete by then.
+    """
+
+    fits: Sequence[Any] = ()
 
 
 class Trainer:
@@ -85,12 +94,11 @@ class Trainer:
             if one is not first:
                 first.check_like(one)
         self.hold = first.hold
-        # Before, q(d) is held or on its way, or the KL is not whole: no checkpoint is chosen.
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (
             checkpoint is None and isinstance(first.model, BayesianNetwork)
         )
-        self.selectable = max(first.settled, settings.kl_warmup)
+        self.selectable = selectable_from(first.guide, settings)
         engine, sizes = self._engine()
         self.step = TrainingStep(
             [(one.model, one.guide) for one in self.replicates],
@@ -235,28 +243,31 @@ class Trainer:
                 "or standardised inputs and targets."
             )
         if all(one.broken is not None for one in self.replicates):
-            raise NonFiniteLoss(self.replicates[0].broken)
+            raise NonFiniteLoss(str(self.replicates[0].broken))
 
     # -- the whole ------------------------------------------------------------------------------
 
-    def run(self, bar: FitProgress) -> None:
-        """Train to the end and put the best weights in place."""
+    def run(self, bar: FitProgress, stop: StopSignal) -> None:
+        """Train to the end and put the best weights in place.
+
+        Arguments:
+            bar: that shows how far it is.
+            stop: leave after the step in which it is set, and save.
+        """
         for one in self.replicates:
             one.model.train()
             one.guide.train()
         last_saved = last_time = time.perf_counter()
-        with (
-            StopSignal() as stop,
-            self._still(),
-            pyro.validation_enabled(False),
-            warnings.catch_warnings(),
-        ):
+        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
             # Pyro's warning of a NaN, which NonFiniteLoss explains.
             warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
             self._prepare()
             if self._pending is not None:
                 self._take_up(self._pending)
                 self._pending = None
+            if stop and not self.finished:
+                self._save()
+                self._leave_if(stop)
             if self.step.compile and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
@@ -264,6 +275,7 @@ class Trainer:
                 for start, end in self.batches[self.position :]:
                     self._step(None if order is None else order[:, start:end])
                     self.position += 1
+                    give_way()
                     now = time.perf_counter()
                     self.elapsed += now - last_time
                     last_time = now
@@ -305,7 +317,7 @@ class Trainer:
             return None
         orders = []
         for one in self.replicates:
-            generator = torch.Generator().manual_seed(one.seed * 1_000_003 + self.epoch)
+            generator = torch.Generator().manual_seed((one.seed * 1_000_003 + self.epoch) % 2**63)
             orders.append(torch.randperm(self.rows, generator=generator))
         return torch.stack(orders).to(self.device)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from .affine import Affine, with_weights
+from .beginning import numbers_of, put_back
 from .depth import LocalModule
 from .layer_choice import (
     Chosen,
@@ -28,6 +29,8 @@ from .likelihoods import Likelihood, TargetSpec, checked
 from .priors.structure import EdgePrior
 from .priors.weights import Latent, WeightPrior
 from .scaling import Scaling, Share
+from .turns import turn
+from .values import refuse_without_values
 
 __all__ = ["BayesianLayer", "BayesianNetwork"]
 
@@ -228,6 +231,7 @@ class BayesianNetwork(LocalModule):
         random_biases: bool = True,
     ) -> None:
         super().__init__()
+        refuse_without_values(net)
         net = copy.deepcopy(net)
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
@@ -238,6 +242,8 @@ class BayesianNetwork(LocalModule):
         example = torch.rand(2, *data.input_shape, generator=generator).to(like)
         order = order_of_use(net, names, example)
         before = outputs_in_evaluation(net, example)
+        if type(self).outputs is BayesianNetwork.outputs:
+            _refuse_other_rows(before, len(example))
         self.parameters_before = sum(p.numel() for p in net.parameters())
         made: dict[int, WeightPrior] = {}  # layers with one prior may share what it learns
         for position, name in enumerate(order):
@@ -254,7 +260,11 @@ class BayesianNetwork(LocalModule):
         self.random_biases = random_biases
         self.size = data.N
         self.input_shape = tuple(data.input_shape)
-        self.likelihood = checked(likelihood, data)
+        self.likelihood = checked(likelihood, data, net)
+        self.began = {
+            "net": numbers_of(net, without=self.layers),
+            "likelihood": numbers_of(self.likelihood),
+        }
         self.narrowed_at: dict[str, float] | None = None
         self.weights_before = sum(one.affine.shape.weight.numel() for one in self.layers.values())
         self.names = {name: name for name in self.layers}
@@ -338,6 +348,13 @@ class BayesianNetwork(LocalModule):
             net = _replaced(net, name, layer.plain(*weights[name]))
         return net.eval()
 
+    def first_network(self) -> nn.Module:
+        """The ordinary network as it was given, weights that are numbers and statistics included;
+        in evaluation mode."""
+        net = self.start_network()
+        put_back(net, self.began["net"])
+        return net
+
     def start_network(self) -> nn.Module:
         """The ordinary network with the weights at which guides begin."""
         return self.plain(
@@ -368,10 +385,19 @@ class _AtStart(Messenger):
         msg["value"], msg["done"] = layer.affine(x, start["weight"], start.get("bias")), True
 
 
+def _refuse_other_rows(outputs: Any, rows: int) -> None:
+    """Outputs of fewer rows would be taken for those of each."""
+    if isinstance(outputs, Tensor) and (outputs.dim() == 0 or len(outputs) != rows):
+        raise ValueError(
+            f"The network gives outputs of shape {tuple(outputs.shape)} for {rows} rows of input: "
+            "expected one row of outputs for each, the batch first."
+        )
+
+
 def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> None:
     """With the weights that it had, a network has to compute what it did: a forward that asks for
     the type of a layer may not."""
-    with _AtStart():
+    with turn(), _AtStart():
         after = outputs_in_evaluation(net, example)
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)):
         return

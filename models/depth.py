@@ -8,13 +8,16 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from . import networks
-from .likelihoods import Likelihood, TargetSpec, checked
+from .beginning import numbers_of
+from .likelihoods import Likelihood, TargetSpec, checked, precision
 from .priors.depth import DepthPrior, Geometric
 from .stack import DepthStack
+from .values import refuse_without_values
 
 __all__ = ["FixedDepth", "LearntDepth", "LocalModule"]
 
@@ -58,6 +61,10 @@ class LearntDepth(LocalModule):
         prior: over depth; the authors' geometric decay by default.
         likelihood: if not the one that suits the data's task.
 
+    Attributes:
+        began: numbers of the stack and the likelihood as they were given, where another fit of the
+            same network begins (:func:`pyroccam.inference.swap`).
+
     Raises:
         TypeError, ValueError: if the parts do not make a stack, or the prior does not fit it.
 
@@ -93,6 +100,7 @@ class LearntDepth(LocalModule):
                 "LearntDepth takes a DepthStack, or a stem, a list of blocks and a head; got "
                 f"{type(stem).__name__}, {type(blocks).__name__} and {type(head).__name__}."
             )
+        refuse_without_values(stack)
         prior = Geometric() if prior is None else prior
         if not isinstance(prior, DepthPrior):
             raise TypeError(
@@ -100,11 +108,14 @@ class LearntDepth(LocalModule):
                 f"{type(prior).__name__}."
             )
         self.stack = stack
-        self.likelihood = checked(likelihood, data)
+        self.likelihood = checked(likelihood, data, stack)
         self.prior = prior
         self.size = data.N
         self.log_prior: Tensor
-        self.register_buffer("log_prior", prior.log_probs(stack.max_depth + 1))
+        log_prior = prior.log_probs(stack.max_depth + 1)
+        double = precision(stack) is torch.float64
+        self.register_buffer("log_prior", log_prior.double() if double else log_prior)
+        self.began = {"stack": numbers_of(stack), "likelihood": numbers_of(self.likelihood)}
 
     @classmethod
     def mlp(

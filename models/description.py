@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..data.errors import TooLarge
+from ..data.limits import ask
 from .forward_trace import WAY_OUT, trace
-from .named_tensors import attribute, fill, state, tensors_of
+from .named_tensors import attribute, checked_shape, declared_dtypes, fill, state, tensors_of
+from .untrusted import plain_words, shown
 from .vocabulary import (
     FUNCTIONS,
     METHODS,
@@ -96,27 +99,31 @@ def describe(net: nn.Module) -> dict[str, Any]:
     }
 
 
-def rebuild(description: Mapping[str, Any], *, max_elements: int = 2**30) -> fx.GraphModule:
+def rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
     """A network in evaluation mode from its description; all its numbers are zero.
 
+    A description may be a stranger's: it is data, of which only known modules and functions are
+    called, and the memory for its parts and tensors is asked for before it is taken. What it
+    computes is not looked at: running the network can take any time and memory (a ``repeat``, a
+    ``pad``, a convolution on padding of 10^9), and so can an input that is too large.
+
     Arguments:
-        description: as :func:`describe` gives it. It is data: only known modules and functions
-            are called, and every name is checked.
-        max_elements: most numbers the network may hold. A description of a few bytes can ask for
-            any amount of memory, so this is checked before any is taken.
+        description: as :func:`describe` gives it.
 
     Raises:
-        DescriptionError: if it is malformed, of another format, or too large.
+        DescriptionError: if it is malformed or of another format.
+        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     try:
-        if description["format"] != FORMAT:
-            raise DescriptionError(f"format {description['format']!r}, expected {FORMAT}.")
-        return _rebuild(description, max_elements)
+        return _rebuild(_checked(description))
+    except TooLarge:
+        raise
     except DescriptionError as error:
         raise DescriptionError(f"The description cannot be used: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        # RuntimeError holds RecursionError and what torch says of impossible sizes.
-        raise DescriptionError(f"The description cannot be used: {error!r}.") from error
+    except Exception as error:  # torch and Python refuse sizes, depths and kinds in many ways
+        raise DescriptionError(
+            f"The description cannot be used: {plain_words(error)}", hint="describe it again"
+        ) from error
 
 
 def _words(node: fx.Node, net: nn.Module) -> dict[str, Any]:
@@ -156,53 +163,99 @@ def _numbers(name: str, value: Tensor) -> dict[str, Any]:
 
 # -- rebuilding -----------------------------------------------------------------------------------
 
+_PARTS = {
+    "nodes": list, "modules": dict, "direct": dict, "constants": dict, "tied": dict, "dtypes": dict
+}  # fmt: skip
+_VALUE_BYTES = 2**13  # what a value of the JSON may become, and the time: a module has some ten
 
-def _rebuild(description: Mapping[str, Any], max_elements: int) -> fx.GraphModule:
+
+def _checked(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The description, whose parts are of the right kinds and its values not too many."""
+    if not isinstance(description, Mapping) or "format" not in description:
+        raise DescriptionError("it has no format.")
+    if description["format"] != FORMAT or isinstance(description["format"], bool):
+        raise DescriptionError(f"format {shown(description['format'])}, expected {FORMAT}.")
+    for name, kind in _PARTS.items():
+        if not isinstance(description.get(name), kind):
+            raise DescriptionError(f"its {name!r} is missing or no {kind.__name__}.")
+    ask(_VALUE_BYTES * _count([description[name] for name in _PARTS]), "The description")
+    return description
+
+
+def _count(value: Any) -> int:
+    """All values inside, at any depth, and the value itself."""
+    found, left = 0, [value]
+    while left:
+        found += 1
+        inner = left.pop()
+        if isinstance(inner, list | dict):
+            left += inner.values() if isinstance(inner, dict) else inner
+    return found
+
+
+def _rebuild(description: Mapping[str, Any]) -> fx.GraphModule:
     roots: dict[str, Any] = {}
     with torch.device("meta"):  # shapes only, until the size is known to be bearable
         for name, words in description["modules"].items():
+            words = _object(words, "module", name)
             roots[checked_name(name, dotted=True)] = make(words["type"], words["arguments"])
         for name, words in description["direct"].items():
-            tensor = torch.empty(words["shape"])
+            words = _object(words, "tensor", name)
+            tensor = torch.empty(checked_shape(words["shape"]))
+            if not isinstance(words["parameter"], bool):
+                raise DescriptionError(f"{name} has parameter={shown(words['parameter'])}.")
             roots[checked_name(name, dotted=True)] = (
                 nn.Parameter(tensor) if words["parameter"] else tensor
             )
     for name, words in description["constants"].items():
+        words = _object(words, "constant", name)
         values = decode(words["values"], {})
         roots[checked_name(name)] = torch.tensor(values, dtype=dtype_named(words["dtype"]))
     graph = _graph(description["nodes"], roots)
+    used = {node.target for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    if idle := {*description["modules"], *description["direct"]} - used:
+        raise DescriptionError(f"no node uses {shown(min(idle))}.")
     net = fx.GraphModule(roots, graph, "Described")
     held = state(net, description)
-    elements = sum(tensor.numel() for tensor in held.values())
-    if elements > max_elements:
-        raise DescriptionError(
-            f"it asks for {elements} numbers, more than max_elements={max_elements}."
-        )
-    dtypes = description["dtypes"]
+    dtypes = declared_dtypes(description, held)
+    ask(sum(t.numel() * dtypes[name].itemsize for name, t in held.items()), "The description")
     fill(
         net,
         description,
-        {
-            name: torch.zeros(tensor.shape, dtype=dtype_named(dtypes.get(name, "float32")))
-            for name, tensor in held.items()
-        },
+        {name: torch.zeros(t.shape, dtype=dtypes[name]) for name, t in held.items()},
     )
+    if any(tensor.is_meta for tensor in chain(net.parameters(), net.buffers())):
+        raise DescriptionError("a tensor of it has no shape of its own.")
     return net.eval()
 
 
-def _graph(nodes: list[dict[str, Any]], roots: dict[str, Any]) -> fx.Graph:
+def _object(words: Any, what: str, name: str) -> dict[str, Any]:
+    if not isinstance(words, dict):
+        raise DescriptionError(f"the {what} {shown(name)} is {shown(words)}.")
+    return words
+
+
+def _graph(nodes: list[Any], roots: dict[str, Any]) -> fx.Graph:
     graph = fx.Graph()
     known: dict[str, fx.Node] = {}
-    for words in nodes:
+    for number, found in enumerate(nodes):
+        words = _object(found, "node", str(number))
         op, name, target = words["op"], checked_name(words["name"]), words["target"]
-        args = tuple(decode(a, known) for a in words.get("args", ()))
-        kwargs = {checked_name(k): decode(a, known) for k, a in words.get("kwargs", {}).items()}
-        if op == "call_function":
+        listed, named = words.get("args", []), words.get("kwargs", {})
+        if not isinstance(target, str) or not isinstance(listed, list):
+            raise DescriptionError(f"the node {name} is {shown(words)}.")
+        args = tuple(decode(a, known) for a in listed)
+        kwargs = {
+            checked_name(k): decode(a, known) for k, a in _object(named, "node", name).items()
+        }
+        if name in known:
+            raise DescriptionError(f"two nodes are called {name}.")
+        if op == "call_function" and target in FUNCTIONS:
             checked_call(target, args, kwargs)
             node = graph.call_function(FUNCTIONS[target], args, kwargs)
         elif op == "call_method" and target in METHODS:
             node = graph.call_method(target, args, kwargs)
-        elif op == "call_module" and isinstance(roots[target], nn.Module):
+        elif op == "call_module" and isinstance(roots.get(target), nn.Module):
             node = graph.call_module(target, args, kwargs)
         elif op == "get_attr":
             checked_name(target, dotted=True)
@@ -213,8 +266,10 @@ def _graph(nodes: list[dict[str, Any]], roots: dict[str, Any]) -> fx.Graph:
         elif op == "output":
             node = graph.output(*args)
         else:
-            raise DescriptionError(f"{op} {target!r} is not known.")
+            raise DescriptionError(f"{shown(op)} {shown(target)} is not known.")
         known[name] = node
+    if [node.op for node in graph.nodes].count("output") != 1 or node.op != "output":
+        raise DescriptionError("its last node, and only that, must be the output.")
     graph.lint()
     return graph
 
@@ -231,5 +286,5 @@ def _known_tensor(target: str, roots: dict[str, Any]) -> None:
     module = roots.get(path)
     held = isinstance(module, nn.Module) and {**module._parameters, **module._buffers}.get(last)
     if not isinstance(held, Tensor):
-        raise DescriptionError(f"it uses the tensor {target!r}, which it does not have.")
+        raise DescriptionError(f"it uses the tensor {shown(target)}, which it does not have.")
     roots[target] = held

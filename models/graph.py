@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .acyclic import Edge, inputs_of, order_of, output_of
+from .identifiers import identifiers
 from .names import unknown_name
 
 __all__ = ["AGGREGATIONS", "Gammas", "StructureGraph", "discretised", "structures"]
@@ -130,6 +131,11 @@ class StructureGraph(nn.Module):
         self.edges = nn.ModuleDict()
         for edge, given in zip(self.edge_list, edges.values(), strict=True):
             self.edges[edge.name] = nn.ModuleDict(_named(edge, given))
+        if isinstance(aggregate, str):
+            raise TypeError(
+                f"aggregate={aggregate!r}: give it by vertex, aggregate={{{self.output!r}: "
+                f"{aggregate!r}}}."
+            )
         self.aggregate = _aggregations(aggregate or {}, self.edge_list)
         own = Gammas(self.primitives)
         if gamma is not None and gamma.primitives != own.primitives:
@@ -219,23 +225,30 @@ class StructureGraph(nn.Module):
         chosen = self._checked(choice)
         alive = self._alive(chosen)
         graph = fx.Graph()
-        values = {name: graph.placeholder(_identifier(name)) for name in self.inputs}
+        arguments, targets = identifiers({n: n for n in self.inputs}), self._targets()
+        values = {name: graph.placeholder(arguments[name]) for name in self.inputs}
         root = nn.Module()
         for vertex in self.order:
             if vertex in values or vertex not in alive:
                 continue
+            into = [edge for edge in self.edge_list if edge.target == vertex]
             parts = []
-            for edge in (e for e in self.edge_list if e.target == vertex and chosen[e.name]):
+            for edge in (e for e in into if chosen[e.name]):
                 outs = []
                 for name in chosen[edge.name]:
-                    target = f"{_identifier(edge.name)}_{_identifier(name)}"
+                    target = targets[edge.name, name]
                     root.add_module(target, self.edges[edge.name][name])  # type: ignore[index]
                     outs.append(graph.call_module(target, (values[edge.source],)))
-                parts.append(_write(graph, add, outs))
-            values[vertex] = _write(graph, self.aggregate[vertex], parts)
+                parts.append(_write(graph, add, outs, len(outs)))
+            values[vertex] = _write(graph, self.aggregate[vertex], parts, len(into))
         graph.output(values[self.output])
         net = fx.GraphModule(root, graph, "DiscreteGraph")
         return net.train(self.training)
+
+    def _targets(self) -> dict[tuple[str, str], str]:
+        """Of all primitives, the names that they have in a plain network, whatever is chosen."""
+        every = ((edge, name) for edge, names in self.primitives.items() for name in names)
+        return identifiers({both: "_".join(both) for both in every})
 
     def _checked(self, choice: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
         chosen: dict[str, list[str]] = {}
@@ -246,7 +259,7 @@ class StructureGraph(nn.Module):
             if edge not in choice:
                 raise ValueError(f"The choice says nothing of edge {edge!r} ({', '.join(names)}).")
             asked = choice[edge]
-            chosen[edge] = [asked] if isinstance(asked, str) else list(asked)
+            chosen[edge] = [asked] if isinstance(asked, str) else list(dict.fromkeys(asked))
             for name in chosen[edge]:
                 if name not in names:
                     raise ValueError(unknown_name(f"primitive of edge {edge!r}", name, names))
@@ -283,12 +296,17 @@ def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn
             :func:`structures` gives to edges.
     """
     owners = structures(net)  # before the first of them is replaced
-    graphs = [(n, m) for n, m in net.named_modules() if isinstance(m, StructureGraph)]
+    places = net.named_modules(remove_duplicate=False)  # a graph may stand at several
+    graphs = [(n, m) for n, m in places if isinstance(m, StructureGraph)]
+    made: dict[StructureGraph, nn.Module] = {}
     for path, graph in reversed(graphs):  # those within a primitive first
+        if graph in made:
+            net.set_submodule(path, made[graph])
+            continue
         first = next(name for name, gammas in owners.items() if gammas is graph.gamma)
         prefix = f"{first}." if first else ""
         own = {edge: choice[prefix + edge] for edge in graph.primitives if prefix + edge in choice}
-        small = graph.discretise(own)
+        made[graph] = small = graph.discretise(own)
         if not path:
             return small
         net.set_submodule(path, small)
@@ -304,24 +322,24 @@ def structures(net: nn.Module) -> dict[str, Gammas]:
     return found
 
 
-def _write(graph: fx.Graph, function: Aggregation, parts: list[fx.Node]) -> fx.Node:
-    """Of an aggregation, the operations themselves, so that what is left is torch alone."""
-    if len(parts) == 1 and function in (add, mean, concatenate):
-        return parts[0]
+def _write(graph: fx.Graph, function: Aggregation, parts: list[fx.Node], edges: int) -> fx.Node:
+    """Of an aggregation, the operations themselves, so that what is left is torch alone.
+
+    Arguments:
+        parts: of the edges that are left.
+        edges: of the vertex, all of them: an edge that is left out gives zeros, and counts in a
+            mean.
+    """
     if function is concatenate:
-        return graph.call_function(torch.cat, (parts, 1))
+        return parts[0] if len(parts) == 1 else graph.call_function(torch.cat, (parts, 1))
     if function not in (add, mean):
         return graph.call_function(function, (parts,))
     total = parts[0]
     for part in parts[1:]:
         total = graph.call_function(torch.add, (total, part))
-    if function is mean:
-        total = graph.call_function(torch.div, (total, len(parts)))
+    if function is mean and edges > 1:
+        total = graph.call_function(torch.div, (total, edges))
     return total
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def _named(edge: Edge, given: Primitives) -> dict[str, nn.Module]:
@@ -329,13 +347,14 @@ def _named(edge: Edge, given: Primitives) -> dict[str, nn.Module]:
     if not named:
         raise ValueError(f"Edge {edge.name!r} has no primitives: give it at least one.")
     for name, module in named.items():
-        if not isinstance(module, nn.Module):
-            raise TypeError(
-                f"Primitive {name!r} of edge {edge.name!r} is {type(module).__name__}, expected a "
-                "torch.nn.Module."
+        where = f"Primitive {name!r} of edge {edge.name!r}"
+        if not isinstance(name, str) or not name or "." in name or hasattr(nn.ModuleDict(), name):
+            raise ValueError(
+                f"{where}: the name must be a word without dots that torch.nn.ModuleDict does not "
+                "use itself (such as 'keys'). Take another."
             )
-        if "." in name:
-            raise ValueError(f"Primitive {name!r} of edge {edge.name!r}: no dots in names.")
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"{where} is {type(module).__name__}, expected a torch.nn.Module.")
     return named
 
 
@@ -348,6 +367,11 @@ def _aggregations(
             raise ValueError(unknown_name("vertex in aggregate=", vertex, targets))
         if isinstance(how, str) and how not in AGGREGATIONS:
             raise ValueError(unknown_name(f"aggregate of vertex {vertex!r}", how, AGGREGATIONS))
+        if isinstance(how, nn.Module) or not (isinstance(how, str) or callable(how)):
+            raise TypeError(
+                f"aggregate of vertex {vertex!r} is {type(how).__name__}, expected a name or a "
+                "function of a list of tensors; what is learnt is a primitive of an edge."
+            )
     found: dict[str, Aggregation] = {}
     for vertex in targets:
         how = asked.get(vertex, "sum")

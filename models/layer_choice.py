@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .affine import AFFINE, Affine
 from .priors.weights import WeightPrior
+from .turns import turn
 
 __all__ = [
     "Chosen",
@@ -140,12 +141,12 @@ def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
     net.eval()
     cuda = [example.device] if example.is_cuda else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda), layers_called():
+        with turn(), torch.no_grad(), torch.random.fork_rng(devices=cuda), layers_called():
             torch.default_generator.manual_seed(0)  # only what is put back afterwards
             if cuda:
                 with torch.cuda.device(example.device):
                     torch.cuda.manual_seed(0)
-            return net(example)
+            return net(example.clone())
     finally:
         for module, mode in modes:
             module.training = mode

@@ -9,7 +9,15 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Classification", "Likelihood", "Regression", "TargetSpec", "checked", "for_data"]
+__all__ = [
+    "Classification",
+    "Likelihood",
+    "Regression",
+    "TargetSpec",
+    "checked",
+    "for_data",
+    "precision",
+]
 
 
 class TargetSpec(Protocol):
@@ -161,14 +169,19 @@ class Regression(Likelihood):
         return super().predicted(outputs) if own else outputs
 
 
-def checked(likelihood: Likelihood | None, data: TargetSpec) -> Likelihood:
+def checked(
+    likelihood: Likelihood | None, data: TargetSpec, network: nn.Module | None = None
+) -> Likelihood:
     """The likelihood that was given, or the one that suits the data.
+
+    Arguments:
+        network: that it is for; of one in double precision what it learns is in double precision.
 
     Raises:
         ValueError: for one whose task is not that of the data.
     """
     if likelihood is None:
-        return for_data(data)
+        likelihood = for_data(data)
     task = getattr(likelihood, "task", None)
     if task != data.task:
         raise ValueError(
@@ -176,7 +189,15 @@ def checked(likelihood: Likelihood | None, data: TargetSpec) -> Likelihood:
             f"of the data is {data.task!r}. A likelihood of your own says it: task = {data.task!r} "
             "in its class."
         )
-    return likelihood
+    # Half precision is for the network alone.
+    double = network is not None and precision(network) is torch.float64
+    return likelihood.double() if double else likelihood
+
+
+def precision(network: nn.Module) -> torch.dtype:
+    """The floating type of the numbers of a network; torch's default for one without any."""
+    found = (t.dtype for t in (*network.parameters(), *network.buffers()) if t.is_floating_point())
+    return next(found, torch.get_default_dtype())
 
 
 def for_data(data: TargetSpec) -> Likelihood:

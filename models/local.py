@@ -70,11 +70,23 @@ class LocalReparameterization(Messenger):
             raise ValueError(f"scales must be 'example' or 'batch', got {scales!r}.")
         self.scales, self.variance_dtype = scales, variance_dtype
         # Plain facts, no modules: a guide that is copied does not copy its model.
-        self._sites = {
-            site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()
-        }
+        self._sites = _facts(model)
         self._kept: dict[str, tuple[Any, Tensor]] = {}  # distribution and stand-in, by site
         self._checked: set[str] = set()
+
+    def refuse_another(self, model: BayesianNetwork) -> None:
+        """Refuse a model with other sites than those of its own: it would draw their weights.
+
+        Raises:
+            ValueError: for such a model.
+        """
+        theirs = _facts(model)
+        if theirs != self._sites:
+            odd = sorted(site for site, _ in theirs.items() ^ self._sites.items())
+            raise ValueError(
+                f"local= is a handler for another network (it differs at site {odd[0]!r}): make it "
+                "from this model, models.LocalReparameterization(model)."
+            )
 
     def __exit__(self, *exception: Any) -> None:
         # What is kept hangs on the graph of a step: it could not be copied, and would live on.
@@ -176,6 +188,11 @@ class LocalReparameterization(Messenger):
         squares = [None if t is None else t.to(dtype).square() for t in (x, scale, bias)]
         out: Tensor = run(*squares)  # type: ignore[arg-type]
         return out.to(x.dtype)
+
+
+def _facts(model: BayesianNetwork) -> dict[str, tuple[str, torch.Size]]:
+    """By site: its name below its layer, and the shape of the layer's weight."""
+    return {site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()}
 
 
 def _check(name: str, fn: Any, prior: Any) -> None:

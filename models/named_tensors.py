@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from .vocabulary import DescriptionError
+from .untrusted import shown
+from .vocabulary import DescriptionError, dtype_named
 
-__all__ = ["attribute", "fill", "state", "tensors_of"]
+__all__ = ["attribute", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"]
 
 
 def state(net: nn.Module, description: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -29,9 +31,10 @@ def fill(net: nn.Module, description: Mapping[str, Any], tensors: Mapping[str, T
     """Put tensors into a rebuilt network, in place; tied names share one parameter.
 
     Raises:
-        DescriptionError: if names or shapes are not those of the description.
+        DescriptionError: if names, shapes or dtypes are not those of the description.
     """
     expected = state(net, description)
+    dtypes = declared_dtypes(description, expected)
     if set(expected) != set(tensors):
         odd = sorted(set(expected) ^ set(tensors))
         raise DescriptionError(f"The tensors do not fit the description: {', '.join(odd[:5])}.")
@@ -40,9 +43,54 @@ def fill(net: nn.Module, description: Mapping[str, Any], tensors: Mapping[str, T
             raise DescriptionError(
                 f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}."
             )
+        if tensor.dtype != dtypes[name]:
+            raise DescriptionError(f"{name} is of {tensor.dtype}, expected {dtypes[name]}.")
         _place(net, name, tensor)
+    every = dict(tensors_of(net, description["modules"]))
+    every.update((name, attribute(net, name)) for name in description["direct"])
     for name, owner in description["tied"].items():
+        if owner not in expected or every[name].shape != expected[owner].shape:
+            raise DescriptionError(f"{shown(name)} cannot share the numbers of {shown(owner)}.")
         _place(net, name, attribute(net, owner))
+
+
+def declared_dtypes(
+    description: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, torch.dtype]:
+    """The dtype that a description says of each tensor: float32 if nothing else.
+
+    Arguments:
+        description: of :func:`describe`.
+        tensors: of :func:`state`; those of modules have a dtype that the module can use.
+
+    Raises:
+        DescriptionError: for whole numbers in place of others, which no module can use, and for
+            other numbers where a module counts.
+    """
+    said = description["dtypes"]
+    if odd := set(said) - set(tensors):
+        raise DescriptionError(f"it says the dtype of {shown(min(odd))}, which it does not have.")
+    found = {name: dtype_named(said.get(name, "float32")) for name in tensors}
+    for name, tensor in tensors.items():
+        counts = not (tensor.is_floating_point() or tensor.is_complex())
+        whole = not (found[name].is_floating_point or found[name].is_complex)
+        if whole != counts and name not in description["direct"]:
+            raise DescriptionError(f"{name} is of {found[name]}, expected {tensor.dtype}.")
+    return found
+
+
+def checked_shape(shape: Any) -> list[int]:
+    """A shape that a file says, if it is one.
+
+    Raises:
+        DescriptionError: if it is not a list of whole numbers from 0 on, of 64 dimensions at most.
+    """
+    good = isinstance(shape, list) and len(shape) <= 64
+    if not good or not all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape
+    ):
+        raise DescriptionError(f"{shown(shape)} is no shape of a tensor.")
+    return list(shape)
 
 
 def tensors_of(net: nn.Module, modules: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

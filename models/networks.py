@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..data.limits import ask
 from .plain_networks import torchvision_resnet
 from .stack import DepthStack, match_adapters
+from .untrusted import shown
 
 __all__ = ["NETWORKS", "Residual", "build", "residual_conv", "residual_mlp", "resnet", "take_apart"]
 
@@ -47,7 +51,7 @@ def residual_mlp(
         Antoran et al. 2020, arXiv:2002.02797 (normalisation after the ReLU, as they released it).
     """
     _positive(width=width, max_depth=max_depth, outputs=outputs)
-    features = int(torch.tensor(input_shape).prod())
+    features = math.prod(input_shape)
     stem = nn.Sequential(nn.Flatten(), nn.Linear(features, width))
     blocks = [
         Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width))
@@ -194,15 +198,38 @@ NETWORKS: dict[str, Callable[..., DepthStack]] = {
 """By the names that the command line has for them."""
 
 
+_BLOCK_BYTES = 2**19  # Python's objects for a block, and the time to make and copy them
+
+
 def build(description: dict[str, Any]) -> DepthStack:
-    """Build a ready network from its description (the inverse of ``stack.description``)."""
+    """Build a ready network from its description (the inverse of ``stack.description``).
+
+    A description may be a stranger's. Its depth is asked for here, as so much memory; its widths
+    are not: build it under ``torch.device("meta")``, and ask for the sizes of its tensors.
+
+    Raises:
+        ValueError: for another network than :data:`NETWORKS`, or arguments that it does not have.
+        TooLarge: if it is deeper than a file may ask for (:mod:`pyroccam.data.limits`).
+    """
     arguments = dict(description)
     name = arguments.pop("network", None)
-    if name not in NETWORKS:
-        raise ValueError(f"Unknown network {name!r}; known: {', '.join(NETWORKS)}.")
-    shape = tuple(arguments.pop("input_shape"))
-    outputs = arguments.pop("outputs")
-    return NETWORKS[name](shape, outputs, **arguments)
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise ValueError(f"Unknown network {shown(name)}; known: {', '.join(NETWORKS)}.")
+    known = inspect.signature(NETWORKS[name]).parameters
+    for argument, value in arguments.items():
+        if argument not in known:
+            raise ValueError(f"The network {name} has no argument {shown(argument)}.")
+        usual = known[argument].default
+        if usual not in (None, inspect.Parameter.empty) and type(value) is not type(usual):
+            raise ValueError(f"{name} has {argument}={shown(value)}, expected one like {usual!r}.")
+    shape, outputs = arguments.pop("input_shape"), arguments.pop("outputs")
+    if not isinstance(shape, list | tuple) or not shape:
+        raise ValueError(f"input_shape must be a list of sizes, got {shown(shape)}.")
+    depth = arguments.get("max_depth", 0)
+    _positive(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
+    _positive(outputs=outputs, max_depth=depth)
+    ask(_BLOCK_BYTES * depth, f"A network of {depth} blocks")
+    return NETWORKS[name](tuple(shape), outputs, **arguments)
 
 
 def _full(
@@ -214,5 +241,5 @@ def _full(
 def _positive(**numbers: int) -> None:
     for name, value in numbers.items():
         least = 0 if name == "max_depth" else 1
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}.")

@@ -20,4 +20,9 @@ def as_number(value: object) -> float:
     """
     if isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 else None
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that is too large for one
+        return -math.inf if value < 0 else math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .bayesian import BayesianLayer, BayesianNetwork, Chosen
 from .graph import StructureGraph, structures
+from .identifiers import distinct
 from .likelihoods import Likelihood, TargetSpec
 from .priors.structure import EdgePrior, StructurePrior
 from .priors.weights import WeightPrior
@@ -98,7 +99,7 @@ class StructuredNetwork(BayesianNetwork):
         made = structure.for_edges(primitives)
         like = next(net.parameters(), torch.zeros(()))
         self.edge_priors = nn.ModuleDict(
-            {_key(edge): prior.to(like) for edge, prior in made.items()}
+            {key: made[edge].to(like) for edge, key in _keys(made).items()}
         )
         self.temperature = next(iter(made.values())).temperature
         if self.temperature is not None:
@@ -271,6 +272,6 @@ class StructuredNetwork(BayesianNetwork):
         return net
 
 
-def _key(edge: str) -> str:
-    """Of the module that an edge has: no dots are allowed there."""
-    return edge.replace(".", "/")
+def _keys(edges: Iterable[str]) -> dict[str, str]:
+    """Of the modules that edges have: no dots are allowed there."""
+    return distinct({edge: edge.replace(".", "/") for edge in edges})

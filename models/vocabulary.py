@@ -16,6 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from ..data.errors import PyroccamError
+from .argument_kinds import misfit
+from .untrusted import shown
+
 __all__ = [
     "FUNCTIONS",
     "METHODS",
@@ -32,7 +36,7 @@ __all__ = [
 ]
 
 
-class DescriptionError(ValueError):
+class DescriptionError(PyroccamError, ValueError):
     """A network that cannot be described, or a description that cannot be used."""
 
 
@@ -88,6 +92,8 @@ _MODULE_NAMED = {kind.__name__: kind for kind in MODULES}
 _PRESENCE = {"bias"}
 # Newer torch can switch off the bias of a normalisation alone; older torch has no such argument.
 _AFFINE = {kind for kind, names in MODULES.items() if "affine" in names}
+
+LONGEST_NAME = 1000  # characters; a name of 10^6 parts is as many modules inside each other
 
 # -- functions and methods ------------------------------------------------------------------------
 
@@ -145,15 +151,19 @@ def make(kind: str, arguments: dict[str, Any]) -> nn.Module:
     Raises:
         DescriptionError: for an unknown kind, or arguments other than those of that kind.
     """
-    if kind not in _MODULE_NAMED:
-        raise DescriptionError(f"unknown module {kind!r}; known: {', '.join(_MODULE_NAMED)}.")
+    if not isinstance(kind, str) or kind not in _MODULE_NAMED:
+        raise DescriptionError(f"unknown module {shown(kind)}; known: {', '.join(_MODULE_NAMED)}.")
     built = _MODULE_NAMED[kind]
     optional = {"bias"} if built in _AFFINE else set()
-    if set(arguments) - optional != set(MODULES[built]):
+    if not isinstance(arguments, dict) or set(arguments) - optional != set(MODULES[built]):
         raise DescriptionError(
-            f"{kind} has the arguments {sorted(arguments)}, expected {sorted(MODULES[built])}."
+            f"{kind} has the arguments {shown(arguments)}, expected {sorted(MODULES[built])}."
         )
-    return built(**{name: decode(value, {}) for name, value in arguments.items()})
+    values = {name: decode(value, {}) for name, value in arguments.items()}
+    for name, value in values.items():
+        if expected := misfit(name, value):
+            raise DescriptionError(f"{kind} has {name}={shown(value)}, expected {expected}.")
+    return built(**values)
 
 
 # -- arguments into JSON and back -----------------------------------------------------------------
@@ -166,14 +176,14 @@ def checked_name(name: Any, *, dotted: bool = False) -> str:
         DescriptionError: otherwise. A graph is turned into source code, so a name with anything
             else in it could smuggle code in.
     """
-    parts = name.split(".") if dotted and isinstance(name, str) else [name]
-    for part in parts:
-        good = isinstance(part, str) and part.isascii()
-        if not good or not (part.isidentifier() or (dotted and part.isdigit())):
-            raise DescriptionError(f"{name!r} is not a name.")
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        raise DescriptionError(f"{shown(name)} is not a name.")
+    for part in name.split(".") if dotted else [name]:
+        if not part.isascii() or not (part.isidentifier() or (dotted and part.isdigit())):
+            raise DescriptionError(f"{shown(name)} is not a name.")
         if keyword.iskeyword(part) or part.startswith("__"):
-            raise DescriptionError(f"{name!r} is not a name a network can use.")
-    return str(name)
+            raise DescriptionError(f"{shown(name)} is not a name a network can use.")
+    return name
 
 
 def dtype_named(word: Any) -> torch.dtype:
@@ -184,7 +194,7 @@ def dtype_named(word: Any) -> torch.dtype:
     """
     found = getattr(torch, word, None) if isinstance(word, str) else None
     if not isinstance(found, torch.dtype):
-        raise DescriptionError(f"unknown dtype {word!r}.")
+        raise DescriptionError(f"unknown dtype {shown(word)}.")
     return found
 
 
@@ -226,25 +236,25 @@ def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
     if isinstance(value, list):
         return [decode(v, nodes) for v in value]
     if not isinstance(value, dict) or len(value) != 1:
-        raise DescriptionError(f"{value!r} is no argument.")
+        raise DescriptionError(f"{shown(value)} is no argument.")
     ((kind, inner),) = value.items()
     if kind == "node":
         if not isinstance(inner, str) or inner not in nodes:
-            raise DescriptionError(f"node {inner!r} is used before it exists.")
+            raise DescriptionError(f"node {shown(inner)} is used before it exists.")
         return nodes[inner]
-    if kind == "float":
+    if kind == "float" and inner in ("inf", "-inf", "nan"):
         return float(inner)
-    if kind == "slice":
+    if kind == "slice" and isinstance(inner, list) and len(inner) == 3:
         return slice(*(decode(v, nodes) for v in inner))
-    if kind == "ellipsis":
+    if kind == "ellipsis" and inner is True:
         return Ellipsis
     if kind == "dtype":
         return dtype_named(inner)
-    if kind == "tuple":
+    if kind == "tuple" and isinstance(inner, list):
         return tuple(decode(v, nodes) for v in inner)
-    if kind == "dict":
+    if kind == "dict" and isinstance(inner, dict):
         return {checked_name(key): decode(v, nodes) for key, v in inner.items()}
-    raise DescriptionError(f"{value!r} is no argument.")
+    raise DescriptionError(f"{shown(value)} is no argument.")
 
 
 def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -253,5 +263,8 @@ def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Raises:
         DescriptionError: if it asks for more.
     """
-    if function == "getattr" and (len(args) != 2 or args[1] not in _ATTRIBUTES or kwargs):
-        raise DescriptionError(f"getattr{args} is not allowed; only {sorted(_ATTRIBUTES)}.")
+    if function != "getattr":
+        return
+    asked = args[1] if len(args) == 2 and not kwargs and isinstance(args[1], str) else None
+    if asked not in _ATTRIBUTES:
+        raise DescriptionError(f"getattr{shown(args)} is not allowed; only {sorted(_ATTRIBUTES)}.")

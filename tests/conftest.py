@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With ``-n``: half of the tests each, in their order, and what is left is taken over.
+    """Signals act as on a terminal, though tests may run in the background of a shell that ignores
+    them. With ``-n``: half of the tests each, in their order, and what is left is taken over.
 
     What the tests of a module share (a fit, mostly) is then made in one process, not in all. Each
     process computes with one thread: those of several processes get into each other's way.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if getattr(config.option, "numprocesses", None):
         config.option.dist = "worksteal"
     if hasattr(config, "workerinput"):

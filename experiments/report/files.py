@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,6 +9,7 @@ from typing import Any, get_args
 from ...inference.diagnostics import Verdict
 from ..config import RunConfig
 from ..methods import METHODS
+from ..opening import RunError, check_files, read_json
 
 __all__ = ["RunFiles", "read_run"]
 
@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunFiles:
 
     Raises:
         FileNotFoundError: if it is no run, or one that has not finished.
-        ValueError: if a file of it cannot be read.
+        RunError, DamagedFile: if a file of it is not what was written.
     """
     folder = Path(folder)
     path = folder / "metrics.json"
@@ -87,19 +87,20 @@ def read_run(folder: Path) -> RunFiles:
             f"{folder} is not a run: it has no metrics.json. Give the folder that "
             "`pyroccam fit ... --out FOLDER` wrote."
         )
-    content = _json(path)
+    check_files(folder)
+    content = read_json(path)
     repeats = content.get("repeats", [content])
     seeds = [_checked(one, path) for one in repeats] if isinstance(repeats, list) else []
     if not seeds:
-        raise ValueError(f"{path} cannot be read: it holds no runs.")
+        raise RunError(f"{path} cannot be read: it holds no runs.")
     config = RunConfig.read(_of_seed(folder, seeds[0]) if "repeats" in content else folder)
-    spread = content.get("spread", {})
+    spread = content.get("spread")
     return RunFiles(
         name=folder.resolve().name,
         folder=folder,
         config=config,
         seeds=seeds,
-        together=spread.get("together"),
+        together=spread.get("together") if isinstance(spread, dict) else None,
         findings=_findings(folder),
     )
 
@@ -108,21 +109,11 @@ def _of_seed(folder: Path, metrics: dict[str, Any]) -> Path:
     return folder / f"seed-{metrics['seed']}"
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} cannot be read: it holds a {type(content).__name__}.")
-    return content
-
-
 def _checked(metrics: Any, path: Path) -> dict[str, Any]:
     needed = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "versions")
     missing = [n for n in needed if n not in metrics] if isinstance(metrics, dict) else ["method"]
     if missing:
-        raise ValueError(f"{path} cannot be read: {missing[0]!r} is missing. Run it again.")
+        raise RunError(f"{path} cannot be read: {missing[0]!r} is missing. Run it again.")
     found: dict[str, Any] = metrics
     return found
 
@@ -131,11 +122,11 @@ def _findings(folder: Path) -> list[dict[str, Any]]:
     path = folder / "diagnostics.json"
     if not path.is_file():
         return []
-    found = _json(path).get("findings")
+    found = read_json(path).get("findings")
     if not isinstance(found, list):
-        raise ValueError(f"{path} cannot be read: it has no list of findings.")
+        raise RunError(f"{path} cannot be read: it has no list of findings.")
     for one in found:
         whole = isinstance(one, dict) and {"name", "verdict", "text"} <= {*one}
         if not whole or one["verdict"] not in get_args(Verdict):
-            raise ValueError(f"{path} cannot be read: a finding is {one!r}.")
+            raise RunError(f"{path} cannot be read: a finding is {one!r}.")
     return found

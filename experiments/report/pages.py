@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...inference.report import Cell, Page, Picture, Remark, Section, Table, render
+from ..opening import reading
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
 from .numbers import HIGHER, METRICS, Network, best_of, cell, networks, training_seconds
@@ -29,7 +30,7 @@ def report(folders: Sequence[Path]) -> str:
 
     Raises:
         FileNotFoundError: for a folder that is no finished run.
-        ValueError: for a file that cannot be read, no runs, or one that is given twice.
+        ValueError: for a file that is not what was written, no runs, or one that is given twice.
     """
     if not folders:
         raise ValueError("folders: got no runs, expected at least one")
@@ -38,9 +39,9 @@ def report(folders: Sequence[Path]) -> str:
     for k, place in enumerate(places):
         if place in places[:k]:
             raise ValueError(f"{runs[k].folder} is given twice; a run is compared with others.")
-    if len(runs) == 1:
-        return render(_single(runs[0]))
-    return render(_several(_told_apart(runs)))
+    with reading(" and ".join(str(run.folder / "metrics.json") for run in runs)):
+        page = _single(runs[0]) if len(runs) == 1 else _several(_told_apart(runs))
+    return render(page)
 
 
 def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:

@@ -15,7 +15,7 @@ __all__ = ["data_of", "summary"]
 def summary(run: RunFiles) -> list[str]:
     """Method and data; what was learnt; how much smaller; how well it predicts."""
     small = next((one for one in networks(run.seeds) if one.kind == "small"), None)
-    parts = [_what(run), _learnt(run), _smaller(run, small), _scores(run, small)]
+    parts = [_what(run), _doubts(run), _learnt(run), _smaller(run, small), _scores(run, small)]
     return [part for part in parts if part]
 
 
@@ -40,6 +40,13 @@ def _what(run: RunFiles) -> str:
         f"over the network {run.config.network}, {which}. Training took "
         f"{_time(seconds)} on {'the CPU' if device == 'cpu' else device}."
     )
+
+
+def _doubts(run: RunFiles) -> str:
+    """What speaks against the run, before what it says."""
+    each = [(one["seed"], text) for one in run.seeds for text in one.get("warnings", [])]
+    several = len(run.seeds) > 1
+    return " ".join(f"Seed {seed}: {text}" if several else text for seed, text in each)
 
 
 def _learnt(run: RunFiles) -> str:

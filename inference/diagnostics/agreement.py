@@ -22,6 +22,7 @@ from ..ensemble import members
 from ..posterior_draws import even_rows
 from ..predict import component_weights, predictive_outputs
 from ..relevance import irrelevance
+from ..same_rows import same_inputs
 from ..style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
 
@@ -276,8 +277,7 @@ def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
     chosen = even_rows(len(mine), rows).to(mine.device)
     found = []
     for one in fits:
-        theirs = one.data.standardised_as(first).split(split)[0]
-        if theirs.shape != mine.shape or not torch.allclose(theirs.to(mine), mine, atol=1e-3):
+        if not same_inputs(first, one.data, split):
             raise ValueError(
                 f"The {split} rows of seeds {fits[0].settings.seed} and {one.settings.seed} "
                 "differ: each seed carves validation rows of its own. Take split='test'."

@@ -17,6 +17,7 @@ from ...models.names import unknown_name
 from .. import arviz_adapter
 from ..fit import Fit
 from ..posterior_draws import PosteriorDraws, draw_posterior
+from ..same_rows import same_targets
 from .finding import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -365,11 +366,8 @@ def compare(
         raise ValueError("compare got no fits, expected at least one: {'gnj': fit, ...}.")
     names = list(fits)
     first = fits[names[0]].data
-    y = first.split(split)[1] * first.y_std + first.y_mean
     for name in names[1:]:
-        data = fits[name].data
-        other = data.split(split)[1] * data.y_std + data.y_mean
-        if other.shape != y.shape or not torch.allclose(other.to(y), y, atol=1e-4):
+        if not same_targets(first, fits[name].data, split):
             raise ValueError(
                 f"{names[0]!r} and {name!r} have other {split} rows, so their densities cannot be "
                 "compared: fit both on one data set (the same seed carves the same rows)."

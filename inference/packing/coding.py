@@ -28,6 +28,7 @@ from .entropy import (
     bytes_of_counts,
     counts_of_bytes,
     density_bytes,
+    pieces,
 )
 
 __all__ = ["get_floats", "put_floats"]
@@ -91,10 +92,10 @@ def _groups(count: int, rows: int, axis: int) -> tuple[int, int]:
     return (rows, count // rows) if axis == 1 else (count // rows, rows)
 
 
-def _each(densities: Array, count: int, rows: int, axis: int) -> Array:
-    """A number per group as a number per element, ``(count,)``."""
-    _, size = _groups(count, rows, axis)
-    return np.tile(densities, size) if axis == 2 else np.repeat(densities, size)
+def _group_of(places: Array, count: int, rows: int, axis: int) -> Array:
+    """The groups of the numbers at these places."""
+    groups, size = _groups(count, rows, axis)
+    return places % groups if axis == 2 else places // size
 
 
 def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
@@ -115,7 +116,7 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
     _, axis, table = best
     writer.number(1 + axis)
     writer.table(table)
-    p = DENSITIES[_each(table, len(kept), rows, axis)]
+    p = DENSITIES[table[_group_of(np.arange(len(kept)), len(kept), rows, axis)]]
     open_ = (p > 0) & (p < 1)
     writer.bernoulli(kept[open_], p[open_])
     return kept
@@ -128,10 +129,13 @@ def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
     if not 0 <= axis <= 2:
         raise PackedFileError("A mask is of an unknown kind.")
     table = reader.table(_groups(count, rows, axis)[0])
-    p = DENSITIES[_each(table, count, rows, axis)]
-    kept = p == 1
-    open_ = (p > 0) & (p < 1)
-    kept[open_] = reader.bernoulli(p[open_]) == 1
+    kept = np.empty(count, dtype=bool)
+    for piece in pieces(count):
+        p = DENSITIES[table[_group_of(np.arange(piece.start, piece.stop), count, rows, axis)]]
+        some = p == 1
+        open_ = (p > 0) & (p < 1)
+        some[open_] = reader.bernoulli(p[open_]) == 1
+        kept[piece] = some
     return kept
 
 
@@ -186,10 +190,10 @@ def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np
     if kind == _FLOATS:
         return _get_split(reader, count)
     if kind == _RAW16:
-        words = reader.raw(np.full(count, 16)).astype("<u2")
+        words = reader.words(count, 16).astype("<u2", copy=False)
         return words.view("<f2").astype(np.float32)
     if kind == _RAW32:
-        words = reader.raw(np.full(2 * count, 16)).astype("<u2")
+        words = reader.words(2 * count, 16).astype("<u2", copy=False)
         return words.view("<f4").astype(np.float32)
     raise PackedFileError("Weights are written in an unknown way.")
 
@@ -270,14 +274,19 @@ def _get_split(reader: SymbolReader, count: int) -> NDArray[np.float32]:
         raise PackedFileError("The digits of a layer are of an impossible kind.")
     if not (-300 <= lowest <= 300 and -300 <= floor <= lowest):
         raise PackedFileError("The exponents of a layer are impossible.")
+    if 2 * exponents << leading > LARGEST_ALPHABET:
+        raise PackedFileError("The table of a layer is too long.")
     symbols = reader.categorical(count, reader.table(2 * exponents << leading))
-    upper, top = symbols >> leading, symbols & ((1 << leading) - 1)
-    exponent, sign = upper >> 1, upper & 1
-    widths = _widths(exponent, lowest, floor, digits) - 1
-    left = widths - leading
-    fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
-    some = left > 0
-    fraction[some] |= reader.raw(left[some])
-    whole = (np.left_shift(1, widths) + fraction) * (1 - 2 * sign)
-    with np.errstate(over="ignore"):
-        return np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1).astype(np.float32)
+    values = np.empty(count, dtype=np.float32)
+    for piece in pieces(count):
+        upper, top = symbols[piece] >> leading, symbols[piece] & ((1 << leading) - 1)
+        exponent, sign = upper >> 1, upper & 1
+        widths = _widths(exponent, lowest, floor, digits) - 1
+        left = widths - leading
+        fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
+        some = left > 0
+        fraction[some] |= reader.raw(left[some])
+        whole = (np.left_shift(1, widths) + fraction) * (1 - 2 * sign)
+        with np.errstate(over="ignore"):
+            values[piece] = np.ldexp(whole.astype(np.float64), exponent + lowest - widths - 1)
+    return values

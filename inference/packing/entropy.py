@@ -9,11 +9,14 @@ All of them are exact binary fractions, so that every machine decodes with the s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import constriction  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
+
+from ...data.errors import PyroccamError
 
 __all__ = [
     "DENSITIES",
@@ -23,6 +26,7 @@ __all__ = [
     "bytes_of_counts",
     "counts_of_bytes",
     "density_bytes",
+    "pieces",
 ]
 
 Ints = NDArray[np.int32]
@@ -31,10 +35,17 @@ Floats = NDArray[np.float64]
 _model = constriction.stream.model
 _EXACT = 16  # counts up to 15 are kept as they are
 _STEPS = 8  # then as many bytes for each doubling
+_PIECE = 2**20
 
 
-class PackedFileError(ValueError):
+class PackedFileError(PyroccamError, ValueError):
     """A file that cannot be read: another format, cut off, damaged, or too large."""
+
+
+def pieces(count: int) -> Iterator[slice]:
+    """Parts of an array of `count` numbers: what is computed of one part takes little memory."""
+    for start in range(0, count, _PIECE):
+        yield slice(start, min(start + _PIECE, count))
 
 
 def _count_table() -> NDArray[np.int64]:
@@ -170,7 +181,7 @@ class SymbolReader:
         if len(present) < 2 or not count:
             return np.full(count, present[0] if len(present) else 0, dtype=np.int32)
         ranks = self._coder.decode(_model.Categorical(weights, perfect=False), count)
-        return present[ranks].astype(np.int32)
+        return present.astype(np.int32)[ranks]
 
     def bernoulli(self, p: Floats) -> Ints:
         if not len(p):
@@ -181,6 +192,13 @@ class SymbolReader:
         if not len(widths):
             return np.zeros(0, dtype=np.int32)
         return self._coder.decode(_model.Uniform(), np.left_shift(1, widths.astype(np.int32)))
+
+    def words(self, count: int, width: int) -> NDArray[np.uint16]:
+        """Whole numbers of `width` bits each (1 ... 16)."""
+        out = np.empty(count, dtype=np.uint16)
+        for piece in pieces(count):
+            out[piece] = self.raw(np.full(piece.stop - piece.start, width))
+        return out
 
     def close(self) -> None:
         """Everything must have been used.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,11 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import TooLarge
+from ...data.limits import ask
 from ...models.description import DescriptionError, describe, fill, rebuild, state
+from ...models.named_tensors import checked_shape
+from ...models.untrusted import plain_words, shown
 from ...models.vocabulary import dtype_named
 from .coding import get_floats, put_floats
 from .entropy import PackedFileError, SymbolReader, SymbolWriter
-from .packed_file import join, split
+from .packed_file import Parts, join, split
 from .quantise import Bits, quantised
 
 __all__ = ["PackedFileError", "PackedSize", "TensorSize", "is_described", "read", "write"]
@@ -132,36 +136,38 @@ def is_described(path: str | Path) -> bool:
     Raises:
         PackedFileError: if the file is of another kind, cut off or damaged.
     """
-    return "description" in split(Path(path).read_bytes()).header
+    with _naming(path):
+        return "description" in _parts(Path(path)).header
 
 
-def read(
-    path: str | Path, *, skeleton: nn.Module | None = None, max_elements: int = 2**30
-) -> nn.Module:
+def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
     """The network of a file, in evaluation mode, on the CPU.
+
+    A file may be a stranger's: memory is asked for before it is taken. What the network computes is
+    not looked at, see :func:`~pyroccam.models.description.rebuild`.
 
     Arguments:
         path: of a file that :func:`write` wrote.
         skeleton: the network as its own code builds it, for a file without description; its
             numbers do not matter, and it is not changed.
-        max_elements: most numbers to make room for. A short file can ask for any amount.
 
     Raises:
-        PackedFileError: if the file is of another kind or version, cut off, damaged, or asks for
-            too much; if it has no description and there is no skeleton; if the skeleton is of
-            other tensors.
+        PackedFileError: if the file is missing, of another kind or version, cut off or damaged; if
+            it has no description and there is no skeleton; if the skeleton is of other tensors.
+        TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
-    path = Path(path)
-    try:
-        parts = split(path.read_bytes())
+    with _naming(path):
+        parts = _parts(Path(path))
         header, reader = parts.header, SymbolReader(parts.tables, parts.coded)
         if skeleton is not None:
             net: nn.Module = copy.deepcopy(skeleton).eval()
         if "description" in header:
-            described = rebuild(header["description"], max_elements=max_elements)
+            described = rebuild(header["description"])
             empty = state(described, header["description"])
         else:
-            empty = _declared(header["tensors"], max_elements)
+            empty = _declared(header.get("tensors"))
+        most = max((tensor.numel() for tensor in empty.values()), default=0)
+        ask(2 * sum(map(_size, empty.values())) + WORKING * most, "it")
         tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
         reader.close()
         found = hashlib.blake2b(digest_size=8)
@@ -180,26 +186,36 @@ def read(
                 "its own code (of a compressed one, inference.compress(fit, ...).net as before) "
                 "and pass it: read(path, skeleton=net)."
             )
+        return net
+
+
+def _parts(path: Path) -> Parts:
+    if not path.is_file():
+        raise PackedFileError("there is no such file." if not path.exists() else "it is no file.")
+    ask(path.stat().st_size, "it")
+    return split(path.read_bytes())
+
+
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Errors name the file and are of this package: what a file holds can fail in many ways."""
+    try:
+        yield
+    except TooLarge as error:
+        raise TooLarge(f"{path}: {error.found}", error.expected, error.hint) from error
     except (PackedFileError, DescriptionError) as error:
         raise PackedFileError(f"{path} cannot be read: {error}") from error
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        RuntimeError,
-        AssertionError,
-        OverflowError,
-    ) as error:
+    except Exception as error:
         # The checksum fits, so this is no damage but a file that something else wrote.
-        raise PackedFileError(f"{path} cannot be read: {error!r}.") from error
-    return net
+        raise PackedFileError(
+            f"{path} cannot be read: {plain_words(error)}", hint="compress the network again"
+        ) from error
 
 
 # -- one tensor -----------------------------------------------------------------------------------
 
 _AS_FLOATS, _AS_BYTES = 0, 1
+WORKING = 32  # bytes for each number of the largest tensor, while it is decoded
 
 
 def _put(writer: SymbolWriter, tensor: Tensor) -> str:
@@ -226,8 +242,12 @@ def _get(reader: SymbolReader, empty: Tensor) -> Tensor:
         )
     if kind != _AS_BYTES:
         raise PackedFileError("a tensor is of an unknown kind.")
-    raw = reader.raw(np.full(count * empty.element_size(), 8)).astype(np.uint8)
+    raw = reader.words(count * empty.element_size(), 8).astype(np.uint8)
     return torch.from_numpy(raw).view(empty.dtype).reshape(empty.shape).clone()
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -240,17 +260,21 @@ def _bytes(tensor: Tensor) -> bytes:
 # -- a network without description ----------------------------------------------------------------
 
 
-def _declared(rows: list[Any], max_elements: int) -> dict[str, Tensor]:
+def _declared(rows: Any) -> dict[str, Tensor]:
     """Empty tensors of the names, dtypes and shapes of a file without description."""
-    total = 0
-    for _, _, shape in rows:
-        if not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise PackedFileError(f"a tensor has the shape {shape}.")
-        total += math.prod(shape)
-    if total > max_elements:
-        raise PackedFileError(f"it asks for {total} numbers, more than {max_elements=}.")
-    with torch.device("meta"):
-        return {name: torch.empty(shape, dtype=dtype_named(word)) for name, word, shape in rows}
+    if not isinstance(rows, list):
+        raise PackedFileError("it has neither a description nor tensors.")
+    ask(WORKING * len(rows), "it")
+    found: dict[str, Tensor] = {}
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str):
+            raise PackedFileError(f"a tensor is {shown(row)}.")
+        name, word, shape = row
+        if name in found:
+            raise PackedFileError(f"two tensors are called {shown(name)}.")
+        with torch.device("meta"):
+            found[name] = torch.empty(checked_shape(shape), dtype=dtype_named(word))
+    return found
 
 
 def _all_tensors(net: nn.Module) -> dict[str, Tensor]:

@@ -13,14 +13,15 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
+from ...data.limits import ask
+from ...models.untrusted import NotJSON, parsed
 from .entropy import PackedFileError
 
-__all__ = ["Parts", "checksum", "join", "split"]
+__all__ = ["Parts", "checksum", "join", "sealed", "split"]
 
 MAGIC, VERSION = b"POcc", 1
 _HEAD = struct.Struct("<4sH8s8sIIII")
 _BODY = 14  # where the part under the checksum begins
-_LARGEST_PART = 2**26  # bytes of JSON or of tables; a large ResNet needs some 10^5
 
 # Text that descriptions are likely to hold, the likeliest last. It halves the description of a
 # small network. Files are read with it: to change it is to change the version.
@@ -79,6 +80,11 @@ def join(header: dict[str, Any], tables: bytes, coded: bytes, digest: bytes) -> 
         digest: 8 bytes that tell whether the weights were decoded to what they were.
     """
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    return sealed(text, tables, coded, digest)
+
+
+def sealed(text: bytes, tables: bytes, coded: bytes, digest: bytes) -> bytes:
+    """The bytes of a file whose header is this text, with a checksum that fits."""
     stream = zlib.compressobj(9, zdict=_USUAL_TEXT)
     packed_text = stream.compress(text) + stream.flush()
     packed_tables = zlib.compress(tables, 9)
@@ -92,6 +98,7 @@ def split(content: bytes) -> Parts:
 
     Raises:
         PackedFileError: if it is of another kind or version, damaged or cut off.
+        TooLarge: if its parts are larger than a file may ask for.
     """
     if len(content) < _HEAD.size or content[: len(MAGIC)] != MAGIC:
         raise PackedFileError("it is not a packed network.")
@@ -107,14 +114,18 @@ def split(content: bytes) -> Parts:
         raise PackedFileError("it is shorter than its parts.")
     text = _inflate(content[_HEAD.size : middle], text_size, _USUAL_TEXT)
     tables = _inflate(content[middle:end], tables_size)
-    header = json.loads(text)
+    try:
+        header = parsed(text, "its description")
+    except NotJSON as error:
+        raise PackedFileError(f"{error.found}.") from error
+    if not isinstance(header, dict):
+        raise PackedFileError("its description is no object.")
     return Parts(header, tables, content[end:], digest, text_packed, tables_packed)
 
 
 def _inflate(packed: bytes, size: int, usual: bytes = b"") -> bytes:
     """Decompress to exactly ``size`` bytes; never makes more."""
-    if size > _LARGEST_PART:
-        raise PackedFileError(f"a part of it wants {size} bytes, more than {_LARGEST_PART}.")
+    ask(size, "a part of it")
     stream = zlib.decompressobj(zdict=usual)
     try:
         out = stream.decompress(packed, size + 1)

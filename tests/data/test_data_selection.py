@@ -87,7 +87,7 @@ def test_regimes_follow_their_formula() -> None:
         ({"n_train": 1}, "n_train=1; expected a whole number of at least 2"),
         ({"n_test": 0}, "n_test=0; expected a whole number of at least 1"),
         ({"seed": 0.5}, "seed=0.5"),
-        ({"noise": math.nan}, "y_train has"),
+        ({"noise": math.nan}, "noise=nan; expected a finite number"),
         ({"val_fraction": 1}, "val_fraction=1"),
     ],
 )

@@ -84,7 +84,7 @@ def test_wiggle_split() -> None:
         ({"arms": 1}, "arms=1"),
         ({"seed": -3}, "seed=-3"),
         ({"train_fraction": 0}, "train_fraction=0; expected a number with 0 < train_fraction"),
-        ({"noise": math.nan}, "x_train has 400 value"),
+        ({"noise": math.nan}, "noise=nan; expected a finite number"),
         ({"n": 10}, "x_train has 1 row"),
     ],
 )

@@ -143,6 +143,7 @@ def test_broken_rows(tmp_path: Path, row: str, words: list[str]) -> None:
         ('"XAVG" numeric', '"XAVG" string', ["line 7 is", "numeric or {categories}"]),
         ("class{ ", "class ", ["line 10 is"]),
         ('"user"', '"who"', ["no attribute 'user' with categories"]),
+        ('"user"', '"UNIQUE_ID"', ["line 5 has a second attribute 'UNIQUE_ID'"]),
         ("@data", "@end", ["no rows behind @data"]),
     ],
 )

@@ -9,9 +9,10 @@ import pytest
 import torch
 from command_line import call, metrics_of
 from pyroccam import data, inference
+from pyroccam.experiments import cli
 from pyroccam.experiments import config as configs
+from pyroccam.experiments.loading import load_fit
 from pyroccam.experiments.methods import METHODS
-from pyroccam.experiments.run import load_fit
 
 SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
 
@@ -178,6 +179,77 @@ def test_regression_on_a_table_of_ones_own(tmp_path):
     assert "accuracy" not in found["test"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "seed=7"], "--set seed=...: that is the option --seed."),
+        (["--set", "seed=abc"], "that is the option --seed"),
+        (["--set", "device=cpu"], "that is the option --device"),
+        (["--set", "data_root=/a"], "that is the option --data-root"),
+        (["--epochs", "3", "--set", "epochs=4"], "--epochs and --set epochs=... were both given"),
+        (["--compile", "--set", "compile=false"], "--compile and --set compile=... were both"),
+        (["--set", "steps=3", "--epochs", "4"], "both say how long to train"),
+        (["--set", "lr=1", "--set", "lr=2"], "--set lr was given twice"),
+        (["--data-root", "/a", "--set", "data.data_root=/b"], "is --data-root: give one"),
+        (["--set", "data.seed=abc"], "data.seed='abc'"),
+        (["--set", "data.name=b.csv"], "that is the option --data."),
+        (["--repeats", "1000000000"], "1000"),
+        (["--threads", "1000000"], "1024"),
+        (["--epochs", "1000000000000000000"], "epochs"),
+        (["--device", "[/x]"], "Unknown device '[/x]'"),
+        (["--set", "width=100000000"], "asks for"),
+        (["--set", f"lr={'9' * 5000}"], "lr"),
+    ],
+)
+def test_no_option_is_passed_over(arguments, words, tmp_path):
+    said = call("fit", "ldn", "--data", "spirals", "--out", tmp_path / "a", *arguments, code=2)
+    assert words in said
+    assert not (tmp_path / "a" / "checkpoint.pt").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused_first(run, tmp_path, monkeypatch):
+    folder, _ = run
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(cli, "load_fit", None)  # nothing is computed before
+    monkeypatch.setattr(cli, "run", None)
+    for where in (file, file / "x"):
+        for command in (("fit", "ldn"), ("prune", folder), ("decompress", file)):
+            assert "is a file. Give a folder" in call(*command, "--out", where, code=2)
+    assert "is empty" in call("fit", "ldn", "--out", "", code=2)
+    for command in (("evaluate", folder), ("compress", folder)):
+        assert "is a folder. Give a file" in call(*command, "--out", tmp_path, code=2)
+
+
+def test_a_run_that_learnt_nothing_says_so(tmp_path):
+    """Before it speaks of a depth, which then is not called enough."""
+    x = np.random.default_rng(0).standard_normal((200, 3))
+    lines = [",".join(map(str, row)) for row in x]  # the target has nothing to do with the inputs
+    (tmp_path / "noise.csv").write_text("\n".join(["a,b,y", *lines]))
+    sets = ("steps=300", "max_depth=3", "lr=0.05", "checkpoint=last")
+    more = [word for one in sets for word in ("--set", one)]
+    said = call("fit", "ldn", "--data", tmp_path / "noise.csv", *more, "--no-compare",
+                "--out", tmp_path / "run")  # fmt: skip
+    assert "Beware: The network is no better than the mean" in said
+    assert "was chosen: the first depth" in said
+    assert "is enough" not in said
+    assert metrics_of(tmp_path / "run")["warnings"]
+
+
+def test_names_are_no_markup(tmp_path):
+    """Of columns and folders; a run that is done does not die of its name."""
+    x = np.random.default_rng(0).standard_normal((60, 2))
+    lines = [f"{a},{b},{'yes' if a > 0 else 'no'}" for a, b in x]
+    (tmp_path / "[red].csv").write_text("\n".join(["[/q],[bold]b,[/x] kind", *lines]))
+    out = tmp_path / "d" / "[/x]"
+    said = call("fit", "ldn", "--data", tmp_path / "[red].csv", "--set", "steps=4", "--set",
+                "max_depth=1", "--no-compare", "--out", out)  # fmt: skip
+    assert f"Written to {out}" in said
+    assert "Dataset('[red]'" in said
+    assert "[red]" in call("evaluate", out)
+    assert "wiggle[/y]" in call("evaluate", out, "--data", "wiggle[/y]", code=2)
+
+
 def test_prune_and_evaluate(run, tmp_path):
     folder, _ = run
     said = call("prune", folder, "--form", "single", "--depth", 2, "--out", tmp_path / "cut")
@@ -263,3 +335,21 @@ def test_warm_up_is_for_the_latent_and_the_comparison_has_none(tmp_path):
     assert "ddn" in metrics_of(tmp_path / "w")
     said = call("fit", "ldn-gradient", "--out", tmp_path / "x", *SMALL, "--set", "rate=0.1", code=2)
     assert "Unknown setting 'rate'" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="paths that are no text")
+def test_paths_that_are_no_text(tmp_path):
+    """Bytes that no encoding explains, in the name of the data and of the folder."""
+    x = np.random.default_rng(0).standard_normal((60, 2))
+    lines = [f"{a},{b},{'yes' if a > 0 else 'no'}" for a, b in x]
+    (tmp_path / "t\udcff.csv").write_text("\n".join(["a,b,kind", *lines]))
+    out = tmp_path / "o\udcff"
+    said = call("fit", "ldn", "--data", tmp_path / "t\udcff.csv", "--set", "steps=4", "--set",
+                "max_depth=1", "--no-compare", "--out", out)  # fmt: skip
+    assert said.count(r"o\udcff") == 3
+    for command in ("evaluate", "prune", "diagnose"):
+        assert "Error" not in call(command, out)
+    for path in out.glob("figures/*"):
+        path.unlink()  # empty files here
+    call("report", out, "--out", tmp_path / "page.html")
+    assert rb"o\udcff" in (tmp_path / "page.html").read_bytes()

@@ -9,10 +9,11 @@ import pytest
 import torch
 from command_line import call
 from pyroccam import inference
+from pyroccam.experiments.building import build_network
 from pyroccam.experiments.config import RunConfig
 from pyroccam.experiments.diagnosis import overall, runs_of
+from pyroccam.experiments.loading import load_fit
 from pyroccam.experiments.methods import METHODS
-from pyroccam.experiments.run import build_network, load_fit
 from pyroccam.inference import arviz_adapter, diagnostics
 from pyroccam.inference.diagnostics import Finding
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from command_line import SMALL, call, metrics_of
 from pyroccam.experiments.config import RunConfig, parse_settings
-from pyroccam.experiments.run import load_fit
+from pyroccam.experiments.loading import load_fit
 from pyroccam.experiments.run import run as run_config
 from pyroccam.inference import thresholds
 from pyroccam.inference.packing import read

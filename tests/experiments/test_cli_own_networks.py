@@ -18,6 +18,9 @@ def tied(input_shape, outputs):
     made[3].weight = made[1].weight
     return made
 
+def meta(input_shape, outputs):
+    return nn.Linear(64, outputs, device="meta")
+
 def nothing(input_shape, outputs):
     return 3
 
@@ -48,6 +51,8 @@ def recurrent(input_shape, outputs):
 
 def test_a_network_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_networks.py").write_text(OWN)
+    (tmp_path / "broken_networks.py").write_text("def net(:")
+    (tmp_path / "leaving_networks.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     basic = ["--data", "digits", "--epochs", "2", "--out"]
     call("fit", "gnj", "--network", "my_networks:net", "--set", "units=9", *basic, "run")
@@ -56,6 +61,11 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
     for network, words in (
         ("my_networks:net2", "my_networks has no function 'net2'"),
         ("no_networks:net", "no_networks cannot be imported"),
+        (":", "network of gnj"),
+        ("my_networks:meta", "has no values, it is on the device meta"),
+        (".my_networks:net", "network of gnj"),
+        ("broken_networks:net", "by SyntaxError: invalid syntax (broken_networks.py, line 1)"),
+        ("leaving_networks:net", "by SystemExit: 0 (leaving_networks.py, line 1, in <module>)"),
         ("my_networks:tied", "are one tensor"),
         ("my_networks:nothing", "gave a int, expected a torch.nn.Module"),
         ("lenet", "MODULE:FUNCTION"),
@@ -97,7 +107,9 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
     assert found["compressed"]["parameters_before"] == numbers
     before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
     assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
-    for command in (("compress", "run"), ("evaluate", "run")):
-        assert f"{after['nll']:.4f}" in call(*command)
+    for command in ("compress", "evaluate"):
+        assert "--trust to import" in call(command, "run", code=2)
+        for way in (["--network", "recurrent_networks:recurrent"], ["--trust"]):
+            assert f"{after['nll']:.4f}" in call(command, "run", *way)
     with pytest.raises(packing.PackedFileError, match="without a description"):
         read(tmp_path / "run" / "compressed.pocc")

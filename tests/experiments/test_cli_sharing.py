@@ -5,7 +5,7 @@ import json
 import pytest
 from command_line import call
 from pyroccam import guides
-from pyroccam.experiments.run import load_fit
+from pyroccam.experiments.loading import load_fit
 from pyroccam.inference.compress import compress
 
 SMALL = [

@@ -10,9 +10,10 @@ from command_line import SMALL, WHOLE, call, metrics_of
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
 from pyroccam.experiments import weights
+from pyroccam.experiments.loading import load_fit
 from pyroccam.experiments.methods import METHODS
-from pyroccam.experiments.run import load_fit
 from pyroccam.inference.packing import read
+from pyroccam.inference.run_directory import seal
 from safetensors.torch import load_file
 
 
@@ -88,7 +89,9 @@ def test_compress_does_as_the_run_did(tmp_path):
     file = tmp_path / "run" / "compressed.pocc"
     before = file.read_bytes()
     found = metrics_of(tmp_path / "run")["structure"]
+    assert "Beware" not in call("evaluate", tmp_path / "run")
     file.unlink()
+    assert "compressed.pocc of the run is gone" in call("evaluate", tmp_path / "run")
     said = call("compress", tmp_path / "run")
     assert file.read_bytes() == before
     assert found["architecture"] in said
@@ -99,7 +102,10 @@ def test_compress_does_as_the_run_did(tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["run"]["options"]["threshold"] = {"1": 100.0}  # by layer
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    seal(tmp_path / "run")
     assert "64-12" in call("compress", tmp_path / "run")
+    assert file.read_bytes() != before  # by the thresholds that the run has now
+    call("evaluate", tmp_path / "run")
 
 
 def test_a_threshold_that_leaves_nothing_names_the_layer(run):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from command_line import call, metrics_of
 from pyroccam.experiments.config import RunConfig
-from pyroccam.experiments.run import load_fit, run
+from pyroccam.experiments.loading import load_fit
+from pyroccam.experiments.run import run
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 

@@ -12,6 +12,7 @@ from pyroccam.experiments.report import read_run, report
 from pyroccam.experiments.report.catalogue import slug
 from pyroccam.experiments.report.numbers import METRICS, best_of, cell, networks
 from pyroccam.experiments.report.words import summary
+from pyroccam.inference.run_directory import seal
 from scipy.stats import ttest_ind
 
 
@@ -50,13 +51,19 @@ def made(folder, tests, data="digits", **parts):
                 "versions": {"python": "3.11"}, **parts,
             }
         )  # fmt: skip
-    run = {"method": "ddn", "data": {"name": data}, "network": "mlp", "settings": {"lr": 0.01}}
+    run = {
+        "method": "ddn",
+        "data": {"name": data},
+        "network": "mlp",
+        "settings": {"lr": 0.01, "seed": 0},
+    }
     several = len(seeds) > 1
     where = folder / "seed-0" if several else folder
     where.mkdir(parents=True)
     (where / "config.json").write_text(json.dumps({"run": run}))
     content = {"repeats": seeds, "spread": {}} if several else seeds[0]
     (folder / "metrics.json").write_text(json.dumps(content))
+    seal(folder)
     return folder
 
 
@@ -297,11 +304,18 @@ def test_words_for_repeats_trained_together(tmp_path):
     content = metrics_of(folder)
     content["spread"]["together"] = scores(0.75, 0.25)
     (folder / "metrics.json").write_text(json.dumps(content))
+    seal(folder)
     text = said(folder)
     assert "3 times, with the seeds 0, 1 and 2. Training took 60 s on the CPU." in text
     assert (
         "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500" in text
     )
+
+
+def test_what_speaks_against_a_run_is_said_before_what_it_learnt(tmp_path):
+    why = "The network is no better than the mean."
+    assert why in said(made(tmp_path / "a", [scores(0.5)], warnings=[why]))
+    assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
 
 
 def test_texts_of_files_are_escaped(tmp_path):
@@ -394,6 +408,7 @@ def test_a_folder_that_is_no_finished_run_is_named(tmp_path):
 def test_metrics_that_cannot_be_read(content, message, tmp_path):
     folder = made(tmp_path / "a", [scores(0.5)])
     (folder / "metrics.json").write_text(content)
+    seal(folder)
     with pytest.raises(ValueError, match=message):
         report([folder])
 

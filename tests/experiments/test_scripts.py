@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from pyroccam.experiments import compression, head, images, spirals, uci
+import torch
+from pyroccam.experiments import compression, head, images, noise, spirals, uci
 from pyroccam.experiments.config import changed_settings
+from scipy.stats import norm
 from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
@@ -37,24 +39,61 @@ def test_images(tmp_path):
     assert (tmp_path / "digits-seed-0.json").stat().st_mtime_ns == before
 
 
-def test_uci(tmp_path):
+@pytest.fixture
+def table(tmp_path):
+    """A set of the standard splits, with one split."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "uci" / "energy"
     folder.mkdir(parents=True)
-    x = rng.normal(size=(80, 3))
-    np.savetxt(folder / "data.txt", np.column_stack([x, x.sum(1) * 10]))
+    x = rng.normal(size=(160, 3))
+    np.savetxt(folder / "data.txt", np.column_stack([x, x.sum(1) * 10 + rng.normal(size=160)]))
     np.savetxt(folder / "index_features.txt", np.arange(3))
     np.savetxt(folder / "index_target.txt", [3])
     np.savetxt(folder / "n_splits.txt", [1])
-    rows = rng.permutation(80)
-    np.savetxt(folder / "index_train_0.txt", rows[:70])
-    np.savetxt(folder / "index_test_0.txt", rows[70:])
-    out = tmp_path / "out"
+    rows = rng.permutation(160)
+    np.savetxt(folder / "index_train_0.txt", rows[:120])
+    np.savetxt(folder / "index_test_0.txt", rows[120:])
+    return tmp_path
+
+
+def test_uci(table):
+    out = table / "out"
     arguments = ("--sets", "energy", "--splits", 1, "--set", "steps=20", "--set", "max_depth=2")
-    call(uci, "--data-root", tmp_path, "--out", out, *arguments)
+    call(uci, "--data-root", table, "--out", out, *arguments)
     row = read(out / "table.json")["energy"]
     assert row["published_dun"]["nll"] == 1.037
     assert {"rmse", "nll"} <= set(row["ours"]["ldn"])
+
+
+def test_noise(table):
+    """The same training twice, with another noise in the end: means are alike, densities not."""
+    out = table / "out"
+    arguments = ("--data-root", table, "--out", out, "--sets", "energy", "--splits", 1)
+    more = ("--set", "steps=400", "--set", "max_depth=2", "--set", "checkpoint=last")
+    call(noise, *arguments, *more)
+    found = read(out / "energy.json")
+    train, validation = (found["spread"][f"ldn, {way}"] for way in noise.WAYS)
+    assert train["rmse"]["mean"] == pytest.approx(validation["rmse"]["mean"], rel=0.02)
+    assert train["nll"]["mean"] != pytest.approx(validation["nll"]["mean"], rel=0.02)
+    assert 0 < train["coverage"]["mean"] <= 1
+    before = (out / "energy.json").stat().st_mtime_ns
+    call(noise, *arguments, *more)  # what is finished is kept
+    assert (out / "energy.json").stat().st_mtime_ns == before
+
+
+def test_coverage_is_the_share_of_draws_from_the_predictions():
+    """Of 40,000 draws, within four standard errors; of half the noise, by numerical integration."""
+    generator = torch.Generator().manual_seed(0)
+    rows, weights, scale = 40_000, torch.tensor([0.2, 0.8]), torch.tensor([0.5])
+    means = torch.randn(2, rows, 1, generator=generator)
+    which = (torch.rand(rows, generator=generator) < weights[1]).long()
+    mean = means[which, torch.arange(rows)]
+    y = mean + scale * torch.randn(rows, 1, generator=generator)
+    for share in (0.5, 0.95):
+        error = 4 * (share * (1 - share) / rows) ** 0.5
+        assert noise.coverage(means, weights, scale, y, share) == pytest.approx(share, abs=error)
+    one = noise.coverage(mean[None], torch.ones(1), scale / 2, y)
+    assert one == pytest.approx(2 * norm.cdf(norm.ppf(0.975) / 2) - 1, abs=0.01)
 
 
 def test_head(tmp_path):
@@ -85,7 +124,8 @@ def test_compression(tmp_path):
     assert {"architecture", "bits", "file_bytes", "maximum"} <= set(found["runs"][1])
     app = Typer()
     app.command()(compression.main)
-    other = [str(a) for a in (*arguments, "--set", "lr=0.02", "--out", tmp_path)]
+    changed = ("lr=0.02" if a == "lr=0.01" else a for a in arguments)
+    other = [str(a) for a in (*changed, "--out", tmp_path)]
     said = " ".join(CliRunner().invoke(app, other).output.split())
     assert "settings.lr was 0.01, is 0.02" in said
     other = [str(a) for a in (*arguments, "--set", "threshold=-100", "--out", tmp_path / "cut")]

@@ -145,6 +145,20 @@ def test_probabilities_and_the_most_probable_vertex(kind):
     assert factor.vertex().dtype == torch.float64
 
 
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 2.0])
+@pytest.mark.parametrize("kind", [priors.Dirichlet, priors.GumbelSoftmax])
+def test_a_dirichlet_begins_with_the_concentration_of_the_prior(kind, temperature):
+    """s T: that of a Dirichlet prior itself, so that the KL begins at zero."""
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    edge = kind(temperature, probs=weights.tolist()).for_edges({"x-h": ("a", "b", "c")})["x-h"]
+    (factor,) = StructureFamily("dirichlet").factors({"x-h.structure": edge.double()}).values()
+    q = factor()
+    torch.testing.assert_close(q.concentration, temperature * weights, rtol=1e-6, atol=0.0)
+    if kind is priors.Dirichlet:
+        kl = torch.distributions.kl_divergence(q, edge())
+        assert float(kl.detach()) == pytest.approx(0.0, abs=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["gumbel-softmax", "relaxed-bernoulli"])
 def test_a_point(kind):
     """One γ: the site is its logarithm, or its log-odds."""

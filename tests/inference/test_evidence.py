@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pyroccam import guides, inference, models
+from pyroccam import data, guides, inference, models
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import limit, normal_kl, small_net, table
@@ -50,3 +50,31 @@ def test_of_some_rows_and_without_a_trace():
     assert found == inference.evidence(model, guide, rows, split="val", rows=4, batch_size=4)
     with pytest.raises(ValueError, match="at least 2"):
         inference.evidence(model, guide, rows, passes=1)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_of_a_depth_that_is_summed_out(task):
+    """Any number of rows, and any part of them, against the sum over depths by brute force."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1500, 2, generator=generator)
+    y = (x[:, 0] > 0).long() if task == "classification" else x.sum(1, keepdim=True) + 1
+    rows = data.Dataset.from_tensors(x, y, x[:9], y[:9])
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(rows, width=4, max_depth=3, prior=priors.Geometric(0.7))
+    for _ in range(20):
+        model.stack.outputs(x)  # statistics
+    model.eval()
+    with torch.no_grad():  # depths that are not far apart, so that several count
+        model.stack.head.weight.mul_(0.02)
+    for split, count in (("train", None), ("train", 1100), ("train", 7), ("test", None)):
+        inputs, targets = (part[:count] for part in rows.split(split))
+        with torch.no_grad():
+            terms = model.likelihood(model.stack.outputs(inputs)).log_prob(targets).double()
+        joint = [float(p) + float(t.sum()) for p, t in zip(model.log_prior, terms, strict=True)]
+        top = max(joint)
+        expected = top + math.log(sum(math.exp(v - top) for v in joint))
+        found = inference.evidence(model, guides.Marginal(model), rows, split=split, rows=count)
+        assert found.elbo == pytest.approx(expected, rel=1e-6)
+        assert (found.error, found.kl, found.rows) == (0.0, 0.0, len(inputs))
+        bound = inference.evidence(model, guides.CategoricalDepth(model), rows, split=split)
+        assert bound.elbo <= found.elbo or count is not None

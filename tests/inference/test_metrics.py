@@ -376,3 +376,10 @@ def test_mean_spread_refuses_a_diverged_run(bad):
 def test_mean_spread_needs_a_run():
     with pytest.raises(ValueError, match="got none"):
         metrics.mean_spread([])
+
+
+@pytest.mark.parametrize("bins", [2, 4, 8])
+def test_a_bin_holds_its_lower_edge(bins):
+    """A confidence on an edge, 1 / classes, is in the bin above it."""
+    table = metrics.reliability(torch.zeros(3, bins) - math.log(bins), torch.zeros(3).long(), bins)
+    assert table.counts.tolist() == [0, 3, *[0] * (bins - 2)]

@@ -4,13 +4,16 @@ import hashlib
 import itertools
 import math
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import plain
 import pytest
 import torch
-from pyroccam.inference.packing import packed_file
+from pyroccam.data.errors import TooLarge
+from pyroccam.data.limits import allowing
+from pyroccam.inference.packing import entropy, packed_file
 from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.packing.packed import PackedFileError, is_described, read, write
 from pyroccam.inference.packing.quantise import Codebook, FixedPoint, quantised
@@ -245,8 +248,10 @@ def test_other_files(content, tmp_path):
     for other in (b"", b"PK\3\4" + content, b"hello" * 20):
         refused(other, tmp_path, "it is not a packed network")
     refused(content[:4] + b"\2\0" + content[6:], tmp_path, "of version 2, and this reads version 1")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(PackedFileError, match="missing cannot be read: there is no such file"):
         read(tmp_path / "missing")
+    with pytest.raises(PackedFileError, match="cannot be read: it is no file"):
+        is_described(tmp_path)
 
 
 def resealed(content, at, new):
@@ -264,32 +269,92 @@ def test_intent_is_an_error_too_and_never_a_crash(content, tmp_path):
         changed = resealed(content, at, bytes([content[at] ^ int(rng.integers(1, 256))]))
         path.write_bytes(changed)
         try:
-            read(path, max_elements=10**6)
+            with allowing("20MB"):
+                read(path)
             outcomes["read"] += 1
-        except PackedFileError:
+        except (PackedFileError, TooLarge):
             outcomes["error"] += 1
     assert outcomes["error"] > 0.9 * (len(content) - 14)
 
 
+def too_large(content, folder, words, most="2GB"):
+    path = Path(folder) / "changed"
+    path.write_bytes(content)
+    with allowing(most), pytest.raises(TooLarge, match=words) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def joined(header, tables=b"", coded=b"", digest=bytes(8)):
+    return packed_file.join(header, tables, coded, digest)
+
+
 def test_lengths_are_checked_before_room_is_made(content, tmp_path):
     huge = struct.pack("<I", 2**32 - 1)
-    for part, words in enumerate(
-        ["shorter than its parts", "wants 4294967295 bytes", "shorter than", "wants 4294967295"]
-    ):
-        refused(resealed(content, 22 + 4 * part, huge), tmp_path, words)
+    refused(resealed(content, 22, huge), tmp_path, "shorter than its parts")
+    refused(resealed(content, 30, huge), tmp_path, "shorter than its parts")
+    too_large(resealed(content, 26, huge), tmp_path, "a part of it asks for 4 GB")
+    too_large(resealed(content, 34, huge), tmp_path, "a part of it asks for 4 GB")
     (length,) = struct.unpack_from("<I", content, 26)
     refused(resealed(content, 26, struct.pack("<I", length - 1)), tmp_path, "another length")
-    refused(content, tmp_path, "more than max_elements=50", max_elements=50)
     parts = packed_file.split(content)
-    vast = {"tensors": [["a", "float32", [2**40, 2**40]]]}
-    refused(packed_file.join(vast, b"", b"", bytes(8)), tmp_path, "more than max_elements")
-    for header in ({}, {"tensors": 3}, [], {"tensors": [["a", "float32", [-1]]]}):
-        refused(packed_file.join(header, b"", b"", bytes(8)), tmp_path, "cannot be read")
-    refused(
-        packed_file.join(parts.header, parts.tables, parts.coded, bytes(8)),
-        tmp_path,
-        "decode to other numbers",
-    )
+    refused(joined(*parts[:3]), tmp_path, "decode to other numbers")
+
+
+def test_memory_is_asked_for_before_it_is_taken(content, tmp_path):
+    too_large(content, tmp_path, "The description asks for", most="50kB")
+    too_large(content, tmp_path, f"it asks for {len(content)} bytes", most="200")
+    vast = [["a", "float32", [2**40, 2**20]]]
+    too_large(joined({"tensors": vast}), tmp_path, "it asks for .* than any machine")
+    many = [[f"a{i}", "float32", [2**10, 2**10]] for i in range(1000)]
+    too_large(joined({"tensors": many}), tmp_path, "it asks for 7.8")
+    # One symbol for all takes no bits: 12 bytes of tables are 400 MB of numbers.
+    tables = bytes([0, 0, 3, *[0] * 3, 2, 1, 0])
+    bomb = joined({"tensors": [["a", "float32", [10**8]]]}, tables)
+    too_large(bomb, tmp_path, "it asks for 3.7")
+    # Spaces of JSON: 10^8 bytes in 10^5.
+    text = zlib.compressobj(9, zdict=packed_file._USUAL_TEXT)
+    packed = text.compress(b" " * 10**8) + text.flush()
+    lengths = struct.pack("<4I", len(packed), 10**8, 8, 0)
+    body = bytes(8) + lengths + packed + zlib.compress(b"")
+    sealed = b"POcc\1\0" + hashlib.blake2b(body, digest_size=8).digest() + body
+    too_large(sealed, tmp_path, "its description asks for 2.9")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {}, [], {"tensors": 3}, {"tensors": [["a", "float32", [-1]]]}, {"tensors": [3]},
+        {"tensors": [["a", "float32", [True]]]}, {"tensors": [["a", "float32", "3"]]},
+        {"tensors": [["a", "float32"]]}, {"tensors": [["a", "nn", [1]]]},
+        {"tensors": [[3, "float32", [1]]]}, {"tensors": [["a", "quint8", [1]]]},
+        {"tensors": [["a", "float32", [0]], ["a", "float32", [0]]]}, {"description": 3},
+        {"description": None}, {"description": {"format": 1}}, {"tensors": [["a", 10**30, [1]]]},
+    ],
+)  # fmt: skip
+def test_headers_of_another_kind(header, tmp_path):
+    refused(joined(header), tmp_path, "cannot be read: ")
+    with pytest.raises(PackedFileError) as caught:
+        read(tmp_path / "changed")
+    for internal in ("NoneType", "object is not", "KeyError", "TypeError", "attribute"):
+        assert internal not in str(caught.value)
+
+
+def test_a_tensor_of_many_pieces(tmp_path, monkeypatch):
+    """Decoding is by pieces; the numbers are the same whatever their length."""
+    torch.manual_seed(1)
+    nets = {"floats": torch.randn(700), "raw": torch.randn(7)}
+    sparse = torch.randn(60, 40) * (torch.rand(60, 40) < torch.rand(40))
+    for name, tensor in {**nets, "columns": sparse, "rows": sparse.T.contiguous(),
+                         "book": torch.randn(9)[torch.randint(9, (800,))]}.items():  # fmt: skip
+        net = nn.ParameterDict({"a": tensor})
+        for rounding in (None, {"a": 5}):
+            write(net, tmp_path / name, bits=rounding, describe_net=False)
+            whole = read(tmp_path / name, skeleton=net)["a"]
+            with monkeypatch.context() as patch:
+                patch.setattr(entropy, "_PIECE", 37)
+                assert torch.equal(read(tmp_path / name, skeleton=net)["a"], whole)
+            assert rounding or torch.equal(whole, tensor)
 
 
 def test_a_description_cannot_smuggle_code(content, tmp_path):
@@ -310,5 +375,5 @@ def test_whether_a_file_says_how_its_network_is_built(tmp_path):
     assert not is_described(tmp_path / "tensors")
     assert is_described(tmp_path / "network")
     (tmp_path / "other").write_bytes(b"something else")
-    with pytest.raises(PackedFileError):
+    with pytest.raises(PackedFileError, match="other cannot be read: it is not a packed network"):
         is_described(tmp_path / "other")

@@ -355,7 +355,7 @@ def other_rows(seed):
     return model, guides.CategoricalDepth(model), rows
 
 
-STEM = nn.Linear(2, WIDTH)
+STEM = nn.Linear(2, WIDTH).requires_grad_(False)  # trained, it would be refused before
 
 
 def shared_stem(seed):
@@ -382,3 +382,33 @@ def test_replicates_that_differ_in_more_than_values(make):
     assert len(str(error.value)) < 500
     fits = inference.fit_repeats(make, [0, 1], **few).fits  # it finds out by itself
     assert [fit.engine["replicates"] for fit in fits] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([0, -1], "seed must be a whole number of at least 0, got -1"),
+        ([2**70], "seed must be at most 9223372036854775807"),
+        (["a"], "seed must be a whole number of at least 0, got 'a'"),
+        ([[0]], r"seed must be a whole number of at least 0, got \[0\]"),
+        ([], "seeds must be different numbers, at least one"),
+        ([1, 2, 1], "seeds must be different numbers"),
+    ],
+)
+def test_seeds_are_checked_before_anything_is_built(seeds, message):
+    built = []
+    with pytest.raises(ValueError, match=message):
+        inference.fit_repeats(built.append, seeds, epochs=1)
+    assert not built
+
+
+def test_the_largest_seed():
+    """Of which orders of rows are made, too."""
+
+    def build(seed):
+        rows = blobs()
+        return *pair(rows), rows
+
+    few = {k: v for k, v in QUICK.items() if k != "seed"}
+    found = inference.fit_repeats(build, [2**63 - 1, 2**60], **{**few, "epochs": 2})
+    assert [len(one.history) for one in found.fits] == [2, 2]

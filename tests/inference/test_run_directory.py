@@ -12,6 +12,7 @@ from pyroccam.inference.run_directory import (
     versions,
     write_history,
     write_json,
+    write_whole,
 )
 from safetensors.torch import load_file
 from torch import nn
@@ -80,7 +81,9 @@ def test_a_checkpoint_cut_short_is_named(keep, tmp_path):
     path = tmp_path / "checkpoint.pt"
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(CheckpointError, match=r"checkpoint.pt cannot be read.*delete it"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint.pt (cannot be read|was cut short).*delete it"
+    ):
         load_checkpoint(tmp_path, CPU)
 
 
@@ -99,3 +102,15 @@ def test_other_formats_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match="not a checkpoint of this version"):
         load_checkpoint(tmp_path, CPU)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
+    """On a full disk the system says neither."""
+
+    def full(file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.bin'"):
+        write_whole(tmp_path / "a.bin", full)
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,8 @@
 import itertools
+import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from pyroccam import inference, models
@@ -46,11 +48,57 @@ from torch import nn
         ("kl_warmup", 1.0, r"kl_warmup must be a fraction in \[0, 1\)"),
         ("clip_norm", 0.0, "clip_norm must be None or positive"),
         ("seed", -1, "seed must be a whole number of at least 0"),
+        ("seed", 2**63, "seed must be at most 9223372036854775807, got 9223372036854775808"),
+        ("seed", "a", "seed must be a whole number of at least 0, got 'a'"),
+        ("epochs", 10**18, "epochs must be at most 1000000000, got 1000000000000000000"),
+        ("epochs", math.inf, "epochs must be None or a whole number of at least 1, got inf"),
+        ("epochs", True, "epochs must be None or a whole number"),
+        ("steps", 10**18, "steps must be at most 1000000000"),
+        ("batch_size", 10**30, "batch_size must be at most 9223372036854775807"),
+        ("evaluations", "many", "evaluations must be a whole number"),
+        ("patience", 10**30, "patience must be at most"),
+        ("particles", 10**9, "particles must be at most 10000, got 1000000000"),
+        ("lr", 1e300, r"lr must be at most 1000000, got 1e\+300"),
+        ("lr", True, "lr must be positive and finite, got True"),
+        ("guide_lr", 1e7, "guide_lr must be at most 1000000"),
+        ("weight_decay", math.inf, "weight_decay must be at least 0 and finite, got inf"),
+        ("kl_weight", 1e308, r"kl_weight must be at most 1000000, got 1e\+308"),
+        ("clip_norm", math.nan, "clip_norm must be None or positive, got nan"),
+        ("compile", 1, "compile must be True, False or None, got 1"),
+        ("optimizer", ["adam"], r"optimizer must be 'adamw', 'adam' or 'sgd', got \['adam'\]"),
+        ("schedule", None, "schedule must be"),
     ],
 )
 def test_every_setting_is_checked(name, value, message):
     with pytest.raises(ValueError, match=message):
         Settings(**{name: value})
+
+
+def test_a_number_too_large_to_be_shown():
+    with pytest.raises(ValueError, match=r"epochs must be at most 1000000000, got 10+\.\.\.0+\.$"):
+        Settings(epochs=10**400)
+    with pytest.raises(ValueError, match=r"lr must be positive and finite, got 10+\.\.\.0+\.$"):
+        Settings(lr=10**400)
+
+
+def test_numbers_of_other_libraries_become_pythons():
+    """Which a result file and a checkpoint can hold."""
+    chosen = Settings(epochs=np.int64(7), lr=np.float32(0.5), kl_weight=torch.tensor(0.25), seed=2)
+    assert (chosen.epochs, chosen.lr, chosen.kl_weight) == (7, 0.5, 0.25)
+    assert [type(v) for v in (chosen.epochs, chosen.lr, chosen.kl_weight)] == [int, float, float]
+    assert json.loads(json.dumps(vars(chosen)))["kl_weight"] == 0.25
+
+
+def test_large_counts_that_do_no_harm():
+    chosen = Settings(batch_size=10**18, evaluations=10**18, patience=10**18, epochs=3)
+    assert chosen.epochs_for(54) == 3
+    assert chosen.steps_per_epoch(54) == 1
+    assert Settings(steps=10**9, batch_size=1).epochs_for(7) == 142857143
+
+
+def test_more_steps_than_can_be_made():
+    with pytest.raises(ValueError, match=r"1000000 epochs of 1001 batches .* larger batch_size"):
+        Settings(epochs=10**6, batch_size=10).epochs_for(10_001)
 
 
 def test_an_unknown_name_suggests_the_nearest():

@@ -7,6 +7,7 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, inference, models
+from pyroccam.data.errors import NetworkError
 from stepping import (
     WIDTH,
     Residual,
@@ -144,7 +145,7 @@ def test_parameters_that_the_first_batch_does_not_need_are_trained_too():
     model, guide = build(lambda: [Skips()])
     twin = copy.deepcopy((model, guide))
     step = step_of((model, guide), weight_decay=0.1, guide_lr=0.3, clip_norm=0.2)
-    random.seed(0)  # 0.84, 0.76, 0.42 ...: the layer is skipped first
+    random.seed(5)  # 0.62, 0.74, 0.80, 0.94 ...: the layer is skipped in preparation
     step.prepare(*sequence[0])
     random.seed(0)
     for x, y in sequence:
@@ -165,5 +166,5 @@ def test_a_loss_without_parameters_is_an_error():
         layer.requires_grad_(False)
     model.net[1] = Residual()
     model.extra = nn.Parameter(torch.zeros(1))
-    with pytest.raises(ValueError, match="loss of FixedDepth depends on no parameter"):
+    with pytest.raises(NetworkError, match="depends on none of the 1 parameters"):
         step_of((model, guide))(*batches(count=1)[0])

@@ -7,6 +7,9 @@ import json
 import plain
 import pytest
 import torch
+from pyroccam.data.errors import TooLarge
+from pyroccam.data.limits import allowing
+from pyroccam.models.argument_kinds import KINDS
 from pyroccam.models.description import DescriptionError, describe, fill, rebuild, state
 from pyroccam.models.vocabulary import MODULES, arguments_of, make
 from torch import nn
@@ -248,7 +251,6 @@ LINEAR = ("modules", "0", "arguments")
         (changed(("modules", "0", "type"), "LSTM"), "unknown module 'LSTM'"),
         (changed(("modules", "0", "type"), "Tanh"), "has the arguments"),
         (changed((*LINEAR, "device"), "cpu"), "has the arguments"),
-        (changed((*LINEAR, "in_features"), 10**10), "more than max_elements"),
         (changed((*LINEAR, "in_features"), 10**30), "cannot be used"),
         (changed((*LINEAR, "in_features"), -1), "cannot be used"),
         (changed((*LINEAR, "in_features"), "3"), "cannot be used"),
@@ -260,6 +262,103 @@ LINEAR = ("modules", "0", "arguments")
 def test_a_description_that_cannot_be_used_is_an_error(description, words):
     with pytest.raises(DescriptionError, match=words):
         rebuild(description)
+
+
+SHAPE = {"shape": [1], "parameter": True}
+MORE = [
+    *[
+        changed((name,), 3)
+        for name in ("nodes", "modules", "direct", "constants", "tied", "dtypes")
+    ],
+    changed(("format",), True),
+    changed(("nodes",), []),
+    changed(("nodes",), small()["nodes"][:-1]),
+    changed(("nodes",), small()["nodes"] * 2),
+    changed(("nodes", 1), "call"),
+    changed(("nodes", 1, "target"), 7),
+    changed(("nodes", 1, "target"), ["0"]),
+    changed(("nodes", 1, "args"), {"0": 1}),
+    changed(("nodes", 1, "name"), "a" * 10_000),
+    changed(("nodes", 2, "args"), [{"tuple": 1}]),
+    changed(("nodes", 2, "args"), [{"slice": [1]}]),
+    changed(("nodes", 2, "args"), [{"float": "1_0"}]),
+    changed(("modules", "0"), None),
+    changed(("modules", "0", "type"), ["Linear"]),
+    changed(("modules", "0", "arguments"), ["in_features", "out_features", "bias"]),
+    changed((*LINEAR, "in_features"), True),
+    changed((*LINEAR, "bias"), "no"),
+    changed((*LINEAR, "out_features"), 2.5),
+    changed(("modules", "1", "arguments", "inplace"), 1),
+    changed(("direct",), {"a": {**SHAPE, "shape": [-1]}}),
+    changed(("direct",), {"a": {**SHAPE, "shape": [True]}}),
+    changed(("direct",), {"a": {**SHAPE, "shape": 3}}),
+    changed(("direct",), {"a": {**SHAPE, "shape": [1] * 100}}),
+    changed(("direct",), {"a": {**SHAPE, "parameter": 1}}),
+    changed(("direct",), {"idle": SHAPE}),
+    changed(("constants",), {"a": {"dtype": "float32", "values": "x"}}),
+    changed(("dtypes",), {"0.weight": "int64"}),
+    changed(("dtypes",), {"0.weight": 3}),
+    changed(("dtypes",), {"0.wait": "float64"}),
+    changed(("tied",), {"0.weight": "0.weight"}),
+    changed(("tied",), {"0.weight": "0.bias"}),
+    changed(("tied",), {"0.weight": []}),
+]
+
+
+@pytest.mark.parametrize("description", MORE, ids=range(len(MORE)))
+def test_every_part_must_be_of_its_kind(description):
+    with pytest.raises(DescriptionError, match="The description cannot be used: ") as caught:
+        rebuild(description)
+    for internal in ("NoneType", "object is not", "KeyError", "has no attribute", "unhashable"):
+        assert internal not in str(caught.value)
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [400, 5000])
+def test_deep_arguments_are_an_error(depth):
+    with pytest.raises(DescriptionError, match="cannot be used"):
+        rebuild(changed(("nodes", 1, "args"), nested(depth)))
+
+
+WIDE = {"type": "Linear", "arguments": {"in_features": 10**5, "out_features": 10**5, "bias": False}}
+BOMBS = {
+    "width": changed((*LINEAR, "in_features"), 10**10),
+    "buffer": changed(("direct",), {"a": {"shape": [2**20, 2**20], "parameter": False}})
+    | {"nodes": [{"op": "get_attr", "name": "a", "target": "a"}, *small()["nodes"]]},
+    "double": changed((*LINEAR, "in_features"), 2 * 10**5) | {"dtypes": {"0.weight": "float64"}},
+    "modules": changed(("modules",), {f"m{i}": WIDE for i in range(200)}),
+    "nodes": changed(("nodes",), [{}] * 300),
+    "argument": changed(("nodes", 1, "args"), [[0] * 300]),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_memory_is_asked_for_before_it_is_taken(bomb):
+    with (
+        allowing("2MB"),
+        pytest.raises(TooLarge, match=r"The description asks for .* at most 2 MB"),
+    ):
+        rebuild(BOMBS[bomb])
+
+
+def test_every_argument_of_a_known_module_has_a_kind():
+    assert set(KINDS) == {name for names in MODULES.values() for name in names}
+
+
+def test_whole_numbers_for_others_do_not_fit():
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    description = describe(net)
+    tensors = {name: tensor.long() for name, tensor in state(net, description).items()}
+    with pytest.raises(
+        DescriptionError, match=r"0.weight is of torch.int64, expected torch.float32"
+    ):
+        fill(rebuild(description), description, tensors)
 
 
 def test_the_small_description_itself_can_be_used():

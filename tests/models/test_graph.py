@@ -202,3 +202,8 @@ def test_errors_of_choices():
     del choice["x-a"]
     with pytest.raises(ValueError, match=r"says nothing of edge 'x-a' \(one, two\)"):
         graph.discretise(choice)
+
+
+def test_one_aggregation_for_all_is_given_by_vertex():
+    with pytest.raises(TypeError, match=r"aggregate='mean': give it by vertex, aggregate=\{'y'"):
+        StructureGraph({("x", "y"): [nn.Linear(2, 1)]}, aggregate="mean")

@@ -23,3 +23,8 @@ def test_numbers_of_any_library(value):
 )
 def test_what_is_none(value):
     assert math.isnan(as_number(value))
+
+
+def test_whole_numbers_beyond_those_of_a_float():
+    assert as_number(10**400) == math.inf
+    assert as_number(-(10**400)) == -math.inf

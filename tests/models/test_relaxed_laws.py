@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.distributions as td
+from pyroccam.models import relaxed
 from pyroccam.models.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -189,6 +190,16 @@ def test_the_ends_of_the_uniform_variables_are_finite(dtype, monkeypatch):
         value = law.rsample((9,))
         assert value.isfinite().all()
         assert law.log_prob(value).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_only_the_ends_of_the_uniform_variables_are_moved(dtype, monkeypatch):
+    eps = torch.finfo(dtype).eps
+    drawn = torch.tensor([0.0, eps / 8, eps / 3, 0.5, 1 - eps / 2, 1.0], dtype=dtype)
+    monkeypatch.setattr(torch, "rand", lambda shape, dtype, device: drawn.clone())
+    inside = [eps / 4, eps / 4, eps / 3, 0.5, 1 - eps / 2, 1 - eps / 2]
+    expected = torch.tensor(inside, dtype=dtype)
+    assert torch.equal(relaxed._uniform((6,), drawn), expected)
 
 
 def test_gradients_of_draws_by_finite_differences():

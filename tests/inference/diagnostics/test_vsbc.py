@@ -94,6 +94,18 @@ def test_a_randomised_rank_is_uniform_whatever_ties_there_are():
     assert _rank(torch.ones(10, 1), torch.zeros(1), rng)[0] < 1 / 11
 
 
+@pytest.mark.parametrize("uniform", [0.0, 0.25, 1.0])
+def test_a_rank_by_hand(uniform):
+    """One draw of four is below the truth and two are equal: places 1, 2 and 3 of five."""
+
+    class Fixed:
+        def uniform(self, size):
+            return np.full(size, uniform)
+
+    found = _rank(torch.tensor([[2.0], [5.0], [1.0], [2.0]]), torch.tensor([2.0]), Fixed())
+    assert found[0] == pytest.approx((1 + 3 * uniform) / 5)
+
+
 def test_closed_forms_agree_with_ranks():
     rng = np.random.default_rng(0)
     loc, scale = torch.tensor([0.2, -1.0]), torch.tensor([0.5, 2.0])

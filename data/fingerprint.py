@@ -1,0 +1,83 @@
+"""What tells data apart, bit for bit: one fingerprint of a whole set, and which rows are in it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checks import DataError
+
+__all__ = ["fingerprint", "known_rows"]
+
+_BLOCK = 2048
+"""Rows handled at a time, so that no copy of an image set is made."""
+
+
+def fingerprint(**parts: Tensor | str) -> str:
+    """A fingerprint of tensors, by their names, shapes, number types and bytes.
+
+    Nothing is computed from the numbers, so it is the same on every machine.
+
+    Arguments:
+        parts: Tensors with at least one dimension, in any order of memory, or texts.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    state = hashlib.blake2b(digest_size=16)
+    for name, value in parts.items():
+        if isinstance(value, str):
+            state.update(f"{name}:{len(value)}:{value};".encode("utf-8", "surrogatepass"))
+            continue
+        state.update(f"{name}:{tuple(value.shape)}:{value.dtype};".encode())
+        for block in value.detach().split(_BLOCK):
+            if block.numel():
+                block = block.cpu().contiguous()
+                state.update(block.view(-1).view(torch.uint8).numpy())
+    return state.hexdigest()
+
+
+def known_rows(rows: Tensor, known: list[Tensor]) -> Tensor:
+    """Which rows are among known ones, bit for bit.
+
+    Arguments:
+        rows: Values (B, ...).
+        known: Tensors (N, ...) with rows of the same size.
+
+    Returns:
+        Truth values (B,), on the CPU.
+
+    Raises:
+        DataError: if the rows differ in size.
+    """
+    if rows.ndim < 2 or math.prod(rows.shape[1:]) != math.prod(known[0].shape[1:]):
+        raise DataError(
+            f"rows of shape {tuple(rows.shape[1:])}", f"{tuple(known[0].shape[1:])}, as in training"
+        )
+    there = {key for part in known for key in _keys(part.to(known[0].dtype))}
+    return torch.tensor([key in there for key in _keys(rows.to(known[0].dtype))], dtype=torch.bool)
+
+
+def _keys(x: Tensor) -> list[tuple[int, int]]:
+    """A pair of 64-bit sums for each row, each with random odd factors of its bits.
+
+    Two rows that differ have one pair with a chance of 2^-64 or so.
+    """
+    keys: list[tuple[int, int]] = []
+    factors: np.ndarray | None = None
+    for block in x.detach().split(_BLOCK):
+        values = block.cpu().contiguous().flatten(1).numpy()
+        if values.dtype.itemsize not in (4, 8):
+            values = values.astype(np.float32)
+        bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+        if factors is None:
+            random = np.random.default_rng(0)
+            factors = random.integers(0, 2**63, (2, bits.shape[1]), np.uint64) * np.uint64(2)
+            factors = factors + np.uint64(1)
+        first, second = (bits @ factor for factor in factors)
+        keys += zip(first.tolist(), second.tolist(), strict=True)
+    return keys

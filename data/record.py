@@ -1,0 +1,184 @@
+"""What a run remembers of its data, and how other data differ from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .checks import DataError, listed, shown
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+__all__ = ["differences", "record"]
+
+_CLOSE = 1e-6
+"""Means may differ by this share of a standard deviation: machines add in another order."""
+
+_SPLIT = ("seed", "split", "split_by", "n_train", "n_test")
+"""Options that choose rows, beside all shares of them."""
+
+
+def record(data: Dataset) -> dict[str, Any]:
+    """What to remember of `data`: plain lists, numbers and texts."""
+    scaling = {name: value.tolist() for name, value in data.scaling._asdict().items()}
+    chosen = {k: v for k, v in data.source.items() if k in _SPLIT or k.endswith("_fraction")}
+    return {
+        "digest": data.digest,
+        "task": data.task,
+        "columns": list(data.columns),
+        "target": data.target,
+        "classes": data.classes,
+        "class_names": list(data.class_names),
+        "input_shape": list(data.input_shape),
+        "rows": {split: len(data.split(split)[0]) for split in ("train", "val", "test")},
+        **scaling,
+        "split": chosen,
+    }
+
+
+def differences(data: Dataset, remembered: Any) -> list[str]:
+    """How `data` differs from what :func:`record` said of other data, in plain words.
+
+    Arguments:
+        data: The data that are there now.
+        remembered: The record.
+
+    Returns:
+        A phrase for each difference, without an order of importance.
+
+    Raises:
+        DataError: if the record lacks something, or holds what no record does.
+    """
+    _refuse_damage(remembered)
+    now, then = record(data), remembered
+    found = []
+    for name in ("task", "target", "classes"):
+        if now[name] != then[name]:
+            found.append(f"the {name} is {now[name]!r}, was {shown(then[name])}")
+    if now["input_shape"] != then["input_shape"]:
+        found.append(f"inputs have the shape {_shape(now)}, had {_shape(then)}")
+    found += _of_names("column", now["columns"], then["columns"])
+    found += _of_names("class", now["class_names"], then["class_names"])
+    if now["rows"] != then["rows"]:
+        found.append(f"there are {_counts(now)} rows, were {_counts(then)}")
+    if now["digest"] != then["digest"]:
+        found.append("the rows are not the same: values changed, or their order")
+    for option in sorted({*now["split"], *then["split"]}):
+        before, after = then["split"].get(option), now["split"].get(option)
+        if before != after:
+            found.append(f"{option} is {after!r}, was {shown(before)}")
+    return found + _of_scaling(now, then, data.columns)
+
+
+def _shape(of: dict[str, Any]) -> str:
+    return " x ".join(map(str, of["input_shape"][:8]))
+
+
+def _counts(of: dict[str, Any]) -> str:
+    return ", ".join(f"{of['rows'][split]} {split}" for split in ("train", "val", "test"))
+
+
+def _of_names(what: str, now: list[str], then: list[str]) -> list[str]:
+    """What became of a list of names."""
+    if now == then:
+        return []
+    if sorted(now) == sorted(then):
+        pairs = [f"{new!r} stands where {old!r} was" for old, new in _changed(then, now)]
+        return [f"the {what} names are in another order: {listed(pairs, 4)}"]
+    if len(now) == len(then):
+        return [f"the {what} {old!r} is now {new!r}" for old, new in _changed(then, now)[:8]]
+    gone, come = ([name for name in a if name not in set(b)] for a, b in ((then, now), (now, then)))
+    parts = [f"gone: {listed(gone)}"] if gone else []
+    parts += [f"new: {listed(come)}"] if come else []
+    return [f"there are {len(now)} {what} names, were {len(then)} ({'; '.join(parts)})"]
+
+
+def _changed(then: list[str], now: list[str]) -> list[tuple[str, str]]:
+    return [(old, new) for old, new in zip(then, now, strict=True) if old != new]
+
+
+def _of_scaling(now: dict[str, Any], then: dict[str, Any], columns: Sequence[str]) -> list[str]:
+    """Where means or standard deviations differ by more than rounding."""
+    found = []
+    for part, what in (("x", "inputs"), ("y", "targets")):
+        means, stds = ((now[f"{part}_{s}"], then[f"{part}_{s}"]) for s in ("mean", "std"))
+        if any(len(a) != len(b) for a, b in (means, stds)) or len(means[1]) != len(stds[1]):
+            found.append(f"the scaling of {what} has {len(means[0])} values, had {len(means[1])}")
+            continue
+        rows = zip(*means, *stds, strict=True)
+        moved = [k for k, row in enumerate(rows) if not _same_scale(*row)]
+        if moved:
+            named = part == "x" and len(columns) == len(means[0])
+            names = [repr(columns[k]) if named else k for k in moved]
+            found.append(f"{what} are scaled otherwise: {listed(names)}")
+    return found
+
+
+def _same_scale(mean: float, mean_then: float, std: float, std_then: float) -> bool:
+    size = abs(std_then) + 1e-6 * abs(mean_then)
+    return abs(mean - mean_then) <= _CLOSE * size and abs(std - std_then) <= _CLOSE * size
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _list_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(test, value))
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _whole(value.get(split)) for split in ("train", "val", "test")
+    )
+
+
+_NUMBERS = (_list_of(_number), "a list of finite numbers")
+_TEXTS = (_list_of(_text), "a list of texts")
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "digest": (_text, "a text"),
+    "task": (_text, "a text"),
+    "columns": _TEXTS,
+    "target": (_text, "a text"),
+    "classes": (lambda value: value is None or _whole(value), "a whole number or null"),
+    "class_names": _TEXTS,
+    "input_shape": (_list_of(_whole), "a list of whole numbers"),
+    "rows": (_is_rows, "numbers of train, val and test rows"),
+    "x_mean": _NUMBERS,
+    "x_std": _NUMBERS,
+    "y_mean": _NUMBERS,
+    "y_std": _NUMBERS,
+    "split": (
+        lambda value: isinstance(value, dict) and all(map(_text, value)),
+        "options by their names",
+    ),
+}
+"""What each part of a record is."""
+
+
+def _refuse_damage(remembered: Any) -> None:
+    """Refuses what is no record.
+
+    Raises:
+        DataError: with the first part that is wrong.
+    """
+    hint = "the run's files from a backup, or fit again"
+    if not isinstance(remembered, dict):
+        raise DataError("the record of the data is damaged", "names and values", hint)
+    for name, (test, expected) in _KINDS.items():
+        if name not in remembered:
+            raise DataError(f"the record of the data is damaged: it has no {name!r}", hint=hint)
+        if not test(remembered[name]):
+            what = f"{name!r} is {shown(remembered[name])}"
+            raise DataError(f"the record of the data is damaged: {what}", expected, hint)

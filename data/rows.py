@@ -1,0 +1,270 @@
+"""Rows that a trained network is to predict: as they are, on the scale of its own data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .archives import open_archive
+from .checks import (
+    DataError,
+    as_tensor,
+    check_finite,
+    check_inputs,
+    check_pair,
+    check_targets,
+    check_truth,
+    listed,
+    shown,
+)
+from .csv_text import numbers, read_table, refuse_missing
+from .dataset import Dataset
+from .fingerprint import fingerprint
+from .labels import check_labels
+from .raw import keeping_raw
+from .registry import find, load
+from .splits import standardise
+
+__all__ = ["far_off", "new_rows"]
+
+_FAR = 10.0
+"""Standard deviations of the training rows at which half of new values are no accident."""
+
+_FLAT = 0.05
+"""The share of the training rows' spread below which new values hardly vary."""
+
+
+def new_rows(
+    name: str | os.PathLike[str], like: Dataset, *, download: bool = True, **options: Any
+) -> Dataset:
+    """Rows for a network that was trained on other ones; they are neither split nor drawn anew.
+
+    * Of a `.csv` file all rows are taken. The columns of `like` are found by their names, in any
+      order; others are left out, for the network has never seen them. If the columns of `like`
+      have no names, the file must have as many beside the target, in the same order.
+    * Of a `.npz` file the arrays `x_test` and `y_test` are taken, or else `x` and `y`; columns
+      are told by their order.
+    * Of a data set with a name its test rows are taken. If `like` is that set, they are the very
+      rows, unless an option (`seed=`) says otherwise.
+
+    A class is the one of the same name in `like`, whatever its number in the file. Whole numbers
+    in arrays are names if all names of `like` are such numbers, or else places in its list.
+
+    Arguments:
+        name: See :func:`~pyroccam.data.load`.
+        like: The data on which the network was trained.
+        download: See :func:`~pyroccam.data.load`.
+        options: For a `.csv` file `target=`, if the column to predict is called otherwise than
+            in `like`; for a data set with a name what :func:`~pyroccam.data.load` takes.
+            `data_root=` may be given to any of them, as there.
+
+    Returns:
+        `like`, its test rows replaced by these, on its scale, with their name and a `digest` of
+        their own. :meth:`Dataset.seen` says which of them the network knows.
+
+    Raises:
+        DataError: if rows are of another kind than those of `like`, or cannot be used.
+        TooLarge: if a file asks for more memory than may be taken.
+    """
+    key, _ = find(name)
+    check_truth("download", download)
+    kind = Path(key).suffix.lower()
+    if kind in (".csv", ".npz") and os.path.isabs(key):
+        path = Path(key)
+        options.pop("data_root", None)
+        target = options.pop("target", None) if kind == ".csv" else None
+        if options:
+            raise DataError(
+                f"{key} has no option {listed(options)} here",
+                "target=" if kind == ".csv" else "none",
+                "all of its rows are taken as they are",
+            )
+        x, y = _of_table(path, like, target) if kind == ".csv" else _of_archive(path, like)
+        title = path.stem
+    else:
+        if like.source.get("name") == key:
+            options = {**like.source, **options}
+        options.pop("name", None)
+        x, y, title = _of_named(key, like, {**options, "download": download})
+    check_pair(f"{key}: inputs", x, "targets", y)
+    x = _scaled(key, x, like)
+    digest = fingerprint(like=like.digest, x=x, y=y)
+    if like.task == "regression":
+        y = standardise(y, like.scaling.y_mean, like.scaling.y_std)
+    return replace(
+        like, x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=title, digest=digest
+    )
+
+
+def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of all rows of a table."""
+    target = target or like.target or None
+    # as text: of labels "1" and "a" there may be rows of "1" alone, which pandas takes for numbers
+    frame = read_table(path, [target] if target and like.classes else [])
+    columns = list(frame.columns)
+    if target is None:
+        target = columns[-1]
+        frame[target] = frame[target].astype(str)
+    features = list(like.columns) or [name for name in columns if name != target]
+    missing = [name for name in (*features, target) if name not in columns]
+    if missing:
+        raise DataError(
+            f"{path} has no column {listed(map(repr, missing))}, only {listed(columns)}",
+            f"the columns of {like.name}",
+            "target=, if that is the one to predict" if missing == [target] else "",
+        )
+    frame = frame[[*features, target]]
+    refuse_missing(path, frame)
+    x = torch.from_numpy(np.stack([numbers(path, frame[name]) for name in features], 1))
+    check_finite(str(path), x, features)
+    where = f"{path}, column {target!r}"
+    if like.task == "regression":
+        return x, _targets(where, torch.from_numpy(numbers(path, frame[target]).copy()), like)
+    return x, _labels_of_names(where, [_plain(text) for text in frame[target]], like)
+
+
+def _plain(text: str) -> tuple[str, str]:
+    """A label as it is written, and as it is called where it was read as a number or a truth
+    value: "7" for 7.0 and 007."""
+    text = str(text).strip()
+    if text.lower() in ("true", "false"):
+        return text, text.capitalize()
+    try:
+        number = float(text)
+    except ValueError:
+        return text, text
+    whole = number.is_integer() and abs(number) < 2**53 and "_" not in text
+    return text, str(int(number)) if whole else text
+
+
+def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
+    """Inputs and targets that an archive holds for testing, or at all."""
+    with open_archive(path) as archive:
+        names = ("x_test", "y_test") if {"x_test", "y_test"} & {*archive.names} else ("x", "y")
+        x, y = (
+            as_tensor(f"{path}: {name}", array)
+            for name, array in zip(names, archive.read(names), strict=True)
+        )
+    check_inputs(f"{path}: {names[0]}", x)
+    where = f"{path}: {names[1]}"
+    if like.task == "regression":
+        return x, _targets(where, y, like)
+    known = _names(like)
+    if all(name.lstrip("-").isdecimal() for name in known):
+        if y.is_floating_point():
+            y = check_labels(where, y)
+        if y.ndim == 1:
+            return x, _labels_of_names(where, [(str(int(v)),) * 2 for v in y.tolist()], like)
+    return x, check_labels(where, y, like.classes)
+
+
+def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor, Tensor, str]:
+    """Inputs and targets of the test rows of a data set with a name."""
+    with keeping_raw() as kept:
+        other = load(key, **options)
+    x, y = kept[-1]
+    if other.task != like.task:
+        other.refuse_another_kind(like)
+    if like.task == "regression":
+        return x, _targets(key, y, like), other.name
+    if not other.class_names or other.class_names == like.class_names:
+        return x, check_labels(key, y, like.classes), other.name
+    names = [(other.class_names[k],) * 2 for k in y.tolist()]
+    return x, _labels_of_names(key, names, like), other.name
+
+
+def _names(like: Dataset) -> tuple[str, ...]:
+    return like.class_names or tuple(map(str, range(like.classes or 0)))
+
+
+def _labels_of_names(where: str, names: Sequence[tuple[str, str]], like: Dataset) -> Tensor:
+    """The number in `like` of each class; of two ways to write it, the first one that is known."""
+    places = {name: place for place, name in enumerate(_names(like))}
+    found = [places.get(a, places.get(b, -1)) for a, b in names]
+    if -1 in found:
+        row = found.index(-1)
+        raise DataError(
+            f"{where} has the class {shown(names[row][0])} in row {row} "
+            f"({found.count(-1)} such row(s))",
+            f"one of {listed(map(repr, places))}, as in {like.name}",
+        )
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def _targets(where: str, y: Tensor, like: Dataset) -> Tensor:
+    y = check_targets(where, y)
+    if y.shape[1] != like.outputs:
+        raise DataError(
+            f"{where} has {y.shape[1]} target(s) a row", f"{like.outputs}, as in {like.name}"
+        )
+    return y
+
+
+def _scaled(key: str, x: Tensor, like: Dataset) -> Tensor:
+    """Inputs on the scale of `like`, and flat if its own are."""
+    mean, std = like.scaling.x_mean, like.scaling.x_std
+    shape, wanted = tuple(x.shape[1:]), like.input_shape
+    if shape == wanted:
+        return standardise(x, mean, std)
+    if len(shape) > 1 and (x[0].numel(),) == wanted and shape[0] == len(mean):
+        return standardise(x, mean, std).flatten(1)
+    raise DataError(
+        f"{key} has inputs of shape {shape}", f"{wanted}, as in {like.name}, which was trained on"
+    )
+
+
+def far_off(new: Dataset) -> list[str]:
+    """What suggests that new rows are not in the units of the rows of the training.
+
+    Arguments:
+        new: Of :func:`new_rows`.
+
+    Returns:
+        A sentence for each feature, channel or target of which half of the values lie more than
+        ten standard deviations off, or which hardly vary; at most five.
+    """
+    width = len(new.x_mean)
+    named = len(new.columns) == width
+    names = [f"column {n!r}" for n in new.columns] if named else _numbered("channel", width)
+    then, now = _by_column(new.x_train, width), _by_column(new.x_test, width)
+    found = list(map(_doubt, names, then, now))
+    if new.task == "regression":
+        targets = _numbered("target", new.outputs)
+        found += map(_doubt, targets, new.y_train.T, new.y_test.T)
+    return [sentence for sentence in found if sentence][:5]
+
+
+def _numbered(what: str, count: int) -> list[str]:
+    return [f"{what} {k}" for k in range(count)]
+
+
+def _doubt(what: str, then: Tensor, now: Tensor) -> str:
+    """What is odd about new values, beside those of the training; empty where nothing is."""
+    spread = float(then.std(correction=0))
+    if not spread:
+        return ""
+    off = float((now - then.mean()).abs().median()) / spread
+    if off > _FAR:
+        return (
+            f"Half of the values of {what} lie more than {off:.3g} standard deviations from the "
+            "mean of the training rows: are they in the same units, under the same name?"
+        )
+    varies = float(now.std(correction=0)) / spread
+    if len(now) >= 20 and varies < _FLAT:
+        return (
+            f"The values of {what} vary by {varies:.2g} of what they did in the training rows: are "
+            "they in the same units?"
+        )
+    return ""
+
+
+def _by_column(x: Tensor, width: int) -> Tensor:
+    """All values of each column or channel (width, values)."""
+    return x.reshape(len(x), width, -1).transpose(0, 1).flatten(1)

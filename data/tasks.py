@@ -1,0 +1,69 @@
+"""Whether targets are class labels or amounts: one rule for arrays, archives and tables."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .checks import DataError, shown
+
+__all__ = ["FEW", "Task", "check_task", "decide_task"]
+
+Task = Literal["classification", "regression"]
+
+FEW = 20
+"""Whole numbers with at most this many distinct values look like class labels."""
+
+
+def check_task(task: Any) -> None:
+    """A task is "classification", "regression", or None where the targets are to decide.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if task is not None and task not in ("classification", "regression"):
+        raise DataError(f"task={shown(task)}", "'classification' or 'regression'")
+
+
+def decide_task(name: str, y: Tensor) -> Task:
+    """The task that targets speak of; nothing that can be read both ways is guessed.
+
+    * Text, truth values, and numbers of a whole-number type with at most 20 distinct values
+      are class labels.
+    * Other numbers are targets of a regression, but for those that might be labels as well:
+      whole numbers that repeat (three times or more on average) and are either few
+      (labels that became floats: 0.0, 1.0, 2.0) or without a gap (labels of a hundred classes,
+      or counts). There the task has to be said.
+
+    Arguments:
+        name: What to call `y` in the message.
+        y: Targets, of any number type and shape. Text is no tensor: it is labels.
+
+    Returns:
+        The task.
+
+    Raises:
+        DataError: if `y` might be either.
+    """
+    if y.dtype == torch.bool:
+        return "classification"
+    if y.is_floating_point() and not bool((y.isfinite() & (y == y.round())).all()):
+        return "regression"
+    values = y.unique()
+    few = len(values) <= FEW
+    if few and not y.is_floating_point():
+        return "classification"
+    # Python's numbers: the width of a range of int64 may not fit into int64
+    gapless = int(values[-1]) - int(values[0]) == len(values) - 1
+    repeats = 1 < len(values) <= y.numel() // 3
+    if repeats and (few or gapless):
+        first = ", ".join(f"{value:g}" for value in values[:3].tolist())
+        raise DataError(
+            f"{name} has {len(values)} distinct whole numbers ({first}, ...): class labels, or "
+            "amounts?",
+            "a word on that",
+            "task='classification' or task='regression' (--set data.task=... in a command)",
+        )
+    return "regression"

@@ -1,0 +1,150 @@
+"""The boundary between commands and a person: whatever is raised becomes a message.
+
+Three kinds of errors pass it. Those that say what to mend are printed. Those of a person's own code
+are printed with the place in it. All others are defects of this package: their traceback goes to a
+file, of which one line tells.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import typer
+
+from ..data.errors import PyroccamError
+from ..inference.trainer import Interrupted
+from .console import Part, PlainConsole
+
+__all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code"]
+
+REFUSED, BROKEN, STOPPED = 2, 70, 130
+"""Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
+
+_LONGEST = 1500  # characters of a message
+
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = [_ROOT / room for room in ("data", "models", "guides", "inference", "experiments")]
+_NOBODYS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+_COMPILED = "torchinductor_"  # begins the name of the folder in which torch's compiler writes
+
+
+class App(typer.Typer):
+    """A typer application, every command of which ends at the boundary."""
+
+    def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
+        """As of typer."""
+        register = super().command(*names, **options)
+        return lambda function: register(_bounded(function))
+
+
+def _bounded(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except BaseException as error:
+            message, code = _told(error)
+            PlainConsole(stderr=True).say(*message)
+            raise typer.Exit(code) from None
+
+    return wrapped
+
+
+def _told(error: BaseException) -> tuple[list[Part], int]:
+    """The message for an error, and the exit code."""
+    if isinstance(error, Interrupted):
+        how = " Go on by the same command with --resume, and --out with the folder of the run."
+        return [(str(error), "yellow"), how], STOPPED
+    place = place_in_own_code(error)
+    if isinstance(error, KeyboardInterrupt):
+        return [("Stopped.", "yellow"), " What is in the folder of the run goes on with "
+                "--resume."], STOPPED  # fmt: skip
+    if isinstance(error, MemoryError):
+        return [("Error: ", "red"), "there is not enough memory for this; try: fewer rows, a "
+                "smaller --set batch_size, or a smaller network."], REFUSED  # fmt: skip
+    told = isinstance(error, OSError) or deliberate(error)
+    if isinstance(error, PyroccamError) or (place is None and told):
+        return [("Error: ", "red"), _words(error)], REFUSED
+    if place is not None:
+        return [("Error: ", "red"), f"your code failed, {place}: {_named(error)}"], REFUSED
+    where = _keep_traceback(error)
+    return [("Unexpected error: ", "red"), f"{_named(error).rstrip('.')}. This is a defect of "
+            f"pyroccam; please report it with {where}."], BROKEN  # fmt: skip
+
+
+def _words(error: BaseException) -> str:
+    """The message of an error; of a key that is missing, or where there is none, in a sentence."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    said = str(error).strip() or type(error).__name__
+    # What was given may be of any length, and is quoted.
+    return (
+        said if len(said) <= _LONGEST else f"{said[: _LONGEST // 2]} ... {said[-_LONGEST // 2 :]}"
+    )
+
+
+def _named(error: BaseException) -> str:
+    kind, said = type(error).__name__, _words(error)
+    return kind if said == kind else f"{kind}: {said}"
+
+
+def place_in_own_code(error: BaseException) -> str | None:
+    """The place in a person's own code where an error began, if it passed through any.
+
+    Own is what belongs neither to this package, nor to Python, nor to an installed package.
+    """
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        path = Path(code.co_filename)
+        if not path.is_file():  # <string>, <frozen importlib>, code that a compiler made
+            continue
+        resolved = path.resolve()
+        compiled = any(part.startswith(_COMPILED) for part in resolved.parts)
+        if not compiled and not _within(resolved, *_OURS, *_NOBODYS):
+            found = f"{path.name}, line {line}, in {code.co_name}"
+    return found
+
+
+def _within(path: Path, *roots: Path) -> bool:
+    return any(path.is_relative_to(root) for root in roots)
+
+
+def deliberate(error: BaseException) -> bool:
+    """Whether this package raised a ValueError or TypeError on purpose: by ``raise``, as it says
+    what a person gave. What Python raises by itself in the same line of code is a defect."""
+    if not isinstance(error, ValueError | TypeError):
+        return False
+    last: TracebackType | None = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return True
+    code = last.tb_frame.f_code
+    ours = _within(Path(code.co_filename).resolve(), *_OURS)
+    return ours and dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _keep_traceback(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    text = f"{' '.join(sys.argv)}\n\n{text}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="pyroccam-error-", suffix=".txt", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as file:  # fmt: skip
+            file.write(text)
+    except OSError:  # a full disk, say
+        return "the traceback, which could not be written to a file"
+    return file.name

@@ -1,0 +1,41 @@
+"""Where a command writes: refused before anything is computed, if it cannot be written."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+__all__ = ["need_file", "need_folder", "new_folder"]
+
+
+def need_folder(path: Path | None) -> None:
+    """Refuse, before anything is computed, a folder that cannot be made.
+
+    Raises:
+        ValueError: for a path that is a file, or leads through one.
+    """
+    for part in () if path is None else (path, *path.parents):
+        if part.exists():
+            if not part.is_dir():
+                raise ValueError(f"--out {path}: {part} is a file. Give a folder.")
+            return
+
+
+def need_file(path: Path | None) -> None:
+    """Refuse, before anything is computed, a file that cannot be written.
+
+    Raises:
+        ValueError: for a path that is a folder, or leads through a file.
+    """
+    if path is not None and path.is_dir():
+        raise ValueError(f"--out {path} is a folder. Give a file.")
+    need_folder(None if path is None else path.parent)
+
+
+def new_folder(method: str, data: str) -> Path:
+    """The folder of a run that was given none."""
+    name = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(data).stem[:40])
+    begun = f"{method}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folders = (Path("runs") / f"{begun}{f'-{k}' if k else ''}" for k in count())
+    return next(folder for folder in folders if not folder.exists())

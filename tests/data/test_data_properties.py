@@ -1,0 +1,357 @@
+"""What holds of any file: good ones go round to the bit, broken ones say so, and soon."""
+
+import csv
+import gzip
+import io
+import json
+import struct
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from pyroccam import data
+from pyroccam.data.errors import PyroccamError
+
+FIXED = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": list(HealthCheck),
+}
+FEW, MANY = settings(max_examples=40, **FIXED), settings(max_examples=150, **FIXED)
+
+VALUES = st.floats(-1e6, 1e6, allow_subnormal=False)
+NAMES = st.text("ab,\"' .é\n", max_size=4).map(lambda text: f"n{text}".strip())
+LABELS = st.sampled_from(["cat", "dog", "a, b", 'say "x"', "1.0", "é"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("properties")
+
+
+def tables(rows: int = 8) -> st.SearchStrategy[np.ndarray]:
+    shapes = st.tuples(st.integers(rows, 25), st.integers(2, 4))
+    return arrays_of.arrays(np.float64, shapes, elements=VALUES)
+
+
+def names_of(table: np.ndarray, drawn: st.DataObject) -> list[str]:
+    count = table.shape[1]
+    return drawn.draw(st.lists(NAMES, min_size=count, max_size=count, unique=True), "names")
+
+
+def write_csv(path: Path, names: list[str], table: np.ndarray, target: list[Any]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = zip(table.tolist(), target, strict=True)
+        csv.writer(file).writerows([[*names, "target"], *([*row, y] for row, y in rows)])
+    return path
+
+
+def targets(rows: int) -> list[float]:
+    return [k + 0.25 for k in range(rows)]
+
+
+def on_scale_of(own: data.Dataset, raw: np.ndarray) -> np.ndarray:
+    """From the means and deviations of the record, in float64."""
+    record = own.record()
+    with np.errstate(over="ignore"):
+        return ((raw - record["x_mean"]) / record["x_std"]).astype(np.float32)
+
+
+@FEW
+@given(tables(), st.data())
+def test_a_table_goes_round(folder: Path, table: np.ndarray, drawn: st.DataObject) -> None:
+    names = names_of(table, drawn)
+    path = write_csv(folder / "a.csv", names, table, targets(len(table)))
+    own = data.load(path)
+    assert own.columns == tuple(names)
+    assert data.load(path).digest == own.digest
+    assert own.differences(json.loads(json.dumps(own.record()))) == []
+    new = data.new_rows(path, own)
+    assert np.array_equal(new.x_test.numpy(), on_scale_of(own, table))
+    y = new.y_test[:, 0].numpy() * own.y_std.numpy() + own.y_mean.numpy()
+    np.testing.assert_allclose(y, targets(len(table)), rtol=1e-5, atol=1e-5)
+    assert int(own.seen(new.x_test).sum()) >= own.N + len(own.x_val)
+
+
+@FEW
+@given(tables(), st.data())
+def test_labels_go_round_by_their_names(
+    folder: Path, table: np.ndarray, drawn: st.DataObject
+) -> None:
+    size = len(table)
+    labels = drawn.draw(st.lists(LABELS, min_size=size, max_size=size), "labels")
+    assume(len({*labels}) > 1)
+    assume({*labels} != {"1.0"})
+    path = write_csv(folder / "a.csv", names_of(table, drawn), table, labels)
+    own = data.load(path)
+    new = data.new_rows(path, own)
+    assert [own.class_names[k] for k in new.y_test] == labels
+    some = labels.index(labels[-1])
+    path = write_csv(folder / "b.csv", list(own.columns), table[some : some + 1], labels[-1:])
+    assert own.class_names[data.new_rows(path, own).y_test[0]] == labels[-1]
+
+
+@FEW
+@given(tables(), st.data())
+def test_no_change_of_a_table_passes_unseen(
+    folder: Path, table: np.ndarray, drawn: st.DataObject
+) -> None:
+    names, y = names_of(table, drawn), targets(len(table))
+    own = data.load(write_csv(folder / "a.csv", names, table, y))
+    a, b = drawn.draw(st.lists(st.integers(0, len(table) - 1), min_size=2, max_size=2, unique=True))
+    column = drawn.draw(st.integers(0, table.shape[1] - 1))
+    value = drawn.draw(VALUES.filter(lambda v: v != table[a, column]))
+
+    def differs(names: list[str], table: np.ndarray, y: list[float]) -> bool:
+        other = data.load(write_csv(folder / "b.csv", names, table, y))
+        return bool(other.differences(own.record()))
+
+    changed = table.copy()
+    changed[a, column] = value
+    order = np.arange(len(table))
+    order[[a, b]] = order[[b, a]]
+    assert differs(names, changed, y)
+    assert differs(names, table[order], [y[k] for k in order])
+    assert differs(names[::-1], table, y)
+    assert differs(names[::-1], table[:, ::-1], y)
+    assert not differs(names, table, y)
+    # by their names, exchanged columns are put back
+    new = data.new_rows(write_csv(folder / "b.csv", names[::-1], table[:, ::-1], y), own)
+    assert np.array_equal(new.x_test.numpy(), on_scale_of(own, table))
+
+
+NUMBERS = st.sampled_from(["f8", "f4", "f2", "i8", "i2", "u1", ">f8", ">i4", "u8", "?"])
+
+
+@FEW
+@given(tables(), NUMBERS, st.data())
+def test_arrays_go_round_and_no_change_passes_unseen(
+    folder: Path, table: np.ndarray, kind: str, drawn: st.DataObject
+) -> None:
+    table = np.clip(np.abs(table), 0, 200).astype(kind)
+    cut = drawn.draw(st.integers(4, len(table) - 2))
+    y = np.arange(len(table)) / 7
+    given_ = {"x_train": table[:cut], "y_train": y[:cut], "x_test": table[cut:], "y_test": y[cut:]}
+
+    def loaded(**change: np.ndarray) -> data.Dataset:
+        save = drawn.draw(st.sampled_from([np.savez, np.savez_compressed]))
+        save(folder / "a.npz", **{**given_, **change})
+        return data.load(folder / "a.npz")
+
+    own = loaded()
+    assert own.digest == loaded().digest == data.Dataset.from_tensors(**given_).digest
+    raw = table.astype(np.float64)
+    assert np.array_equal(own.x_test.numpy(), on_scale_of(own, raw[cut:]))
+    new = data.new_rows(folder / "a.npz", own)
+    assert np.array_equal(new.x_test.numpy(), own.x_test.numpy())
+    np.savez(folder / "b.npz", x=table, y=y)
+    assert own.seen(data.new_rows(folder / "b.npz", own).x_test)[:cut].all()
+
+    for part in ("x_train", "x_test", "y_train", "y_test"):
+        array = given_[part]
+        place = tuple(drawn.draw(st.integers(0, size - 1)) for size in array.shape)
+        changed = array.copy()
+        changed[place] = not changed[place] if kind == "?" and "x" in part else changed[place] + 1
+        assert loaded(**{part: changed}).differences(own.record())
+        order = np.roll(np.arange(len(array)), 1)
+        if not np.array_equal(array[order], array):
+            assert loaded(**{part: array[order]}).differences(own.record())
+    if not np.array_equal(table[:, ::-1], table):
+        mirrored = {k: given_[k][:, ::-1] for k in ("x_train", "x_test")}
+        assert loaded(**mirrored).differences(own.record())
+
+
+Damage = Callable[[bytes], bytes]
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Damage:
+    """One to three ways to break bytes: cut, flip, overwrite, copy a piece elsewhere, insert."""
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["cut", "flip", "zero", "copy", "insert"]),
+                st.floats(0, 1),
+                st.floats(0, 1),
+                st.binary(min_size=1, max_size=8),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
+
+    def damage(content: bytes) -> bytes:
+        for what, first, second, some in steps:
+            at, to = int(first * len(content)), int(second * len(content))
+            if what == "cut":
+                content = content[:at]
+            elif what == "flip":
+                content = content[:at] + bytes(b ^ some[0] for b in content[at : at + 1]) + (
+                    content[at + 1 :]
+                )  # fmt: skip
+            elif what == "zero":
+                content = content[:at] + bytes(len(some)) + content[at + len(some) :]
+            elif what == "copy":
+                content = content[:at] + content[to : to + 40] + content[at:]
+            else:
+                content = content[:at] + some + content[at:]
+        return content
+
+    return damage
+
+
+def loads_or_says_why(path: Any, **options: Any) -> None:
+    """Loads, or says why not in one line that can be printed; within a second."""
+    start = time.process_time()
+    loaded, said = outcome(lambda: data.load(path, **options))
+    assert time.process_time() - start < 1
+    if loaded is None:
+        assert said.isprintable()
+        assert len(said.encode()) < 3000
+    else:
+        assert loaded.differences(loaded.record()) == []
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, str]:
+    """What it gives, or what it says of what it cannot do; any other error is a failure."""
+    try:
+        return call(), ""
+    except PyroccamError as error:
+        return None, str(error)
+
+
+SPIRALS = data.load("spirals", n=60)
+
+GOOD_CSV = (
+    b'a,"b, c",\xc3\xa9\n'
+    + b"".join(b"%d.5, %d,%s\n" % (k, k * k, b"dog" if k % 3 else b'"c,t"') for k in range(20))
+)  # fmt: skip
+
+
+@MANY
+@given(damages())
+def test_a_damaged_table_loads_or_says_why(folder: Path, damage: Damage) -> None:
+    path = folder / "damaged.csv"
+    path.write_bytes(damage(GOOD_CSV))
+    loads_or_says_why(path)
+    loads_or_says_why(path, target="a", task="regression")
+    # text for numbers of the plane
+    assert outcome(lambda: data.new_rows(path, SPIRALS))[1]
+
+
+WORDS = ["a", "b", "0", "1", "2.5", "-", "1e400", "nan", "NA", "inf", "True", "x", "y", "9" * 30,
+         ",", ",", ",", "\n", "\n", "\n", "\r", '"', '""', " ", "\t", ";", "\0", "é", "\ufeff",
+         "\ud800", "#", "'", "\x85", "\u2028"]  # fmt: skip
+
+
+@MANY
+@given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["a,b,y\n", ""]))
+def test_any_text_loads_or_says_why(folder: Path, words: list[str], first: str) -> None:
+    path = folder / "any.csv"
+    path.write_bytes((first + "".join(words)).encode("utf-8", "surrogatepass"))
+    loads_or_says_why(path)
+    loads_or_says_why(path, task="classification", target="b")
+
+
+def members() -> dict[str, bytes]:
+    found = {}
+    x = np.arange(60.0).reshape(20, 3)
+    for name, array in (("x", x), ("y", np.arange(20) % 2)):
+        for split in ("train", "test"):
+            file = io.BytesIO()
+            np.save(file, array)
+            found[f"{name}_{split}.npy"] = file.getvalue()
+    return found
+
+
+MEMBERS = members()
+
+
+def archive(kind: int, content: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", kind) as packed:
+        for name, member in content.items():
+            packed.writestr(name, member)
+    return file.getvalue()
+
+
+@MANY
+@given(damages(), st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+def test_a_damaged_archive_loads_or_says_why(folder: Path, damage: Damage, kind: int) -> None:
+    path = folder / "damaged.npz"
+    path.write_bytes(damage(archive(kind, MEMBERS)))
+    loads_or_says_why(path)
+
+
+@MANY
+@given(damages(), st.sampled_from(list(MEMBERS)))
+def test_a_damaged_array_in_a_whole_archive_loads_or_says_why(
+    folder: Path, damage: Damage, name: str
+) -> None:
+    path = folder / "damaged.npz"
+    array = MEMBERS[name]
+    for broken in (damage(array), damage(array[:128]) + array[128:]):
+        path.write_bytes(archive(zipfile.ZIP_STORED, {**MEMBERS, name: broken}))
+        loads_or_says_why(path)
+
+
+@FEW
+@given(st.binary(max_size=300), st.sampled_from([".csv", ".npz"]))
+def test_any_bytes_say_why_they_do_not_load(folder: Path, content: bytes, suffix: str) -> None:
+    path = folder / f"any{suffix}"
+    path.write_bytes(content)
+    loads_or_says_why(path)
+
+
+LABEL_FILE = struct.pack(">2I", 0x801, 20) + bytes(range(10)) * 2
+IMAGE_FILE = struct.pack(">4I", 0x803, 20, 4, 4) + bytes(range(160)) * 2
+
+
+@MANY
+@given(damages(), damages(), st.sampled_from(["before", "after"]))
+def test_damaged_images_load_or_say_why(
+    folder: Path, damage: Damage, other: Damage, packed: str
+) -> None:
+    place = folder / "MNIST" / "raw"
+    place.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "t10k"):
+        for what, content in (("images-idx3", IMAGE_FILE), ("labels-idx1", LABEL_FILE)):
+            if split == "train":
+                change = damage if what == "images-idx3" else other
+                whole = gzip.compress(content, mtime=0)
+                file = change(whole) if packed == "after" else gzip.compress(change(content))
+            else:
+                file = gzip.compress(content)
+            (place / f"{split}-{what}-ubyte.gz").write_bytes(file)
+    loads_or_says_why("mnist", data_root=folder, download=False)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@MANY
+@given(st.data())
+def test_any_record_is_answered_or_damaged(drawn: st.DataObject) -> None:
+    record = SPIRALS.record()
+    record[drawn.draw(st.sampled_from(list(record)))] = drawn.draw(JSON)
+    phrases, said = outcome(lambda: SPIRALS.differences(record))
+    assert "damaged" in said or all(phrase and len(phrase) < 2000 for phrase in phrases)
+
+
+@FEW
+@given(JSON, st.sampled_from(["seed", "val_fraction", "train_fraction", "n", "noise", "arms"]))
+def test_any_option_is_taken_or_refused_by_name(value: Any, option: str) -> None:
+    options = {"n": 40, "train_fraction": 0.5, option: value}
+    assert outcome(lambda: data.load("spirals", **options))[1].isprintable()

@@ -1,0 +1,46 @@
+"""Errors that say what to do, and the limit on memory."""
+
+import math
+
+import pytest
+from pyroccam.data.errors import PyroccamError, TooLarge
+from pyroccam.data.limits import DEFAULT, VARIABLE, allowed_bytes, allowing, ask
+
+
+def test_what_is_allowed_can_be_asked_and_more_is_refused(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    ask(DEFAULT, "it")
+    with pytest.raises(TooLarge, match=rf"x\.npz asks for 2 GB.*at most 2 GB.*{VARIABLE}=3GB"):
+        ask(DEFAULT + 1, "x.npz")
+
+
+@pytest.mark.parametrize("count", [math.inf, 10**400, 2**63])
+def test_no_amount_is_too_large_to_be_refused(count):
+    with pytest.raises(TooLarge, match="more bytes than any machine has"):
+        ask(count, "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1000), ("8GB", 2**33), ("3 mib", 3 * 2**20), ("1k", 1024)]
+)
+def test_the_environment_and_a_context_raise_the_limit(monkeypatch, text, size):
+    monkeypatch.setenv(VARIABLE, text)
+    assert allowed_bytes() == size
+    with allowing(5):
+        assert allowed_bytes() == 5
+        with pytest.raises(TooLarge):
+            ask(6, "it")
+    assert allowed_bytes() == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "a lot", "1e9", "GB", "9" * 40])
+def test_what_is_no_size_is_refused(monkeypatch, text):
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ValueError, match="no amount of memory"):
+        allowed_bytes()
+
+
+def test_an_error_keeps_its_parts():
+    error = PyroccamError("a", "b", "c")
+    assert (error.found, error.expected, error.hint) == ("a", "b", "c")
+    assert str(PyroccamError("a", hint="c")) == "a; try: c"

@@ -1,0 +1,165 @@
+"""Whatever is raised becomes a message: one for the person, one for their code, one for ours."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyroccam.data.errors import PyroccamError
+from pyroccam.experiments import boundary
+from pyroccam.experiments.boundary import App, place_in_own_code
+from pyroccam.experiments.console import PlainConsole, printable, styled
+from pyroccam.inference import Interrupted
+from typer.testing import CliRunner
+
+
+def outcome(error):
+    """Exit code and words of a command that does this."""
+    app = App()
+
+    @app.command()
+    def only():
+        error()
+
+    result = CliRunner().invoke(app, [])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def raising(error):
+    def function():
+        raise error
+
+    return function
+
+
+def own_code(tmp_path, body):
+    """A function of a person's, in a file of theirs."""
+    path = tmp_path / "theirs.py"
+    path.write_text(f"def theirs():\n    {body}\n")
+    found = {}
+    exec(compile(path.read_text(), path, "exec"), found)
+    return found["theirs"]
+
+
+@pytest.mark.parametrize("error", [PyroccamError("a", "b", "c"), OSError(28, "No space left")])
+def test_what_a_person_can_mend_is_said(error, monkeypatch):
+    monkeypatch.setattr("pyroccam.experiments.boundary.place_in_own_code", lambda error: None)
+    assert outcome(raising(error)) == (2, f"Error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{}['x']", "KeyError: 'x' is missing"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise ValueError('[/x] odd')", "ValueError: [/x] odd"),
+        ("assert False", "AssertionError"),
+        ("open('/nowhere/at/all')", "FileNotFoundError: [Errno 2] No such file"),
+    ],
+)
+def test_an_error_in_a_persons_code_names_the_place(tmp_path, body, words):
+    code, said = outcome(own_code(tmp_path, body))
+    assert code == 2
+    assert said.startswith(f"Error: your code failed, theirs.py, line 2, in theirs: {words}")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 2, "Error: there is not enough memory for this; try: fewer rows"),
+        (KeyboardInterrupt(), 130, "Stopped. What is in the folder of the run goes on with"),
+        (Interrupted("Stopped after step 3"), 130, "Stopped after step 3 Go on by the same comman"),
+        (
+            ValueError("a" * 9000),
+            70,
+            f"Unexpected error: ValueError: {'a' * 750} ... {'a' * 750}. Th",
+        ),
+        (RecursionError("deep"), 70, "Unexpected error: RecursionError: deep. This is a defect"),
+    ],
+)
+def test_the_last_resorts(error, code, words, monkeypatch):
+    monkeypatch.setattr("pyroccam.experiments.boundary.place_in_own_code", lambda error: None)
+    got, said = outcome(raising(error))
+    assert got == code
+    assert said.startswith(words)
+
+
+def test_a_defect_of_ours_goes_to_a_file(monkeypatch):
+    monkeypatch.setattr("pyroccam.experiments.boundary.place_in_own_code", lambda error: None)
+    code, said = outcome(raising(AttributeError("'NoneType' [/x] has no y")))
+    assert code == 70
+    assert said.startswith("Unexpected error: AttributeError: 'NoneType' [/x] has no y. This is a")
+    path = Path(said.split(" with ")[1].rstrip("."))
+    text = path.read_text()
+    assert "Traceback" in text
+    assert "'NoneType' [/x] has no y" in text
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("raise ValueError('lr: give a number')", 2, "Error: lr: give a number"),
+        ("raise TypeError(", 2, "Error: lr"),
+        ("int('x')", 70, "Unexpected error: ValueError: invalid literal"),
+        ("None + 1", 70, "Unexpected error: TypeError: unsupported operand"),
+        ("{}['a']", 70, "Unexpected error: KeyError: 'a' is missing"),
+    ],
+)
+def test_what_python_raises_by_itself_in_our_code_is_a_defect(line, code, words, monkeypatch):
+    """What our code says with ``raise`` is meant for a person."""
+    monkeypatch.setattr("pyroccam.experiments.boundary.place_in_own_code", lambda error: None)
+    path = str(Path(boundary.__file__).parents[1] / "models" / "made_up.py")
+    text = f"def ours():\n    {line}\n" + ("        'lr')\n" if line.endswith("(") else "")
+    found = {}
+    exec(compile(text, path, "exec"), found)
+    got, said = outcome(found["ours"])
+    assert got == code
+    assert said.startswith(words)
+
+
+def test_place_in_own_code_is_the_innermost_of_theirs(tmp_path):
+    theirs = own_code(tmp_path, "import json; json.loads('{')")
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        theirs()
+    assert place_in_own_code(caught.value) == "theirs.py, line 2, in theirs"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain [/x] :smile:", "plain [/x] :smile:"),
+        ("a\x1b[31mred\x07", "a\\x1b[31mred\\x07"),
+        ("b\udcff", "b\\udcff"),
+        ("Zürich 図 x\u00a0y", "Zürich 図 x y"),
+        ("two\nlines", "two\nlines"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown_as_it_is(text, shown, capsys):
+    assert printable(text) == shown
+    console = PlainConsole(width=200)
+    console.say(text)
+    console.print(text)
+    console.print(styled((text, "bold")))
+    assert capsys.readouterr().out == f"{shown}\n" * 3
+
+
+def test_a_message_in_a_pipe_is_one_line(capsys):
+    PlainConsole(width=20).say("Written to ", ("/a/" * 40, "bold"))
+    assert capsys.readouterr().out == f"Written to {'/a/' * 40}\n"
+
+
+@pytest.mark.parametrize("wait", [0.2, 1.0])
+def test_ctrl_c_while_importing_is_no_traceback(wait):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyroccam.experiments.main", "methods"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    # Before Python runs any of our code, Python itself speaks.
+    assert "Traceback" not in err or "pyroccam" not in err
+    assert process.returncode in (130, -signal.SIGINT, 1), err

@@ -1,0 +1,146 @@
+"""What was fitted in double precision predicts in it, and as in single precision to rounding."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference import diagnostics
+from pyroccam.inference.predict import evaluate_pruned
+from pyroccam.models import priors
+from torch import nn
+
+TASKS = ["classification", "regression"]
+QUICK = {"epochs": 4, "progress": False, "device": "cpu", "seed": 0}
+NEAR = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def rows(task):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 3, generator=generator)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    if task == "regression":
+        y = 2 * x[:, :2] + 5 + 0.1 * torch.randn(80, 2, generator=generator)
+    return Dataset.from_tensors(x[:50], y[:50], x[50:], y[50:])
+
+
+def depth_pair(data, double=False):
+    """The stack alone is in double precision, as a person would have it."""
+    torch.manual_seed(0)
+    stack = models.networks.residual_mlp(data.input_shape, data.outputs, width=5, max_depth=3)
+    model = models.LearntDepth(stack.double() if double else stack, data=data)
+    return model, guides.CategoricalDepth(model)
+
+
+def random_pair(data, prior, guide, double=False):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, data.outputs))
+    model = models.BayesianNetwork(net.double() if double else net, data, prior=prior)
+    return model, guide(model)
+
+
+def in_double(fit):
+    """The same fit, converted."""
+    model, guide = copy.deepcopy((fit.model, fit.guide))
+    data = fit.data.to(dtype=torch.float64)
+    return dataclasses.replace(
+        fit, model=model.double(), guide=guide.double(), data=data, weights=fit.weights.double()
+    )
+
+
+def floats(module):
+    return {t.dtype for t in module.state_dict().values() if t.is_floating_point()}
+
+
+PAIRS = {
+    "depth": depth_pair,
+    "normal": lambda data, double=False: random_pair(
+        data, priors.Normal(), guides.MeanField, double
+    ),
+    "groups": lambda data, double=False: random_pair(
+        data, priors.GroupNormalJeffreys(), guides.MeanField, double
+    ),
+    "dropout": lambda data, double=False: random_pair(
+        data, priors.LogUniform(), guides.VariationalDropout, double
+    ),
+    "points": lambda data, double=False: random_pair(data, priors.Normal(), guides.Delta, double),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("kind", PAIRS)
+def test_a_fit_of_a_network_in_double_precision(kind, task):
+    data = rows(task).to(dtype=torch.float64)
+    fit = inference.fit(*PAIRS[kind](data, double=True), data, **QUICK)
+    assert floats(fit.model) | floats(fit.guide) | {fit.weights.dtype} == {torch.float64}
+    x = data.x_test
+    ways = ["ensemble"] if kind == "depth" else ["ensemble", "deterministic", "stochastic"]
+    for how in ways:
+        assert fit.predict(x, how).dtype == torch.float64
+        assert fit.evaluate(how=how).keys() == inference.Repeats([fit, fit], 0.0).evaluate().keys()
+    assert inference.Repeats([fit, fit], 0.0).evaluate() == pytest.approx(fit.evaluate())
+    fit.to_arviz(draws=4)
+    inference.evidence(fit.model, fit.guide, fit.data)
+    for finding in diagnostics.diagnose(fit):
+        assert "Error" not in finding.text
+    other = inference.swap(fit, progress=False)
+    assert floats(other.model) | floats(other.guide) == {torch.float64}
+    if kind == "groups":
+        assert inference.compress(fit).net(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("kind", ["depth", "points", "groups"])
+def test_predictions_agree_with_single_precision(kind, task):
+    data = rows(task)
+    single = inference.fit(*PAIRS[kind](data), data, **QUICK)
+    double, x = in_double(single), data.x_test
+    how = "ensemble" if kind in ("depth", "points") else "deterministic"
+    found = double.predict(x.double(), how)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.float(), single.predict(x, how), **NEAR)
+    assert double.evaluate(how=how) == pytest.approx(single.evaluate(how=how), rel=1e-4)
+    if kind == "groups":
+        one, other = inference.compress(single), inference.compress(double)
+        torch.testing.assert_close(other.net(x.double()).float(), one.net(x), **NEAR)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("form", ["single", "marginal"])
+def test_pruned_depth(form, task, tmp_path):
+    data = rows(task)
+    single = inference.fit(*depth_pair(data), data, **QUICK)
+    double, x = in_double(single), data.x_test
+    one, other = (inference.prune(fit, form=form) for fit in (single, double))
+    assert floats(other) == {torch.float64}
+    assert other(x.double()).dtype == torch.float64
+    torch.testing.assert_close(other(x.double()).float(), one(x), **NEAR)
+    scores = evaluate_pruned(other, x.double(), double.data.y_test, double.data.y_std)
+    expected = evaluate_pruned(one, x, data.y_test, data.y_std)
+    assert scores == pytest.approx(expected, rel=1e-4)
+    again = inference.load(inference.save(other, tmp_path))
+    assert torch.equal(again(x.double()), other(x.double()))
+    whole = inference.load(inference.save(one, tmp_path))
+    assert torch.equal(whole(x), one(x))
+
+
+def test_a_fixed_depth_and_the_marginal_likelihood():
+    data = rows("regression").to(dtype=torch.float64)
+    model, _ = depth_pair(data, double=True)
+    fixed = model.at_depth(2)
+    fit = inference.fit(fixed, guides.Deterministic(fixed), data, **QUICK)
+    assert fit.predict(data.x_test).dtype == torch.float64
+    fit = inference.fit(model, guides.Marginal(model), data, **QUICK)
+    assert fit.weights.dtype == fit.predict(data.x_test).dtype == torch.float64
+
+
+def test_a_likelihood_of_ones_own_is_of_the_networks_precision():
+    data = rows("regression").to(dtype=torch.float64)
+    given = models.Regression(2, scale=0.7)
+    net = nn.Linear(3, 2).double()
+    model = models.BayesianNetwork(net, data, prior=priors.Normal(), likelihood=given)
+    assert model.likelihood.scale.dtype == torch.float64
+    half = models.BayesianNetwork(nn.Linear(3, 2).half(), data, prior=priors.Normal())
+    assert half.likelihood.scale.dtype == torch.float32

@@ -1,0 +1,78 @@
+"""Fits that say themselves that they are not to be believed."""
+
+import dataclasses
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from torch import nn
+
+QUICK = {"progress": False, "device": "cpu", "seed": 0, "weight_decay": 0.0, "evaluations": 20}
+
+
+def rows(task="regression", signal=3.0, n=80, **options):
+    """Of two targets the second is noise alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=generator)
+    y = torch.randn(n, 2, generator=generator)
+    y[:, 0] += signal * x[:, 0]
+    y = (y[:, 0] > 0).long() if task == "classification" else y
+    return Dataset.from_tensors(x, y, x, y, val_fraction=0.3, **options)
+
+
+def depth_fit(data, epochs=40, **settings):
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(data, width=30, max_depth=2)
+    guide = guides.CategoricalDepth(model)
+    return inference.fit(model, guide, data, epochs=epochs, **{**QUICK, **settings})
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_nothing_is_said_of_a_network_that_has_learnt(task):
+    data = rows(task)
+    if task == "regression":
+        y = {f"y_{split}": data.split(split)[1][:, :1] for split in ("train", "val", "test")}
+        scale = {name: getattr(data, name)[:1] for name in ("y_mean", "y_std")}
+        data = dataclasses.replace(data, **y, **scale)
+    torch.manual_seed(0)
+    net = nn.Linear(3, data.outputs)
+    model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
+    assert inference.fit(model, guides.Delta(model), data, epochs=60, **QUICK).warnings == []
+
+
+def test_a_target_that_is_not_learnt_is_named():
+    fit = depth_fit(rows(), epochs=150)
+    said = [text for text in fit.warnings if "no better than the mean" in text]
+    assert len(said) == 1
+    assert "no better than the mean of target 1: RMSE" in said[0]
+    x, y = fit.data.split("val")
+    rmse = (((fit.predict(x) - y)[:, 1] * fit.data.y_std[1]) ** 2).mean().sqrt()
+    assert f"RMSE {float(rmse):.4g} on the validation rows" in said[0]
+
+
+def test_classes_that_are_not_learnt():
+    fit = depth_fit(rows("classification", signal=0.0), epochs=150)
+    (said,) = [text for text in fit.warnings if "no better than" in text]
+    assert "the shares of the classes" in said
+
+
+def test_the_first_checkpoint_that_could_be_chosen():
+    fit = depth_fit(rows(signal=1.0), epochs=150, lr=0.03)
+    half = [row for row in fit.history if row["epoch"] >= 0.75 * 150]
+    first = dataclasses.replace(fit, best_epoch=int(half[0]["epoch"]))
+    assert any(f"epoch {first.best_epoch} of 150: earlier ones" in t for t in first.warnings)
+    later = dataclasses.replace(fit, best_epoch=int(half[3]["epoch"]))
+    assert not any("first that could be chosen" in text for text in later.warnings)
+    last = dataclasses.replace(first, settings=dataclasses.replace(fit.settings, checkpoint="last"))
+    assert not any("first that could be chosen" in text for text in last.warnings)
+
+
+def test_of_the_training_rows_where_there_are_no_others():
+    data = rows(signal=0.0).all_rows()
+    torch.manual_seed(0)
+    model = models.LearntDepth.mlp(data, width=4, max_depth=1)
+    fit = inference.fit(
+        model, guides.CategoricalDepth(model), data, epochs=1, **{**QUICK, "lr": 1e-9}
+    )
+    assert any("on the training rows" in text for text in fit.warnings)

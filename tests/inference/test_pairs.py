@@ -1,0 +1,99 @@
+"""Which guides go with which models: those made from them, and copies of both."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from alternatives import graph
+from bayesian import QUICK
+from fitting import blobs
+from pyroccam import guides, inference, models
+from pyroccam.models import BayesianNetwork, LocalReparameterization, priors
+from random_weights import small_net, table
+
+ONE = {**QUICK, "epochs": 1}
+MADE = {
+    "MeanField": guides.MeanField,
+    "Delta": guides.Delta,
+    "Pruned": lambda model: guides.Pruned(model, {"0": torch.eye(4, 3).bool()}),
+    "Spliced": guides.Spliced,
+    "VariationalDropout": guides.VariationalDropout,
+}
+
+
+def network(rows, seed=0):
+    return BayesianNetwork(small_net(2, seed=seed), rows, prior=priors.Normal())
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_a_guide_of_another_network_of_equal_shapes_is_refused(make):
+    rows = table()
+    model, other = network(rows), network(rows, seed=1)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        ValueError, match=r"guide was made from another BayesianNetwork.*copy\.deepcopy"
+    ):
+        inference.fit(model, make(other), rows, **ONE)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_guide_over_depth_of_another_network():
+    rows = blobs()
+    one, other = (models.LearntDepth.mlp(rows, width=4, max_depth=2) for _ in range(2))
+    with pytest.raises(ValueError, match="guide was made from another LearntDepth"):
+        inference.fit(one, guides.CategoricalDepth(other), rows, **ONE)
+
+
+def test_among_several_trained_together():
+    rows = table()
+    built = {seed: network(rows, seed) for seed in (0, 1)}
+
+    def build(seed):
+        return built[seed], guides.MeanField(built[0]), rows
+
+    few = {k: v for k, v in ONE.items() if k != "seed"}
+    with pytest.raises(ValueError, match="made from another"):
+        inference.fit_repeats(build, [0, 1], together=True, **few)
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_copies_of_both_go_together(make):
+    rows = table()
+    model = network(rows)
+    pair = model, make(model)
+    copied = copy.deepcopy(pair)
+    for one in (pair, copied, copy.deepcopy(copied), (model, make(model))):
+        inference.fit(*one, rows, **ONE)
+    twice = pickle.loads(pickle.dumps(network(rows)))  # and what a worker process gives back
+    inference.fit(twice, make(twice), rows, **ONE)
+
+
+def test_weights_that_are_loaded_do_not_change_where_a_guide_comes_from():
+    rows = table()
+    model, other = network(rows), network(rows, seed=1)
+    guide = guides.MeanField(model)
+    model.load_state_dict(other.state_dict())
+    guide.load_state_dict(guides.MeanField(other).state_dict())
+    inference.fit(model, guide, rows, **ONE)
+
+
+def test_a_copy_of_one_of_the_two_whose_temperature_is_shared():
+    """The temperature of the guide would stay, while that of the model falls."""
+    rows = table("regression")
+    structure = priors.GumbelSoftmax(temperature=models.Annealed(2.0, 0.5))
+    model = models.StructuredNetwork(graph(), rows, structure=structure)
+    guide = guides.MeanField(model)
+    with pytest.raises(ValueError, match="made from another StructuredNetwork"):
+        inference.fit(copy.deepcopy(model), guide, rows, **ONE)
+    inference.fit(*copy.deepcopy((model, guide)), rows, **ONE)
+
+
+def test_a_handler_of_another_network():
+    rows = table()
+    model = network(rows)
+    wide = BayesianNetwork(small_net(2, width=5), rows, prior=priors.Normal())
+    with pytest.raises(ValueError, match=r"handler for another network \(it differs at site '0"):
+        guides.MeanField(model, local=LocalReparameterization(wide))
+    guides.MeanField(model, local=LocalReparameterization(copy.deepcopy(model), "batch"))

@@ -1,0 +1,174 @@
+"""Fits and predictions in several threads: Pyro's handlers and torch's generator are shared."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from bayesian import bayesian
+from fitting import QUICK, assert_same, blobs, pair, run, spy
+from pyroccam import guides, inference, models
+from pyroccam.models import turns
+from random_weights import small_net, table
+
+
+def in_thread(f, name="other"):
+    """What a function gives, or raises, in a thread of its own; the thread has ended."""
+    found = []
+
+    def call():
+        try:
+            found.append(f())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call, name=name)
+    thread.start()
+    thread.join(120)
+    assert found, "the thread did not end"
+    return found[0]
+
+
+def test_a_fit_in_another_thread_is_refused_by_name_and_does_no_harm(monkeypatch):
+    whole, answers = run(), []
+
+    def other(trainer):
+        if trainer.step_number == 9 and not answers:
+            answers.append(in_thread(run, "worker 2"))
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", after=other)
+        assert_same(whole, run())
+    (refused,) = answers
+    assert isinstance(refused, turns.Busy)
+    assert "thread 'MainThread', this one is 'worker 2'" in str(refused)
+    assert "fit_repeats" in str(refused)
+    assert_same(whole, run())  # and nothing is left behind
+
+
+def test_the_threads_may_fit_one_after_the_other():
+    whole = run()
+    assert_same(whole, in_thread(run))
+    assert_same(whole, run())
+
+
+def test_a_fit_that_failed_is_over():
+    assert isinstance(in_thread(lambda: run(lr=1e6, optimizer="sgd")), RuntimeError)
+    assert len(run(epochs=1).history) == 1
+
+
+def test_predictions_in_another_thread_change_neither_them_nor_the_fit(monkeypatch):
+    """They take their turn between two steps."""
+    rows = table()
+
+    def fit():
+        return inference.fit(*bayesian(rows), rows, **{**QUICK, "epochs": 40})
+
+    whole = fit()
+    alone = whole.outputs(rows.x_test, noise="activations")
+    found, done, start = [], threading.Event(), threading.Event()
+
+    def predict():
+        start.wait(60)
+        try:
+            for _ in range(5):
+                found.append(whole.outputs(rows.x_test, noise="activations"))
+        except Exception as error:
+            found.append(error)
+        done.set()
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    during = []
+
+    def step(trainer):
+        start.set()
+        if trainer.step_number == trainer.total_steps - 1:
+            during.append(len(found))
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", before=step)
+        again = fit()
+    assert done.wait(60)
+    thread.join()
+    assert during[0] > 0  # while the fit went on
+    assert_same(whole, again)
+    for outputs in found:
+        assert torch.equal(outputs, alone)
+
+
+def test_a_model_that_is_made_in_another_thread_does_not_disturb_a_fit(monkeypatch):
+    rows, net = table(), small_net(2)
+    whose = []
+    one, other = bayesian(rows), bayesian(rows)
+    whole = inference.fit(*one, rows, **QUICK)
+    inside = models.bayesian._AtStart.__enter__
+
+    def enter(self):
+        whose.append(turns._state.depth)  # while the handler stands
+        return inside(self)
+
+    monkeypatch.setattr(models.bayesian._AtStart, "__enter__", enter)
+    stop = threading.Event()
+
+    def make():
+        while not stop.is_set():
+            models.BayesianNetwork(net, rows, prior=models.priors.Normal())
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        again = inference.fit(*other, rows, **QUICK)
+    finally:
+        stop.set()
+        thread.join(60)
+    assert_same(whole, again)
+    assert whose
+    assert min(whose) > 0
+
+
+def test_a_fit_within_a_fit():
+    """A callback may fit another pair; the outer fit goes on as if it had not."""
+    rows = blobs()
+    inner = []
+
+    def track(model, guide, data):
+        inner.append(run(epochs=2))
+        return {"inner": inner[-1].val_nll}
+
+    outer = run(track=track, evaluations=2)
+    assert_same(inner[0], run(epochs=2))
+    plain = run(evaluations=2)
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(value, outer.model.state_dict()[name])
+    assert len(inner) == 2
+
+    def again(model, guide, data):
+        return {"x": inference.fit(model, guide, data, **QUICK).val_nll}
+
+    with pytest.raises(ValueError, match=r"being trained by the fit.*copy\.deepcopy"):
+        inference.fit(*pair(rows), rows, track=again, **QUICK)
+
+    def copied(model, guide, data):
+        pair = copy.deepcopy((model, guide))
+        return {"x": inference.fit(*pair, data, **QUICK).val_nll}
+
+    assert inference.fit(*pair(rows), rows, track=copied, **QUICK).history[0]["x"] > 0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_fit_where_gradients_are_off(mode):
+    whole = run(epochs=2)
+    rows = blobs()
+    model, guide = pair(rows)
+    with mode():
+        assert_same(whole, inference.fit(model, guide, rows, **{**QUICK, "epochs": 2}))
+        assert not torch.is_grad_enabled()
+
+
+def test_a_thread_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    with turns.turn():
+        refused = in_thread(lambda: pair(blobs()) and guides and run(epochs=1))
+    assert isinstance(refused, turns.Busy)
+    assert "waited" in str(refused)

@@ -1,0 +1,137 @@
+"""The noise of validation rows, against a search over σ and against what new rows want."""
+
+import math
+
+import pytest
+import torch
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference.predict import outputs_by_depth
+from pyroccam.inference.structure import exact_depth_posterior
+from pyroccam.inference.validated_noise import has_validated_noise, noise_of_rows
+from scipy import optimize
+from torch import nn
+
+QUICK = {"progress": False, "device": "cpu", "seed": 0}
+
+
+def mixture(count=3, rows=40, targets=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(count, rows, targets, generator=generator)
+    y = outputs[0] + torch.tensor([0.3, 0.8])[:targets] * torch.randn(
+        rows, targets, generator=generator
+    )
+    weights = torch.tensor([0.6, 0.3, 0.1])[:count]
+    return outputs, weights / weights.sum(), y
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_em_finds_the_best_of_all_noises(count):
+    """Of the density of the rows, to which N - 2 in place of N adds 2 log σ for each target."""
+    outputs, weights, y = mixture(count)
+
+    def loss(log_sigma):
+        sigma = torch.tensor(log_sigma).exp()
+        log_p = torch.distributions.Normal(outputs.double(), sigma).log_prob(y.double()).sum(-1)
+        total = torch.logsumexp(weights.double().log()[:, None] + log_p, 0).sum()
+        return -float(total + 2 * sigma.log().sum())
+
+    best = optimize.minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
+    found = noise_of_rows(outputs, weights, y)
+    assert found.dtype == torch.float64
+    assert found.log().tolist() == pytest.approx(best.x.tolist(), abs=1e-4)
+
+
+def test_one_component_in_closed_form():
+    outputs, _, y = mixture(1)
+    expected = ((y - outputs[0]).double().square().sum(0) / 38).sqrt()
+    torch.testing.assert_close(noise_of_rows(outputs, torch.ones(1), y), expected)
+
+
+def test_two_rows_less_than_there_are_is_the_best_divisor():
+    """Expected loss on a new row, of σ² = Σ r² / (N - k): least at k = 2, by Monte Carlo."""
+    rows, draws = 12, 400_000
+    chi = torch.distributions.Chi2(torch.tensor(float(rows)))
+    torch.manual_seed(0)
+    total = chi.sample((draws,)).double()
+    losses = {}
+    for k in (0, 1, 2, 3, 4):
+        variance = total / (rows - k)
+        losses[k] = 0.5 * variance.log() + 0.5 / variance
+    for k in (0, 1, 3, 4):
+        gap = losses[k] - losses[2]
+        assert float(gap.mean()) > 4 * float(gap.std()) / math.sqrt(draws)
+
+
+def sines(n=60, noise=0.5, seed=0):
+    """Few rows, much noise, and inputs that say nothing: a network learns the rows by heart."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n + 2000, 6, generator=generator)
+    y = x[:, :1].sin() + noise * torch.randn(n + 2000, 1, generator=generator)
+    return Dataset.from_tensors(x[:n], y[:n], x[n:], y[n:], val_fraction=0.3, seed=seed)
+
+
+def learnt(data, seed=0, **more):
+    torch.manual_seed(seed)
+    model = models.LearntDepth.mlp(data, width=30, max_depth=2)
+    guide = guides.CategoricalDepth(model, **more)
+    return inference.fit(
+        model, guide, data, epochs=200, weight_decay=0.0, evaluations=8, lr=0.02, **QUICK
+    )
+
+
+def coverage(fit):
+    """Share of test targets in the central 95 % of the mixture."""
+    outputs, shares = fit.components(fit.data.x_test)
+    normal = torch.distributions.Normal(outputs, fit.model.likelihood.scale.detach())
+    below = torch.einsum("s,snt->nt", shares, normal.cdf(fit.data.y_test))
+    return float(((below > 0.025) & (below < 0.975)).float().mean())
+
+
+@pytest.mark.parametrize("update", ["closed", "gradient"])
+def test_the_noise_of_rows_learnt_by_heart_does_not_collapse(update):
+    found = [learnt(sines(seed=seed), seed, update=update) for seed in range(3)]
+    shares = [coverage(fit) for fit in found]
+    assert sum(shares) / 3 > 0.9  # σ of the training rows holds 0.2 to 0.6 of them
+    for fit in found:
+        alone = -torch.distributions.Normal(0.0, 1.0).log_prob(fit.data.y_test).mean()
+        assert fit.evaluate()["nll"] < float(alone + fit.data.y_std.log()) + 0.5
+
+
+def test_noise_and_depth_agree():
+    """q(d) is the exact posterior under the noise that the fit ends with."""
+    fit = learnt(sines())
+    assert fit.structure.tv_to_exact < 1e-5
+    exact = exact_depth_posterior(fit.model, fit.data)
+    torch.testing.assert_close(fit.weights.double(), exact, atol=1e-5, rtol=1e-4)
+    outputs = outputs_by_depth(fit.model, fit.data.x_val)
+    again = noise_of_rows(outputs, fit.weights, fit.data.y_val)
+    scale = fit.model.likelihood.scale.detach().double()
+    torch.testing.assert_close(scale, again, rtol=1e-2, atol=0.0)
+
+
+def test_the_training_goes_on_as_if_nobody_had_looked():
+    """The last weights are the same, whether a checkpoint was looked at ten times or once."""
+    states = []
+    for evaluations in (1, 10):
+        data = sines()
+        torch.manual_seed(0)
+        model = models.LearntDepth.mlp(data, width=8, max_depth=2)
+        guide = guides.CategoricalDepth(model)
+        more = {**QUICK, "checkpoint": "last", "evaluations": evaluations}
+        states.append(inference.fit(model, guide, data, epochs=20, **more).model.state_dict())
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, msg=name)
+
+
+def test_where_the_noise_is_that_of_the_validation_rows():
+    data = sines()
+    model = models.LearntDepth.mlp(data, width=4, max_depth=2)
+    assert has_validated_noise(model, data)
+    assert has_validated_noise(model.at_depth(1), data)
+    assert not has_validated_noise(model, sines(n=20))  # six validation rows
+    assert not has_validated_noise(model, data.all_rows())
+    net = models.BayesianNetwork(nn.Linear(6, 1), data, prior=models.priors.Normal())
+    assert not has_validated_noise(net, data)
+    model.likelihood.log_scale.requires_grad_(False)  # known noise stays known
+    assert not has_validated_noise(model, data)

@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ask(path.stat().st_size, str(path))
         text = path.read_bytes()
     try:
-        found = parsed(text, str(path))
+        found = parsed(text, str(path), paths=True)
     except NotJSON as error:
         why = error.found.removeprefix(f"{path} ")
         raise RunError(f"{path} cannot be read: it {why}", hint=_AGAIN) from error

@@ -36,7 +36,7 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
         shares = counts.log() - counts.sum().log()
         found = -float(predicted.double().gather(1, y[:, None]).mean())
         alone = -float(shares[y].mean())
-        if found < alone:
+        if found < alone or _often_right(predicted, y, shares):
             return []
         return [
             f"The network is no better than the shares of the classes: {found:.3f} nats on the "
@@ -54,6 +54,16 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
         f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
         f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
     ]
+
+
+def _often_right(log_probabilities: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> bool:
+    """Whether the commonest class would be right less often, by two standard errors and more.
+
+    Too sure of itself on a few rows, such a network has learnt all the same.
+    """
+    right = float((log_probabilities.argmax(-1) == y).double().mean())
+    alone = float((shares.argmax() == y).double().mean())
+    return right > alone + 2 * (alone * (1 - alone) / len(y)) ** 0.5
 
 
 def _at_the_edge(fit: Fit) -> list[str]:

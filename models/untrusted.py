@@ -22,13 +22,15 @@ class NotJSON(PyroccamError, ValueError):
     """A text that is no JSON, or more than JSON."""
 
 
-def parsed(text: bytes, what: str) -> Any:
+def parsed(text: bytes, what: str, paths: bool = False) -> Any:
     """The data of a JSON text: no NaN, no number beyond what a float holds, no name twice, no half
     of a character, no deeper than Python can walk.
 
     Arguments:
         text: UTF-8.
         what: The file or part of it, which begins the message.
+        paths: Whether it names files, whose names may hold bytes that are no text: Python reads
+            such a byte as half of a character.
 
     Raises:
         NotJSON: if it is anything else.
@@ -43,7 +45,10 @@ def parsed(text: bytes, what: str) -> Any:
             parse_int=_whole,
             object_pairs_hook=_once,
         )
-        json.dumps(found, ensure_ascii=False).encode()  # fails for half a character
+        # Fails for half a character.
+        json.dumps(found, ensure_ascii=False).encode(
+            errors="surrogateescape" if paths else "strict"
+        )
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotJSON(f"{what} is no sound JSON: {plain_words(error)}", "UTF-8 text") from error
     return found

@@ -1,11 +1,13 @@
 """Fits that say themselves that they are not to be believed."""
 
 import dataclasses
+import unittest.mock
 
 import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
+from pyroccam.inference.doubts import doubts
 from torch import nn
 
 QUICK = {"progress": False, "device": "cpu", "seed": 0, "weight_decay": 0.0, "evaluations": 20}
@@ -55,6 +57,25 @@ def test_classes_that_are_not_learnt():
     fit = depth_fit(rows("classification", signal=0.0), epochs=150)
     (said,) = [text for text in fit.warnings if "no better than" in text]
     assert "the shares of the classes" in said
+
+
+def test_a_network_that_is_often_right_and_too_sure_has_learnt():
+    """One row of 24 costs 30 nats, all others nothing: worse than the shares by its loss alone."""
+    fit = depth_fit(rows("classification"), epochs=40)
+    _, y = fit.data.split("val")
+    sure = torch.full((len(y), 2), -30.0).scatter(1, y[:, None], 0.0)
+    sure[0] = sure[0].flip(0)
+    assert -float(sure.gather(1, y[:, None]).mean()) > 1
+    assert _found(fit, sure) == []
+    guess = torch.full((len(y), 2), -30.0)
+    guess[:, int(y.bincount().argmax())] = 0.0  # right as often as the commonest class
+    (said,) = _found(fit, guess)
+    assert "the shares of the classes" in said
+
+
+def _found(fit, log_probabilities):
+    with unittest.mock.patch.object(type(fit), "predict", return_value=log_probabilities):
+        return [text for text in doubts(fit) if "no better than" in text]
 
 
 def test_the_first_checkpoint_that_could_be_chosen():

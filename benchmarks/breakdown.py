@@ -27,10 +27,10 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
 from .. import guides, models
-from ..inference.fit import pick_device
-from ..models.affine import Affine
-from ..models.depth import LocalModule
-from ..models.priors.weights import Latent, LayerPrior, LayerShape, WeightPrior
+from ..inference.fits.fitting import pick_device
+from ..models.layers.affine import Affine
+from ..models.learnt_depth import LocalModule
+from ..models.priors.base import Latent, LayerPrior, LayerShape, WeightPrior
 from .compression import BASE, LOG_SCALE, SETTINGS, Spec, deterministic
 from .contenders import Pair, ours
 from .harness import Contender, Plan, Quartiles, Report, Step, Workload, measure

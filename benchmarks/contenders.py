@@ -12,7 +12,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor, nn
 
 from ..inference import Settings
-from ..inference.step import TrainingStep
+from ..inference.training.step import TrainingStep
 from .harness import Contender, Step
 
 __all__ = [

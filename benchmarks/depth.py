@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, nn
 
-from ..data.toys import spirals
+from ..data.sets.toys import spirals
 from ..guides import CategoricalDepth
 from ..inference import Settings
-from ..models import LearntDepth, networks
-from ..models.normalisation import single_depth
+from ..models import LearntDepth
+from ..models.networks import ready as networks
+from ..models.networks.normalisation import single_depth
 from .contenders import (
     Pair,
     adamw,

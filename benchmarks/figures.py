@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ..inference.style import CYCLE, GREY, INK, MARKERS, styled
+from ..inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .harness import Measured, Report
 from .report import brief, number
 

@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 
 from ..inference.figures import save
-from ..inference.fit import pick_device
-from ..inference.run_directory import write_json
+from ..inference.fits.fitting import pick_device
+from ..inference.storage.checkpoint import write_json
 from .cache import empty_cache
 from .depth import BASE, DepthProblem, depth_workload
 from .figures import Line, lines

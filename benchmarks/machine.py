@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..inference.run_directory import versions
+from ..inference.storage.checkpoint import versions
 
 __all__ = ["describe", "folder_name"]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..inference.run_directory import write_json
+from ..inference.storage.checkpoint import write_json
 from .harness import Measured, Quartiles, Report
 
 __all__ = ["brief", "markdown", "read", "read_folder", "table", "write"]

@@ -23,8 +23,8 @@ import torch
 import typer
 from rich.console import Console
 
-from ..inference.fit import pick_device
-from ..inference.run_directory import write_json
+from ..inference.fits.fitting import pick_device
+from ..inference.storage.checkpoint import write_json
 from .cache import VARIABLE
 from .harness import Quartiles
 from .machine import describe, folder_name

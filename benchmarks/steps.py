@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from ..inference.figures import save
-from ..inference.fit import pick_device
+from ..inference.fits.fitting import pick_device
 from .cache import empty_cache
 from .figures import bars
 from .harness import Workload, measure

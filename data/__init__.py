@@ -4,6 +4,6 @@ from .checks import DataError
 from .dataset import Dataset
 from .registry import available, load
 from .rows import far_off, new_rows
-from .toys import spirals
+from .sets.toys import spirals
 
 __all__ = ["DataError", "Dataset", "available", "far_off", "load", "new_rows", "spirals"]

@@ -15,16 +15,16 @@ import numpy as np
 
 from .checks import DataError, check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
-from .embedded import load_digits
-from .images import load_images
 from .roots import refuse_no_file
-from .selection import load_polynomial, load_regimes
+from .sets.embedded import load_digits
+from .sets.images import load_images
+from .sets.selection import load_polynomial, load_regimes
+from .sets.toys import load_spirals, load_wiggle
+from .sets.uci import UCI_ALIASES, load_uci
+from .sets.wisdm_series import load_wisdm_series
+from .sets.wisdm_windows import load_wisdm_windows
 from .tables import load_csv, load_npz
 from .tasks import Task
-from .toys import load_spirals, load_wiggle
-from .uci import UCI_ALIASES, load_uci
-from .wisdm_series import load_wisdm_series
-from .wisdm_windows import load_wisdm_windows
 
 __all__ = ["Entry", "available", "load"]
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .archives import open_archive
 from .checks import (
     DataError,
     as_tensor,
@@ -24,9 +23,10 @@ from .checks import (
     listed,
     shown,
 )
-from .csv_text import numbers, read_table, refuse_missing
 from .dataset import Dataset
 from .fingerprint import fingerprint
+from .formats.archives import open_archive
+from .formats.csv_text import numbers, read_table, refuse_missing
 from .labels import check_labels
 from .raw import keeping_raw
 from .registry import find, load

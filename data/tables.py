@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .archives import open_archive
 from .checks import DataError, as_tensor, check_finite, check_fraction, check_seed, listed
-from .csv_text import numbers, read_table, refuse_missing
 from .dataset import Dataset
+from .formats.archives import open_archive
+from .formats.csv_text import numbers, read_table, refuse_missing
 from .splits import carve
 from .tasks import Task, check_task, decide_task
 

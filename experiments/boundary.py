@@ -21,7 +21,7 @@ from typing import Any
 import typer
 
 from ..data.errors import PyroccamError
-from ..inference.trainer import Interrupted
+from ..inference.training.trainer import Interrupted
 from .console import Part, PlainConsole
 
 __all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code"]

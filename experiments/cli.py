@@ -13,25 +13,25 @@ from rich.table import Table
 from .. import data as datasets
 from .. import inference
 from ..inference import packing
-from ..inference.predict import evaluate_pruned
-from ..inference.prune import count_parameters
-from ..inference.prune import prune as cut
-from ..inference.run_directory import seal, versions, write_json
-from ..inference.run_lock import claimed, confirm
-from ..inference.thresholds import RULES
-from . import weights
+from ..inference.posterior.predict import evaluate_pruned
+from ..inference.pruning.depth import count_parameters
+from ..inference.pruning.depth import prune as cut
+from ..inference.pruning.thresholds import RULES
+from ..inference.storage.checkpoint import seal, versions, write_json
+from ..inference.storage.lock import claimed, confirm
 from .boundary import App
-from .config import RunConfig, parse_settings
 from .console import PlainConsole
-from .diagnosis import diagnose_run, print_findings
-from .loading import load_fit, names_own_data
-from .methods import METHODS
+from .methods import weights
+from .methods.table import METHODS
 from .places import need_file, need_folder, new_folder
-from .repeats import put_together
 from .report import report as report_page
-from .run import run, run_repeats
-from .scoring import read_new_rows, score
-from .summary import print_run, said_of_tensors
+from .runs.config import RunConfig, parse_settings
+from .runs.diagnosis import diagnose_run, print_findings
+from .runs.loading import load_fit, names_own_data
+from .runs.repeats import put_together
+from .runs.run import run, run_repeats
+from .runs.scoring import read_new_rows, score
+from .runs.summary import print_run, said_of_tensors
 
 __all__ = ["app"]
 

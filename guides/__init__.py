@@ -4,11 +4,11 @@ from .codebook import Codebook
 from .delta import Delta
 from .depth import CategoricalDepth, Deterministic, Marginal
 from .dropout import VariationalDropout
+from .edges import StructureFamily
 from .mean_field import MeanField
+from .parsing import parse
 from .pruned import Pruned
 from .spliced import Spliced
-from .structure import StructureFamily
-from .words import parse
 from .zero_mean import ZeroMean
 
 __all__ = [

@@ -50,7 +50,7 @@ class Codebook(Delta):
         books: for each layer by its name the values, ``(K,)``, and for each weight, in the shape of
             the weight, the position of its value, -1 for a zero. Layers that are not named have
             values of their own for every weight.
-            :func:`~pyroccam.inference.magnitude.share_weights` makes them by k-means.
+            :func:`~pyroccam.inference.pruning.magnitude.share_weights` makes them by k-means.
         begin: see :class:`~pyroccam.guides.Delta`; for what has no book.
 
     Raises:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import base
+from ..models.layers.local_reparameterisation import base
 from ..models.names import unknown_name
-from ..models.priors.weights import Latent
+from ..models.priors.base import Latent
+from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import NetworkGuide, key, relaxed, start
-from .structure import StructureFamily
 
 __all__ = ["Delta", "DeltaFactor"]
 

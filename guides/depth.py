@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.depth import FixedDepth, LearntDepth, LocalModule
+from ..models.learnt_depth import FixedDepth, LearntDepth, LocalModule
 from ..models.origin import remember
 
 __all__ = ["CategoricalDepth", "Deterministic", "Marginal"]
@@ -24,12 +24,12 @@ class CategoricalDepth(LocalModule):
     minibatches. (Enumerating in the *model* raises under a subsampled plate.)
 
     Arguments:
-        model: the :class:`~pyroccam.models.depth.LearntDepth` it is for.
+        model: the :class:`~pyroccam.models.learnt_depth.LearntDepth` it is for.
         update: how :func:`pyroccam.inference.fit` moves q. ``closed``: for given weights the
             optimal q is the exact posterior, so q follows a running estimate of it
-            (:class:`~pyroccam.inference.closed_form.IncrementalPosterior`), and is the exact
-            posterior itself wherever a checkpoint is chosen. ``gradient``: by the ELBO's gradient
-            in the logits, with a learning rate of their own and never under
+            (:class:`~pyroccam.inference.training.depth_update.IncrementalPosterior`), and is the
+            exact posterior itself wherever a checkpoint is chosen. ``gradient``: by the ELBO's
+            gradient in the logits, with a learning rate of their own and never under
             weight decay; this is also what plain ``pyro.infer.SVI`` does with either.
         hold: fraction of the training during which q stays uniform. A q that is free from the
             first step runs to the depths that learn fastest, the shallowest, and starves the rest.

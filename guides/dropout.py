@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import LocalReparameterization, Scales
-from ..models.priors.weights import Latent
+from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
+from ..models.priors.base import Latent
+from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import NetworkGuide, suited
-from .structure import StructureFamily
 
 __all__ = ["Rate", "VariationalDropout"]
 

@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.relaxed import RelaxedGate
+from ..models.distributions.relaxed import RelaxedGate
 
 __all__ = ["Factor", "GateFactor", "NormalFactor"]
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.depth import LocalModule
-from ..models.local import LocalReparameterization, Scales, base
+from ..models.distributions.temperature import Temperature
+from ..models.layers.local_reparameterisation import LocalReparameterization, Scales, base
+from ..models.learnt_depth import LocalModule
 from ..models.origin import remember
-from ..models.priors.weights import Latent
-from ..models.temperature import Temperature
+from ..models.priors.base import Latent
+from .edges import EdgeFactor, StructureFamily
 from .factors import Factor, GateFactor, NormalFactor
-from .structure import EdgeFactor, StructureFamily
 
 __all__ = ["MeanField", "NetworkGuide", "key", "start", "suited"]
 

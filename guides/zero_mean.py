@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.local import LocalReparameterization, Scales
+from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
+from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.names import unknown_name
-from ..models.priors.weights import Latent, one_of
-from ..models.symmetric import CentredNormal, CentredUniform, Rademacher
+from ..models.priors.base import Latent, one_of
+from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import NetworkGuide, key, suited
-from .structure import StructureFamily
 
 __all__ = ["Noise", "ZeroMean", "ZeroMeanFactor"]
 

@@ -1,28 +1,14 @@
 """From a model and a guide to a posterior, a structure and a smaller network."""
 
 from ..models.turns import Busy
-from . import cutting, diagnostics, figures, metrics, packing
-from .compress import Compressed, compress
-from .curvature import Curvature, curvature, to_sample
-from .discrete import StructureChoice, choose_structure, discretise, random_structures
-from .draws import DrawnNetwork, draw_outputs
-from .elbo import EnumMeanFieldELBO, bound
-from .ensemble import EnsembleNetwork
-from .evidence import Evidence, evidence
-from .fit import Fit, Repeats, fit, fit_repeats
-from .magnitude import prune_weights, share_weights, splice_weights
-from .narrow import narrow
-from .network_folder import load, save
-from .posterior import mean_network
-from .posterior_draws import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
-from .prune import prune, seconds_per_batch
-from .remains import bytes_by_part, input_use, remains
-from .run_directory import CheckpointError
-from .scale_intervals import scale_intervals
-from .select import Selection, select
-from .settings import Settings
-from .step import CompileFallback, TrainingStep
-from .structure import (
+from . import cutting, diagnostics, figures, packing
+from .arviz.densities import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
+from .comparison import side_by_side, swap
+from .elbo.estimator import EnumMeanFieldELBO, bound
+from .elbo.full_data import Evidence, evidence
+from .fits.fitting import Fit, Repeats, fit, fit_repeats
+from .posterior import metrics
+from .posterior.depth import (
     Structure,
     choose_depth,
     exact_depth_posterior,
@@ -30,11 +16,26 @@ from .structure import (
     rounded_mean,
     total_variation,
 )
-from .swap import side_by_side, swap
-from .trainer import Interrupted, NonFiniteLoss
-from .two_level import Against, InverseGamma, Level
-from .uncertainty import Uncertainty, out_of_domain, uncertainty
-from .zero_mean import mean_costs, without_means
+from .posterior.draws import DrawnNetwork, draw_outputs
+from .posterior.ensemble import EnsembleNetwork
+from .posterior.mean_propagation import Curvature, curvature, to_sample
+from .posterior.uncertainties import Uncertainty, out_of_domain, uncertainty
+from .posterior.weight_moments import mean_network
+from .pruning.compression import Compressed, compress
+from .pruning.depth import prune, seconds_per_batch
+from .pruning.graph import StructureChoice, choose_structure, discretise, random_structures
+from .pruning.intervals import scale_intervals
+from .pruning.inventory import bytes_by_part, input_use, remains
+from .pruning.magnitude import prune_weights, share_weights, splice_weights
+from .pruning.narrowing import narrow
+from .pruning.variance_network import mean_costs, without_means
+from .selection.bilevel import Selection, select
+from .selection.levels import Against, InverseGamma, Level
+from .storage.checkpoint import CheckpointError
+from .storage.network_folder import load, save
+from .training.settings import Settings
+from .training.step import CompileFallback, TrainingStep
+from .training.trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
     "Against",

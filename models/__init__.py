@@ -1,16 +1,18 @@
 """Networks, priors, likelihoods and the Pyro models made of them."""
 
-from . import networks, primitives, priors, pruned
+from . import networks, priors
 from .bayesian import BayesianLayer, BayesianNetwork
-from .depth import FixedDepth, LearntDepth
-from .graph import StructureGraph
+from .distributions.temperature import Annealed
+from .layers.local_reparameterisation import LocalReparameterization
+from .learnt_depth import FixedDepth, LearntDepth
 from .likelihoods import Classification, Likelihood, Regression
-from .local import LocalReparameterization
-from .pruned import PrunedNetwork
-from .scaling import Floored, NonCentred
-from .stack import DepthStack, match_adapters
+from .networks import primitives
+from .networks.stack import DepthStack, match_adapters
+from .networks.structure_graph import StructureGraph
+from .plain import pruned
+from .plain.pruned import PrunedNetwork
+from .priors.scaling import Floored, NonCentred
 from .structured import StructuredNetwork
-from .temperature import Annealed
 
 __all__ = [
     "Annealed",

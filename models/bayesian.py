@@ -13,10 +13,10 @@ from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from .affine import Affine, with_weights
 from .beginning import numbers_of, put_back
-from .depth import LocalModule
-from .layer_choice import (
+from .empty_parameters import refuse_without_values
+from .layers.affine import Affine, with_weights
+from .layers.choice import (
     Chosen,
     choose_layers,
     layers_called,
@@ -25,12 +25,12 @@ from .layer_choice import (
     refuse_shared,
     tell_hooks,
 )
+from .learnt_depth import LocalModule
 from .likelihoods import Likelihood, TargetSpec, checked
+from .priors.base import Latent, WeightPrior
+from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior
-from .priors.weights import Latent, WeightPrior
-from .scaling import Scaling, Share
 from .turns import turn
-from .values import refuse_without_values
 
 __all__ = ["BayesianLayer", "BayesianNetwork"]
 
@@ -40,8 +40,8 @@ class BayesianLayer(nn.Module):
 
     Arguments:
         name: in the network; the sites are ``name.weight``, ``name.bias`` and those of the prior.
-        layer: of a type in :data:`~pyroccam.models.affine.AFFINE`. It is not changed. Where the
-            prior has no latent ``bias``, a bias stays a parameter.
+        layer: of a type in :data:`~pyroccam.models.layers.affine.AFFINE`. It is not changed. Where
+            the prior has no latent ``bias``, a bias stays a parameter.
         prior: of its weights.
         position: in the order in which the network uses its layers.
         random_bias: or leave the bias a parameter, whatever the prior says of it.
@@ -167,7 +167,7 @@ def affine(
     layer: BayesianLayer, x: Tensor, values: dict[str, Tensor], latents: Mapping[str, Latent]
 ) -> Tensor:
     """The outputs of a layer for drawn weights; an effect that a handler may compute otherwise
-    (:class:`~pyroccam.models.local.LocalReparameterization`)."""
+    (:class:`~pyroccam.models.layers.local_reparameterisation.LocalReparameterization`)."""
     return layer.affine(x, *layer.effective(values, latents))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .depth import LearntDepth
+from .learnt_depth import LearntDepth
 
 __all__ = ["changed", "give_copies", "own_copies"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from .bayesian import BayesianLayer, BayesianNetwork, Chosen
-from .graph import StructureGraph, structures
-from .identifiers import distinct
+from .distributions.temperature import Temperature
 from .likelihoods import Likelihood, TargetSpec
+from .networks.structure_graph import StructureGraph, structures
+from .plain.identifiers import distinct
+from .priors.base import WeightPrior
+from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior
-from .priors.weights import WeightPrior
-from .scaling import Scaling, Share
-from .temperature import Temperature
 
 __all__ = ["StructuredNetwork"]
 

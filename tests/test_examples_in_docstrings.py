@@ -11,8 +11,8 @@ from torch import nn
 
 
 def modules():
-    found = [inference.structure.__name__, inference.predict.__name__]
-    for package in (models, guides):
+    found = []
+    for package in (models, guides, inference):
         names = pkgutil.walk_packages(package.__path__, package.__name__ + ".")
         found += [module.name for module in names]
     return sorted(found)
@@ -33,5 +33,5 @@ def test_examples(name):
 
 def test_there_are_examples():
     with_examples = {name.split(".", 1)[1] for name in modules() if run(name).attempted}
-    expected = {"models.depth", "models.stack", "models.priors.depth", "guides.depth"}
-    assert expected | {"inference.structure"} <= with_examples
+    expected = {"models.learnt_depth", "models.networks.stack", "models.priors.depth"}
+    assert expected | {"guides.depth", "inference.posterior.depth"} <= with_examples

@@ -61,7 +61,7 @@ def test_imports_run_one_way(room):
 def test_the_reader_of_imports_sees_every_form(tmp_path):
     path = tmp_path / "a.py"
     path.write_text(
-        "from typing import TYPE_CHECKING\nimport pyroccam.data.toys\nfrom .. import guides\n"
+        "from typing import TYPE_CHECKING\nimport pyroccam.data.sets.toys\nfrom .. import guides\n"
         "from ..guides.depth import x\nfrom pyroccam import experiments\nfrom . import b\n"
         "def f():\n    from ..inference import fit\nif TYPE_CHECKING:\n    from ..data import D\n"
         "import torch\nfrom ..data.errors import PyroccamError\n"

@@ -36,11 +36,14 @@ def _from(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def children(module: ModuleType) -> list[ModuleType]:
-    """The modules in its ``__all__``, and its packages."""
-    found = {name for name in module.__all__ if inspect.ismodule(getattr(module, name))}
+    """The modules in its ``__all__``, and those of its packages that offer something."""
+    found = [getattr(module, name) for name in module.__all__]
+    found = [child for child in found if inspect.ismodule(child)]
     for folder in getattr(module, "__path__", ()):
-        found |= {marker.parent.name for marker in Path(folder).glob("*/__init__.py")}
-    return [importlib.import_module(f"{module.__name__}.{name}") for name in sorted(found)]
+        packages = (marker.parent.name for marker in Path(folder).glob("*/__init__.py"))
+        found += [importlib.import_module(f"{module.__name__}.{name}") for name in packages]
+    offering = {child.__name__: child for child in found if hasattr(child, "__all__")}
+    return [offering[name] for name in sorted(offering)]
 
 
 def names(module: ModuleType) -> list[str]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import typer.cli
 from pyroccam import data, guides
-from pyroccam.experiments import tables as result_tables
-from pyroccam.experiments.methods import METHODS, Method
-from pyroccam.guides import words as guide_words
+from pyroccam.experiments.methods.table import METHODS, Method
+from pyroccam.experiments.reproduce import tables as result_tables
+from pyroccam.guides import parsing as guide_words
 from pyroccam.inference import diagnostics
 from pyroccam.models import priors
+from pyroccam.models.priors import parsing as prior_words
 from pyroccam.models.priors import structure as structure_priors
-from pyroccam.models.priors import words as prior_words
 from typer.testing import CliRunner
 
 from . import arxiv

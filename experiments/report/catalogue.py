@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ...inference.report import Picture
 from .files import RunFiles
+from .html import Picture
 from .numbers import METRICS, networks
 
 __all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]

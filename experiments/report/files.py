@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...inference.diagnostics import Verdict
-from ..config import RunConfig
-from ..methods import METHODS
-from ..opening import RunError, check_files, read_json
+from ..methods.table import METHODS
+from ..runs.config import RunConfig
+from ..runs.opening import RunError, check_files, read_json
 
 __all__ = ["RunFiles", "read_run"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...inference.metrics import mean_spread
-from ...inference.predict import DRAWS
-from ...inference.report import Cell
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import DRAWS
+from .html import Cell
 
 __all__ = [
     "HIGHER",

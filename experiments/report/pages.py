@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...inference.report import Cell, Page, Picture, Remark, Section, Table, render
-from ..opening import reading
+from ..runs.opening import reading
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
+from .html import Cell, Page, Picture, Remark, Section, Table, render
 from .numbers import HIGHER, METRICS, Network, best_of, cell, networks, training_seconds
 from .words import data_of, summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...inference.metrics import mean_spread
+from ...inference.posterior.metrics import mean_spread
 from .files import RunFiles
 from .numbers import METRICS, Network, listed, networks, one_of_each, training_seconds
 

@@ -1,8 +1,8 @@
 """Groups cut out of a plain network: smaller, faster, and the same function as with zeros."""
 
-from .cut import Alignment, Cut, cut, groups
 from .masks import Mask, apply_masks, masked
 from .report import CutReport, LayerCut
+from .surgery import Alignment, Cut, cut, groups
 
 __all__ = [
     "Alignment",

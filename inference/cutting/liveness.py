@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ...models.select import Select
-from ...models.shrink import rows_first
+from ...models.plain.feature_choice import Select
+from ...models.plain.surgery import rows_first
 from .operations import is_depthwise, pads_zeros
 from .wiring import Step, Wiring
 

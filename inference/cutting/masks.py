@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...models.shrink import LAYERS, output_dim
+from ...models.plain.surgery import LAYERS, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
 

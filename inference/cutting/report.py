@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...models.shrink import CONVS, LAYERS, Edit, rows_first
+from ...models.plain.surgery import CONVS, LAYERS, Edit, rows_first
 
 __all__ = ["CutReport", "LayerCut"]
 

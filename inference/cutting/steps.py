@@ -21,7 +21,7 @@ from torch import Size, Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from ...models.shrink import CONVS, NORMS
+from ...models.plain.surgery import CONVS, NORMS
 from .operations import (
     ADAPTIVE_POOLS,
     DROPOUTS,

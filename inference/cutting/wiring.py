@@ -12,8 +12,8 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ...models.select import Select
-from ...models.shrink import CONVS, LAYERS, NORMS, TRANSPOSED, trace
+from ...models.plain.feature_choice import Select
+from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
 from .operations import is_depthwise, overwritten
 from .steps import Link, Passing, Port, passing
 
@@ -26,8 +26,8 @@ class Step:
 
     ``source`` steps are made in a way unknown here, so none of their features can be removed.
     ``passing`` steps keep features apart. ``layer`` steps mix them with a weight of rows and
-    columns (or pick some, for :class:`~pyroccam.models.select.Select`), so that either side can be
-    cut by itself.
+    columns (or pick some, for :class:`~pyroccam.models.plain.feature_choice.Select`), so that
+    either side can be cut by itself.
 
     Arguments:
         node: of the graph.

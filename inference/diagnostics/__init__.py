@@ -1,15 +1,15 @@
 """Whether a variational posterior can be trusted, and for what."""
 
-from .agreement import Agreement, RunsOf, agreement
+from .between_runs import Agreement, RunsOf, agreement
 from .calibration import Calibration
-from .convergence import Convergence, convergence
 from .finding import Finding, Verdict
-from .khat import khat
-from .khat_result import Khat, KhatBlock
 from .leave_one_out import Comparison, Loo, compare, elpd, good_khat, loo
 from .overall import diagnose
+from .pareto import khat
+from .pareto_result import Khat, KhatBlock
 from .sensitivity import Sensitivity, prior_sensitivity
-from .vsbc import outputs_at, vsbc
+from .simulation import outputs_at, vsbc
+from .trend import Convergence, convergence
 
 __all__ = [
     "Agreement",

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from ..style import CYCLE, GREY, INK, MARKERS, styled
+from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
 
 __all__ = ["Calibration", "detectable", "dispersion", "holm", "symmetry"]

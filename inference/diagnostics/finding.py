@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-from ..run_directory import plain
+from ..storage.checkpoint import plain
 
 __all__ = ["Finding", "Verdict"]
 

@@ -14,10 +14,10 @@ from scipy.special import logsumexp
 
 from ...models.bayesian import BayesianNetwork
 from ...models.names import unknown_name
-from .. import arviz_adapter
-from ..fit import Fit
-from ..posterior_draws import PosteriorDraws, draw_posterior
-from ..same_rows import same_targets
+from ..arviz import adapter as arviz_adapter
+from ..arviz.densities import PosteriorDraws, draw_posterior
+from ..fits.fitting import Fit
+from ..posterior.same_rows import same_targets
 from .finding import Finding, Verdict
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...models.bayesian import BayesianNetwork
-from ...models.depth import LearntDepth
-from ..ensemble import is_point, members
-from ..fit import Fit, Repeats
-from .agreement import agreement
-from .convergence import convergence
+from ...models.learnt_depth import LearntDepth
+from ..fits.fitting import Fit, Repeats
+from ..posterior.ensemble import is_point, members
+from .between_runs import agreement
 from .finding import Finding
-from .khat import khat
 from .leave_one_out import elpd, loo
+from .pareto import khat
 from .sensitivity import prior_sensitivity
+from .trend import convergence
 
 __all__ = ["diagnose"]
 

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from .. import arviz_adapter
+from ..arviz import adapter as arviz_adapter
+from ..arviz.densities import draw_posterior
 from ..figures.canvas import legend_above, new_figure
-from ..fit import Fit
-from ..posterior_draws import draw_posterior
-from ..style import CYCLE, GREY, INK, MARKERS, styled
+from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ..fits.fitting import Fit
 from .finding import Finding
 
 __all__ = ["Sensitivity", "prior_sensitivity"]
@@ -116,7 +116,7 @@ def prior_sensitivity(
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
     """
-    from ..arviz_groups import shown_values  # with xarray, which is slow to import
+    from ..arviz.groups import shown_values  # with xarray, which is slow to import
 
     drawn = draw_posterior(fit, draws, rows=rows, weights=weights, seed=seed)
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}

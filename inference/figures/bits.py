@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..packing import LayerBits
-from ..style import CYCLE, GREY, INK, styled
 from .canvas import legend_above, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["bits_per_layer"]
 

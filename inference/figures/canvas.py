@@ -15,7 +15,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullF
 from numpy.typing import ArrayLike, NDArray
 
 from ...models.numbers import as_number
-from ..style import styled
+from .style import styled
 
 __all__: list[str] = ["save"]
 

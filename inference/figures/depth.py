@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..style import CYCLE, DIVERGING, GREY, INK, MARKERS, styled
 from .canvas import (
     MANY_POINTS,
     WIDTH,
@@ -23,6 +22,7 @@ from .canvas import (
     new_figure,
     probability,
 )
+from .style import CYCLE, DIVERGING, GREY, INK, MARKERS, styled
 
 __all__ = ["depth_comparison", "depth_posterior", "spiral_functions"]
 

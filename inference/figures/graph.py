@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from ...models.graph import StructureGraph
-from ..style import CYCLE, GREY, INK, styled
+from ...models.networks.structure_graph import StructureGraph
 from .canvas import WIDTH, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["structure_graph"]
 

@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
-from ..bands import Bands
-from ..style import CYCLE, GREY, INK, styled
+from ..posterior.bands import Bands
 from .canvas import Array, Floats, checked_array, legend_above, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["predicted_observed", "predictive_bands"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..relevance import Irrelevance
-from ..style import CYCLE, GREY, INK, styled
+from ..pruning.relevance import Irrelevance
 from .canvas import Floats, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["irrelevance_histograms"]
 
@@ -23,7 +23,7 @@ def irrelevance_histograms(
     line. Two clusters with the line between them are a clear decision.
 
     Arguments:
-        found: what :func:`pyroccam.inference.relevance.irrelevance` returns.
+        found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
 
     Returns:

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..relevance import Irrelevance
-from ..scale_intervals import ScaleIntervals
-from ..style import CYCLE, GREY, INK, styled
+from ..pruning.intervals import ScaleIntervals
+from ..pruning.relevance import Irrelevance
 from .canvas import Floats, checked_array, legend_above, log_axis, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["scale_posteriors"]
 
@@ -32,7 +32,7 @@ def scale_posteriors(
 
     Arguments:
         scales: what :func:`pyroccam.inference.scale_intervals` returns.
-        found: what :func:`pyroccam.inference.relevance.irrelevance` returns, which decides.
+        found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns, which decides.
         thresholds: of those, by layer; infinite where nothing is cut.
 
     Returns:

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, MaxNLocator, NullLocator
 
-from ..style import CYCLE, INK, MARKERS, styled
 from .canvas import checked_array, mean_sd, new_figure
+from .style import CYCLE, INK, MARKERS, styled
 
 __all__ = ["ScanPanel", "scan_panels"]
 

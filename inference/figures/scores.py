@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
-from ..metrics import Reliability
-from ..style import CYCLE, GREY, MARKERS, styled
+from ..posterior.metrics import Reliability
 from .canvas import FEW_ROWS, Floats, checked_array, cycled, legend_above, new_figure
+from .style import CYCLE, GREY, MARKERS, styled
 
 __all__ = ["reliability_diagram"]
 
@@ -23,8 +23,9 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:
     each bin, on a logarithmic axis.
 
     Arguments:
-        reliabilities: for each contender, what :func:`pyroccam.inference.metrics.reliability`
-            returns. Their numbers of bins may differ.
+        reliabilities: for each contender, what
+            :func:`pyroccam.inference.posterior.metrics.reliability` returns. Their numbers of bins
+            may differ.
 
     Returns:
         The figure, with two axes. The legend gives each expected calibration error.

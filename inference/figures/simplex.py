@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import CYCLE, GREY, INK, styled
 from .canvas import Array, Floats, checked_array, new_figure
+from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["simplex_panels"]
 

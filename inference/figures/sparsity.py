@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..remains import Remains
-from ..style import AMOUNT, styled
+from ..pruning.inventory import Remains
 from .canvas import Array, Floats, checked_array, new_figure
+from .style import AMOUNT, styled
 
 __all__ = ["sparsity_maps"]
 

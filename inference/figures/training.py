@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..style import CYCLE, MARKERS, styled
 from .canvas import (
     MANY_POINTS,
     Floats,
@@ -18,6 +17,7 @@ from .canvas import (
     log_if_wide,
     new_figure,
 )
+from .style import CYCLE, MARKERS, styled
 
 __all__ = ["training_curve"]
 

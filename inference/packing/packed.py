@@ -1,8 +1,8 @@
 """A plain network in one small file: its description and its weights, entropy-coded.
 
-Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.description`), the
-weights are symbols (:mod:`~pyroccam.inference.packing.coding`). Packing is without loss. What is
-lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
+Reading runs no pickled code: the description is JSON (:mod:`~pyroccam.models.plain.description`),
+the weights are symbols (:mod:`~pyroccam.inference.packing.coding`). Packing is without loss. What
+is lossy, rounding, is asked for by ``bits=`` and ``rest=``; of a network in double precision the
 biases and statistics are rounded to single unless ``rest=torch.float64``.
 """
 
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from ...data.errors import TooLarge
 from ...data.limits import ask
-from ...models.description import DescriptionError, describe, fill, rebuild, state
-from ...models.named_tensors import checked_shape
-from ...models.untrusted import plain_words, shown
-from ...models.vocabulary import dtype_named
+from ...models.plain.description import DescriptionError, describe, fill, rebuild, state
+from ...models.plain.named_tensors import checked_shape
+from ...models.plain.untrusted import plain_words, shown
+from ...models.plain.vocabulary import dtype_named
 from .coding import get_floats, put_floats
 from .entropy import PackedFileError, SymbolReader, SymbolWriter
 from .packed_file import Parts, join, split
@@ -144,7 +144,7 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
     """The network of a file, in evaluation mode, on the CPU.
 
     A file may be a stranger's: memory is asked for before it is taken. What the network computes is
-    not looked at, see :func:`~pyroccam.models.description.rebuild`.
+    not looked at, see :func:`~pyroccam.models.plain.description.rebuild`.
 
     Arguments:
         path: of a file that :func:`write` wrote.

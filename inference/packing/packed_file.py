@@ -14,7 +14,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from ...data.limits import ask
-from ...models.untrusted import NotJSON, parsed
+from ...models.plain.untrusted import NotJSON, parsed
 from .entropy import PackedFileError
 
 __all__ = ["Parts", "checksum", "join", "sealed", "split"]

@@ -1,6 +1,7 @@
 """Priors: one file for each kind of latent."""
 
 from .ard import ARD, EmpiricalNormal
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
 from .gaussian_mixture import GaussianMixture, NormalMixture
 from .group_horseshoe import GroupHorseshoe
@@ -8,6 +9,7 @@ from .group_normal_jeffreys import GroupNormalJeffreys
 from .half_cauchy import GroupHalfCauchy
 from .log_uniform import ImproperLogUniform, LogUniform
 from .normal import Normal, normal_optimum
+from .parsing import parse_weights
 from .spike_slab import SpikeSlab
 from .structure import (
     Bernoulli,
@@ -20,8 +22,6 @@ from .structure import (
     parse_structure,
 )
 from .student_t import StudentT
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior
-from .words import parse_weights
 
 __all__ = [
     "ARD",

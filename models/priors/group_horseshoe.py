@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, positive
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, positive
 
 __all__ = ["GroupHorseshoe"]
 

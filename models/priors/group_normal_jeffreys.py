@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, one_of
 from .log_uniform import KL, KLS, log_uniform
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, one_of
 
 __all__ = ["GroupNormalJeffreys"]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributions import HalfCauchy, LogNormal, register_kl
 
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .group_horseshoe import check_tau0
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior
 
 __all__ = ["GroupHalfCauchy"]
 

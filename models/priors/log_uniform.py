@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, one_of
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, one_of
 
 __all__ = [
     "ImproperLogUniform",

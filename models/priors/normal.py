@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
 
 __all__ = ["Normal", "normal_optimum"]
 

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..relaxed import RelaxedGate
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
+from ..distributions.relaxed import RelaxedGate
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
 
 __all__ = ["SpikeSlab"]
 
@@ -21,10 +21,10 @@ class SpikeSlab(WeightPrior):
     """``w = g w̃`` with ``w̃ ~ N(0, scale²)`` and a gate g, relaxed from {0, 1} to (0, 1).
 
     Latents ``weight``, ``bias`` ~ N(0, 1) and ``gate``, a
-    :class:`~pyroccam.models.relaxed.RelaxedGate`: it exceeds ½ with the probability ``slab`` at any
-    temperature, and the lower that is, the nearer are gates to 0 and 1. The KL of a posterior of
-    the same temperature is that of two logistic variables. A guide begins with open gates, at the
-    logit 3.
+    :class:`~pyroccam.models.distributions.relaxed.RelaxedGate`: it exceeds ½ with the probability
+    ``slab`` at any temperature, and the lower that is, the nearer are gates to 0 and 1. The KL of a
+    posterior of the same temperature is that of two logistic variables. A guide begins with open
+    gates, at the logit 3.
 
     Arguments:
         slab: prior probability that a gate is open, in (0, 1).

@@ -12,9 +12,14 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..distributions.relaxed import (
+    ExpDirichlet,
+    ExpRelaxedCategorical,
+    LogitRelaxedBernoulli,
+    straight_through,
+)
+from ..distributions.temperature import Annealed, Temperature, lend
 from ..names import unknown_name
-from ..relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli, straight_through
-from ..temperature import Annealed, Temperature, lend
 
 __all__ = [
     "Bernoulli",
@@ -162,11 +167,12 @@ class _GumbelSoftmaxEdge(EdgePrior):
 class GumbelSoftmax(StructurePrior):
     """One primitive of each edge, relaxed: :math:`GS(s, T)` in the interior of the simplex.
 
-    The site is log γ (:class:`~pyroccam.models.relaxed.ExpRelaxedCategorical`); the largest is
-    primitive k with probability :math:`s_k / Σs` at any temperature.
+    The site is log γ (:class:`~pyroccam.models.distributions.relaxed.ExpRelaxedCategorical`); the
+    largest is primitive k with probability :math:`s_k / Σs` at any temperature.
 
     Arguments:
-        temperature: T of all edges, a number or :class:`~pyroccam.models.temperature.Annealed`.
+        temperature: T of all edges, a number or
+            :class:`~pyroccam.models.distributions.temperature.Annealed`.
         probs: the weights s of the primitives of an edge, by its name, or of all edges; need not
             sum to one. Uniform if left out.
         learn: s is learnt with the prior (empirical Bayes), from ``probs`` on.
@@ -211,7 +217,8 @@ class Dirichlet(StructurePrior):
     it concentrates at s / Σs. The mean is s / Σs at every T.
 
     Arguments:
-        temperature: T of all edges, a number or :class:`~pyroccam.models.temperature.Annealed`.
+        temperature: T of all edges, a number or
+            :class:`~pyroccam.models.distributions.temperature.Annealed`.
         probs: the weights s, as for :class:`GumbelSoftmax`; as given, not normalised.
         learn: s is learnt.
     """

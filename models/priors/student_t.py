@@ -13,8 +13,8 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import StudentT as TorchStudentT
 from torch.distributions import register_kl
 
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, positive
 from .log_uniform import MEAN_LOG
-from .weights import Latent, LayerPrior, LayerShape, WeightPrior, positive
 
 __all__ = ["StudentT", "student_t_kl"]
 

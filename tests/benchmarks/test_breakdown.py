@@ -13,7 +13,7 @@ from pyroccam.benchmarks.compression import Spec
 from pyroccam.benchmarks.harness import Measured, Plan, Report
 from pyroccam.benchmarks.lenet import LeNetProblem
 from pyroccam.benchmarks.report import read
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
 from typer.testing import CliRunner
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.selection import polynomial_features
+from pyroccam.data.sets.selection import polynomial_features
 
 
 def looks_standard_normal(sample: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data.toys import wiggle
+from pyroccam.data.sets.toys import wiggle
 
 
 @pytest.mark.parametrize(("arms", "turns", "start"), [(2, 720.0, 0.0), (3, 360.0, 90.0)])

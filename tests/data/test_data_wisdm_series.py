@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.data import wisdm_series
+from pyroccam.data.sets import wisdm_series
 
 SERIES = "WISDM_2019_raw_watch_accel_A-E.txt.gz"
 

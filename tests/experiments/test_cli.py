@@ -10,9 +10,9 @@ import torch
 from command_line import call, metrics_of
 from pyroccam import data, inference
 from pyroccam.experiments import cli
-from pyroccam.experiments import config as configs
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.methods import METHODS
+from pyroccam.experiments.methods.table import METHODS
+from pyroccam.experiments.runs import config as configs
+from pyroccam.experiments.runs.loading import load_fit
 
 SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
 
@@ -111,7 +111,7 @@ def without_times(found):
 INTERRUPTED = """
 import os, signal
 from pyroccam.experiments.cli import app
-from pyroccam.inference.trainer import Trainer
+from pyroccam.inference.training.trainer import Trainer
 
 original = Trainer._step
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from command_line import call
 from pyroccam import inference
-from pyroccam.experiments.building import build_network
-from pyroccam.experiments.config import RunConfig
-from pyroccam.experiments.diagnosis import overall, runs_of
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.methods import METHODS
-from pyroccam.inference import arviz_adapter, diagnostics
+from pyroccam.experiments.methods.table import METHODS
+from pyroccam.experiments.runs.building import build_network
+from pyroccam.experiments.runs.config import RunConfig
+from pyroccam.experiments.runs.diagnosis import overall, runs_of
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference import diagnostics
+from pyroccam.inference.arviz import adapter as arviz_adapter
 from pyroccam.inference.diagnostics import Finding
 
 SMALL = ["--data", "digits", "--epochs", "3", "--set", "hidden=[6]", "--set", "narrow=[]"]

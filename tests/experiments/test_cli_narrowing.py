@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from command_line import SMALL, call, metrics_of
-from pyroccam.experiments.config import RunConfig, parse_settings
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.run import run as run_config
-from pyroccam.inference import thresholds
+from pyroccam.experiments.runs.config import RunConfig, parse_settings
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.experiments.runs.run import run as run_config
 from pyroccam.inference.packing import read
+from pyroccam.inference.pruning import thresholds
 
 
 def test_a_run_goes_on_over_what_is_left(tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ import json
 import pytest
 from command_line import call
 from pyroccam import guides
-from pyroccam.experiments.loading import load_fit
-from pyroccam.inference.compress import compress
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference.pruning.compression import compress
 
 SMALL = [
     "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",

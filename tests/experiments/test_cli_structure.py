@@ -6,7 +6,7 @@ import pytest
 import torch
 from command_line import call
 from pyroccam import inference
-from pyroccam.experiments.loading import load_fit
+from pyroccam.experiments.runs.loading import load_fit
 
 SMALL = ("--data", "digits", "--epochs", "4", "--set", "width=8")
 

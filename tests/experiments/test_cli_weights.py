@@ -9,11 +9,11 @@ import torch
 from command_line import SMALL, WHOLE, call, metrics_of
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
-from pyroccam.experiments import weights
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.methods import METHODS
+from pyroccam.experiments.methods import weights
+from pyroccam.experiments.methods.table import METHODS
+from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.inference.packing import read
-from pyroccam.inference.run_directory import seal
+from pyroccam.inference.storage.checkpoint import seal
 from safetensors.torch import load_file
 
 

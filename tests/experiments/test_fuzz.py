@@ -7,11 +7,13 @@ import time
 import pytest
 from pictures import unrendered
 from pyroccam.data.errors import PyroccamError
-from pyroccam.experiments import fuzz, fuzz_cases, fuzz_verdicts
-from pyroccam.experiments.fuzz_cases import KINDS, make_case, sound_cases
-from pyroccam.experiments.fuzz_mutations import mutated_bytes, mutated_json, mutated_tensors
-from pyroccam.experiments.fuzz_specimens import make
-from pyroccam.experiments.fuzz_verdicts import Case, Failed, command, judge
+from pyroccam.experiments.fuzz import __main__ as fuzz
+from pyroccam.experiments.fuzz import cases as fuzz_cases
+from pyroccam.experiments.fuzz import verdicts as fuzz_verdicts
+from pyroccam.experiments.fuzz.cases import KINDS, make_case, sound_cases
+from pyroccam.experiments.fuzz.mutations import mutated_bytes, mutated_json, mutated_tensors
+from pyroccam.experiments.fuzz.specimens import make
+from pyroccam.experiments.fuzz.verdicts import Case, Failed, command, judge
 from safetensors.torch import load
 
 

@@ -6,8 +6,14 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
-from pyroccam.experiments import gradient_variance, tables
-from pyroccam.experiments.gradient_variance import Drawn, agreement, gradients, jackknife, kinds
+from pyroccam.experiments.reproduce import gradient_variance, tables
+from pyroccam.experiments.reproduce.gradient_variance import (
+    Drawn,
+    agreement,
+    gradients,
+    jackknife,
+    kinds,
+)
 from torch import nn
 from typer import Typer
 from typer.testing import CliRunner

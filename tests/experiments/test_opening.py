@@ -12,10 +12,10 @@ import pytest
 import torch
 from command_line import call, metrics_of
 from pyroccam.data.errors import PyroccamError
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.opening import RunError, UncheckedRun
-from pyroccam.inference.digests import DamagedFile
-from pyroccam.inference.run_directory import seal
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.experiments.runs.opening import RunError, UncheckedRun
+from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.storage.digests import DamagedFile
 from safetensors.torch import load_file, save_file
 
 NETWORK = """

@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 from command_line import call, metrics_of
-from pyroccam.experiments.config import RunConfig
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.run import run
+from pyroccam.experiments.runs.config import RunConfig
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.experiments.runs.run import run
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 

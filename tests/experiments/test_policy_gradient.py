@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments import policy_gradient
-from pyroccam.experiments.policy_gradient import Settings, make_environments
-from pyroccam.experiments.reinforce import (
+from pyroccam.experiments.reproduce import policy_gradient
+from pyroccam.experiments.reproduce.policy_gradient import Settings, make_environments
+from pyroccam.experiments.reproduce.reinforce import (
     Episodes,
     NoiseOfEpisode,
     NoiseOfStep,
@@ -21,7 +21,7 @@ from pyroccam.experiments.reinforce import (
     roll_out,
     surrogate,
 )
-from pyroccam.inference.draws import DrawnNetwork
+from pyroccam.inference.posterior.draws import DrawnNetwork
 from random_weights import assert_same_means, limit, with_products
 from scipy.stats import binom
 from typer import Typer

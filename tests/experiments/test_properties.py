@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroccam.data.errors import PyroccamError
 from pyroccam.experiments.boundary import deliberate
-from pyroccam.experiments.config import RunConfig, parse_settings
-from pyroccam.experiments.loading import load_fit
-from pyroccam.experiments.methods import METHODS
-from pyroccam.inference.run_directory import seal
-from pyroccam.inference.settings import Settings
+from pyroccam.experiments.methods.table import METHODS
+from pyroccam.experiments.runs.config import RunConfig, parse_settings
+from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.training.settings import Settings
 
 ANY = settings(
     max_examples=100, deadline=None, derandomize=True, database=None,

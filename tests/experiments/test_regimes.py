@@ -6,10 +6,18 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments import regimes
-from pyroccam.experiments.competing import PRIMITIVES, SITE, Protocol, build, learn, look
-from pyroccam.experiments.regimes import repelled
+from pyroccam.experiments.reproduce import structure_regimes as regimes
+from pyroccam.experiments.reproduce.structure_competing import (
+    PRIMITIVES,
+    SITE,
+    Protocol,
+    build,
+    learn,
+    look,
+)
+from pyroccam.experiments.reproduce.structure_regimes import repelled
 from pyroccam.inference.figures.simplex import simplex_panels
+from pyroccam.models.distributions.temperature import LearntTemperature
 from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
@@ -27,7 +35,7 @@ def test_the_start_is_that_of_the_protocol():
     assert data.N == 50
     assert float(model.structure[SITE].temperature()) == 10.0
     assert look((model, guide))["temperature"] == pytest.approx(0.2)
-    assert isinstance(guide.edge(SITE).temperature, models.temperature.LearntTemperature)
+    assert isinstance(guide.edge(SITE).temperature, LearntTemperature)
     weights = [guide.distribution(site).base_dist for site in model.sites]
     assert sum(q.loc.numel() for q in weights) == 15
     assert all(torch.allclose(q.scale, torch.tensor(0.07)) for q in weights)

@@ -12,7 +12,7 @@ from pyroccam.experiments.report import read_run, report
 from pyroccam.experiments.report.catalogue import slug
 from pyroccam.experiments.report.numbers import METRICS, best_of, cell, networks
 from pyroccam.experiments.report.words import summary
-from pyroccam.inference.run_directory import seal
+from pyroccam.inference.storage.checkpoint import seal
 from scipy.stats import ttest_ind
 
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.experiments import robustness
-from pyroccam.experiments.robustness import Pixels, adversarial, network
-from pyroccam.inference.ensemble import EnsembleNetwork
+from pyroccam.experiments.reproduce import robustness
+from pyroccam.experiments.reproduce.robustness import Pixels, adversarial, network
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from torch import nn
 from typer import Typer
 from typer.testing import CliRunner

@@ -8,7 +8,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from pyroccam import inference
-from pyroccam.experiments import scans, tables
+from pyroccam.experiments.reproduce import depth_scans as scans
+from pyroccam.experiments.reproduce import tables
 from pyroccam.inference import figures
 from typer import Typer
 from typer.testing import CliRunner

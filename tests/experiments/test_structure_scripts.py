@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from pyroccam.experiments import hyperparameters, structures
+from pyroccam.experiments.reproduce import hyperparameters
+from pyroccam.experiments.reproduce import structure_random as structures
 from scripts import call, read
 from torch import nn
 

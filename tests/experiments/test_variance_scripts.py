@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments import mean_propagation, phase_transition, variance
+from pyroccam.experiments.reproduce import mean_propagation, phase_transition
+from pyroccam.experiments.reproduce import variance_networks as variance
 from pyroccam.models import priors
 from random_weights import Rows, small_net
 from scripts import call, read

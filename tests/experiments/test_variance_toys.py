@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from pyroccam.experiments import variance_toys
-from pyroccam.experiments.variance_toys import (
+from pyroccam.experiments.reproduce import variance_toys
+from pyroccam.experiments.reproduce.variance_toys import (
     CENTRES,
     REGIONS,
     blob_fit,

@@ -9,10 +9,10 @@ import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.guides.factors import NormalFactor
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
-from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     OPTIONS,
     PRIORS,

@@ -9,7 +9,7 @@ from fitting import blobs
 from pyro.infer import SVI, Trace_ELBO
 from pyroccam import guides, models
 from pyroccam.guides.spliced import SplicedFactor
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import priors
 from random_weights import Rows, small_net
 from stepping import assert_close, batches, stacked, walk

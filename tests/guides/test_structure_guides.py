@@ -9,11 +9,15 @@ import torch
 from alternatives import EDGES, FIRST, SECOND, batch, graph, make, pair
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import BayesianNetwork, priors
-from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
-from pyroccam.models.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
-from pyroccam.models.temperature import LearntTemperature
+from pyroccam.models.distributions.relaxed import (
+    ExpDirichlet,
+    ExpRelaxedCategorical,
+    LogitRelaxedBernoulli,
+)
+from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
+from pyroccam.models.distributions.temperature import LearntTemperature
 from random_weights import Rows, limit, table
 from stepping import step_of
 

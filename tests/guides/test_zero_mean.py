@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.draws import draw_outputs
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, assert_same_means, limit, outputs, pair, small_net, table
@@ -97,7 +98,7 @@ def test_noise_that_is_not_normal_is_drawn(noise):
     with guide.handler, torch.no_grad():
         out = outputs(model, guide, x)
     torch.testing.assert_close(out[0], out[1])  # one draw for the batch
-    moment = inference.posterior.moments(model, guide)[""]
+    moment = moments(model, guide)[""]
     assert float(moment.mean.abs().max()) == 0.0
     share = 1.0 if noise == "rademacher" else 1.0 / 3.0
     torch.testing.assert_close(

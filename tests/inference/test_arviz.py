@@ -11,9 +11,9 @@ from conjugate import NOISE
 from known_regression import regression
 from pyro import poutine
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import arviz_adapter
-from pyroccam.inference.fit import Fit
-from pyroccam.inference.posterior_draws import draw_posterior, draw_prior, even_rows
+from pyroccam.inference.arviz import adapter as arviz_adapter
+from pyroccam.inference.arviz.densities import draw_posterior, draw_prior, even_rows
+from pyroccam.inference.fits.fitting import Fit
 from torch import nn
 
 DRAWS = 60
@@ -231,7 +231,7 @@ def test_rows_are_evenly_spread_and_leave_no_joint_density(horseshoe: Fit) -> No
 
 
 def test_draws_are_made_in_parts(horseshoe: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyroccam.inference.draws.AT_ONCE", 60)
+    monkeypatch.setattr("pyroccam.inference.posterior.draws.AT_ONCE", 60)
     drawn = draw_posterior(horseshoe, 9)
     assert drawn.log_likelihood.shape == (9, horseshoe.data.N)
     assert len(drawn.values["0.global.a"].unique()) == 9

@@ -4,7 +4,13 @@ import pytest
 import torch
 from pyroccam import guides, models
 from pyroccam.inference import mean_network
-from pyroccam.inference.assignment import assign, assigned_guide, belongs, merged, mixtures
+from pyroccam.inference.pruning.weight_sharing import (
+    assign,
+    assigned_guide,
+    belongs,
+    merged,
+    mixtures,
+)
 from pyroccam.models import priors
 from pyroccam.models.priors.gaussian_mixture import Components
 from random_weights import Rows, small_net

@@ -9,10 +9,10 @@ import torch
 from bayesian import QUICK, bayesian, noisy_net
 from fitting import assert_same, spy
 from pyroccam import guides, inference
-from pyroccam.inference.draws import draw_outputs
-from pyroccam.inference.posterior import mean_network
-from pyroccam.inference.run_directory import CheckpointError
-from pyroccam.inference.settings import parameter_groups
+from pyroccam.inference.posterior.draws import draw_outputs
+from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.storage.checkpoint import CheckpointError
+from pyroccam.inference.training.settings import parameter_groups
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import assert_same_means, table

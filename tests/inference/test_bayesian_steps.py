@@ -6,7 +6,7 @@ import pytest
 import torch
 from bayesian import QUICK, bayesian
 from pyroccam import guides, inference
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
 from pyroccam.models import priors
 from random_weights import FourScales, assert_same_means, table
 from stepping import assert_close, stacked, step_of, walk
@@ -36,7 +36,7 @@ def double_batches(seed, count=3, size=18):
     return [(x[i].double(), y[i]) for i in order[: count * size].split(size)]
 
 
-@pytest.mark.filterwarnings("error::pyroccam.inference.step.CompileFallback")
+@pytest.mark.filterwarnings("error::pyroccam.inference.training.step.CompileFallback")
 @pytest.mark.parametrize(
     ("prior", "options"),
     [

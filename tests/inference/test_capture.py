@@ -7,8 +7,8 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import inference
-from pyroccam.inference.capture import WARM_UP, CudaRecorder, Recorded
-from pyroccam.inference.step import CompileFallback, TrainingStep
+from pyroccam.inference.compilation.cuda_graphs import WARM_UP, CudaRecorder, Recorded
+from pyroccam.inference.training.step import CompileFallback, TrainingStep
 from stepping import assert_close, batches, build, stacked, step_of, tensors
 from torch.utils._pytree import tree_map_only
 
@@ -166,7 +166,7 @@ def test_a_whole_fit_may_be_recorded(update, monkeypatch):
             progress=False,
         ).fits
 
-    monkeypatch.setattr("pyroccam.inference.trainer.TRACE_FROM", 1)
+    monkeypatch.setattr("pyroccam.inference.training.trainer.TRACE_FROM", 1)
     expected = fits()
     recorder = Pretend()
     init = TrainingStep.__init__

@@ -19,7 +19,7 @@ import itertools
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.closed_form import IncrementalPosterior
+from pyroccam.inference.training.depth_update import IncrementalPosterior
 from torch import nn
 
 D, N = 3, 14

@@ -2,7 +2,7 @@
 
 import torch
 from differences import error
-from pyroccam.inference.conjugate_gradient import conjugate_gradient
+from pyroccam.inference.selection.conjugate_gradient import conjugate_gradient
 
 F64 = torch.float64
 

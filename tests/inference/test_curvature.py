@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.curvature import Curvature
-from pyroccam.inference.draws import draw_outputs, draw_weights
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
+from pyroccam.inference.posterior.mean_propagation import Curvature
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import limit, table

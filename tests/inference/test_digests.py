@@ -6,7 +6,13 @@ import os
 
 import pytest
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.digests import FILE, DamagedFile, check_digests, digest_of, write_digests
+from pyroccam.inference.storage.digests import (
+    FILE,
+    DamagedFile,
+    check_digests,
+    digest_of,
+    write_digests,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference import diagnostics
-from pyroccam.inference.predict import evaluate_pruned
+from pyroccam.inference.posterior.predict import evaluate_pruned
 from pyroccam.models import priors
 from torch import nn
 

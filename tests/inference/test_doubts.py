@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.doubts import doubts
+from pyroccam.inference.fits.doubts import doubts
 from torch import nn
 
 QUICK = {"progress": False, "device": "cpu", "seed": 0, "weight_decay": 0.0, "evaluations": 20}

@@ -9,7 +9,7 @@ import torch
 from latents import MASK, N, X, double_precision
 from pyro import poutine
 from pyro.infer import autoguide
-from pyroccam.inference.elbo import EnumMeanFieldELBO
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 REFUSED = {}  # function that makes a pair, and the message, by its name

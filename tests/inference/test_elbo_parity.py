@@ -19,7 +19,7 @@ from latents import (
     trace_enum,
 )
 from pyro import poutine
-from pyroccam.inference.elbo import EnumMeanFieldELBO
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 ENUMERATED, enumerated = cases()

@@ -10,7 +10,7 @@ import torch
 from latents import ENUM, N, Pair, X, assert_same, double_precision
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyroccam.inference.elbo import EnumMeanFieldELBO
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 

@@ -24,8 +24,8 @@ from latents import (
     sigma_points,
 )
 from pyro.infer import SVI
-from pyroccam.inference.elbo import EnumMeanFieldELBO, bound
-from pyroccam.models.depth import LocalModule
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
+from pyroccam.models.learnt_depth import LocalModule
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 

@@ -4,8 +4,13 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.draws import seeded
-from pyroccam.inference.ensemble import EnsembleNetwork, components, is_point, members
+from pyroccam.inference.posterior.draws import seeded
+from pyroccam.inference.posterior.ensemble import (
+    EnsembleNetwork,
+    components,
+    is_point,
+    members,
+)
 from pyroccam.models import priors
 from random_weights import limit, small_net, table
 from torch import nn

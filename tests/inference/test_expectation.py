@@ -25,7 +25,7 @@ from latents import (
 )
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from pyroccam.inference.elbo import EnumMeanFieldELBO
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 

@@ -9,7 +9,9 @@ from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.patches import StepPatch
-from pyroccam.inference import figures, metrics, style
+from pyroccam.inference import figures
+from pyroccam.inference.figures import style
+from pyroccam.inference.posterior import metrics
 
 
 def posterior(n, peak, decay):

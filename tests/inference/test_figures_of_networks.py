@@ -9,12 +9,13 @@ import pytest
 import torch
 from drawn import SIGHTS, inside, legend, lines, seen_as, texts_overlap
 from matplotlib.collections import LineCollection
-from pyroccam.inference import figures, style
-from pyroccam.inference.bands import Bands
+from pyroccam.inference import figures
+from pyroccam.inference.figures import style
 from pyroccam.inference.packing import LayerBits
-from pyroccam.inference.relevance import Irrelevance
-from pyroccam.inference.remains import Remains
-from pyroccam.inference.scale_intervals import ScaleIntervals
+from pyroccam.inference.posterior.bands import Bands
+from pyroccam.inference.pruning.intervals import ScaleIntervals
+from pyroccam.inference.pruning.inventory import Remains
+from pyroccam.inference.pruning.relevance import Irrelevance
 
 RNG = np.random.default_rng(0)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import trainer as trainer_module
-from pyroccam.inference.run_directory import load_checkpoint
+from pyroccam.inference.storage.checkpoint import load_checkpoint
+from pyroccam.inference.training import trainer as trainer_module
 from safetensors.torch import load_file
 from torch import nn
 

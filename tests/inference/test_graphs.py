@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam.inference.graphs import graph_of
+from pyroccam.inference.compilation.graphs import graph_of
 from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from differences import differences, error
-from pyroccam.inference import hypergradient as hg
+from pyroccam.inference.selection import hypergradient as hg
 from torch.func import functional_call, grad, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 

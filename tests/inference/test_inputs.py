@@ -12,6 +12,7 @@ import torch
 from fitting import QUICK, blobs
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import NetworkError
+from pyroccam.inference.posterior import predict
 from pyroccam.models import inputs, priors
 from random_weights import Rows
 from torch import nn
@@ -89,13 +90,11 @@ def everything(fit):
         found["arviz"] = torch.tensor(groups["log_likelihood"]["y"].values)
         found["curvature"] = next(iter(inference.curvature(fit, probes=4).values())).kappa
         small = inference.compress(fit, threshold=1e9).net
-        found["compressed"] = torch.tensor(
-            [*inference.predict.evaluate_net(small, fit.model, data).values()]
-        )
+        found["compressed"] = torch.tensor([*predict.evaluate_net(small, fit.model, data).values()])
     elif isinstance(fit.model, models.LearntDepth):
         found["exact"] = inference.exact_depth_posterior(fit.model, data)
         small = inference.prune(fit)
-        scores = inference.predict.evaluate_pruned(small, data.x_test, data.y_test, data.y_std)
+        scores = predict.evaluate_pruned(small, data.x_test, data.y_test, data.y_std)
         found["pruned"] = torch.tensor([*scores.values()])
     return found
 

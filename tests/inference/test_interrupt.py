@@ -7,10 +7,10 @@ import sys
 import pytest
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from pyroccam import inference
-from pyroccam.inference import interrupt
-from pyroccam.inference.interrupt import StopSignal
+from pyroccam.inference.training import interrupt
+from pyroccam.inference.training.interrupt import StopSignal
 
-fit_module = sys.modules["pyroccam.inference.fit"]
+fit_module = sys.modules["pyroccam.inference.fits.fitting"]
 
 
 def tell(number=signal.SIGINT):

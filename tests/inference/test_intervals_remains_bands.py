@@ -7,15 +7,16 @@ import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.guides.mean_field import key
 from pyroccam.inference import packing
-from pyroccam.inference.bands import mixture_bands
-from pyroccam.inference.compress import Compressed
 from pyroccam.inference.cutting.report import CutReport
 from pyroccam.inference.packing import LayerBits, Rates
-from pyroccam.inference.relevance import irrelevance
-from pyroccam.inference.remains import bytes_by_part, input_use, remains
-from pyroccam.inference.scale_intervals import scale_intervals
-from pyroccam.models import plain_networks, priors
-from pyroccam.models.select import Select
+from pyroccam.inference.posterior.bands import mixture_bands
+from pyroccam.inference.pruning.compression import Compressed
+from pyroccam.inference.pruning.intervals import scale_intervals
+from pyroccam.inference.pruning.inventory import bytes_by_part, input_use, remains
+from pyroccam.inference.pruning.relevance import irrelevance
+from pyroccam.models import priors
+from pyroccam.models.networks import plain as plain_networks
+from pyroccam.models.plain.feature_choice import Select
 from random_weights import FourScales, limit, pair, small_net
 from torch import nn
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference import metrics
+from pyroccam.inference.posterior import metrics
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 

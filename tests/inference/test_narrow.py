@@ -10,11 +10,11 @@ from pyroccam import data as spirals
 from pyroccam import guides, inference, models
 from pyroccam.inference import packing
 from pyroccam.inference.cutting import cut
-from pyroccam.inference.posterior import mean_network, moments
-from pyroccam.inference.relevance import irrelevance
-from pyroccam.inference.thresholds import with_zeros
+from pyroccam.inference.posterior.weight_moments import mean_network, moments
+from pyroccam.inference.pruning.relevance import irrelevance
+from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors
-from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior, normal
+from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn
 
 QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}

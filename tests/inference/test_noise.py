@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from pyroccam.inference.noise import lift_noise
-from pyroccam.inference.tracing import Untraceable
-from pyroccam.inference.written_out import differentiable
+from pyroccam.inference.compilation.fusion import differentiable
+from pyroccam.inference.compilation.noise import lift_noise
+from pyroccam.inference.compilation.trace import Untraceable
 from random_weights import assert_same_means
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -17,7 +17,7 @@ from pyroccam.inference.packing import entropy, packed_file
 from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.packing.packed import PackedFileError, is_described, read, write
 from pyroccam.inference.packing.quantise import Codebook, FixedPoint, quantised
-from pyroccam.models.description import DescriptionError
+from pyroccam.models.plain.description import DescriptionError
 from torch import nn
 
 

@@ -6,7 +6,7 @@ import pyro
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.draws import (
+from pyroccam.inference.posterior.draws import (
     DrawnNetwork,
     draw_outputs,
     draw_weights,
@@ -64,7 +64,9 @@ def test_networks_that_pass_at_once(layers, monkeypatch):
     each = [{name: value[s] for name, value in weights.items()} for s in range(7)]
     expected = torch.stack([functional_call(net, one, (x,)) for one in each])
     for count in (1, 21, 2**11):  # rows one by one; 3 and 1; all at once
-        monkeypatch.setattr("pyroccam.inference.draws.images_at_once", lambda _, n=count: n)
+        monkeypatch.setattr(
+            "pyroccam.inference.posterior.draws.images_at_once", lambda _, n=count: n
+        )
         torch.testing.assert_close(outputs_of(net, weights, x), expected)
 
 
@@ -77,7 +79,7 @@ def test_the_shared_part_is_computed_once(monkeypatch):
     out = draw_outputs(model, guide, x, 6, noise="activations")
     assert len(seen) == 1
     assert len(out[:, 0, 0].unique()) == 6
-    monkeypatch.setattr("pyroccam.inference.draws.images_at_once", lambda _: 12)
+    monkeypatch.setattr("pyroccam.inference.posterior.draws.images_at_once", lambda _: 12)
     draw_outputs(model, guide, x, 6, noise="activations")
     assert len(seen) == 1 + 2  # two rows in each
 

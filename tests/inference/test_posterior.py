@@ -5,8 +5,8 @@ import pytest
 import torch
 from bayesian import bayesian
 from pyroccam import guides, inference, models
-from pyroccam.inference.draws import draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior import mean_network, moments, power_moments
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
+from pyroccam.inference.posterior.weight_moments import mean_network, moments, power_moments
 from pyroccam.models import priors
 from random_weights import FourScales, assert_same_means, pair, small_net, table
 from torch import nn

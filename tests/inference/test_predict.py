@@ -5,9 +5,8 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference import predict
-from pyroccam.inference.modes import evaluating
-from pyroccam.inference.predict import (
+from pyroccam.inference.posterior import predict
+from pyroccam.inference.posterior.predict import (
     depth_weights,
     evaluate_outputs,
     evaluate_pruned,
@@ -15,7 +14,8 @@ from pyroccam.inference.predict import (
     nll_by_depth,
     outputs_by_depth,
 )
-from pyroccam.models.pruned import PrunedNetwork
+from pyroccam.models.modes import evaluating
+from pyroccam.models.plain.pruned import PrunedNetwork
 
 
 def table(task="classification"):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.prune import count_parameters, full_network
+from pyroccam.inference.pruning.depth import count_parameters, full_network
 
 
 @pytest.fixture(scope="module")

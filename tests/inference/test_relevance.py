@@ -7,7 +7,7 @@ import torch
 from fitting import blobs
 from pyroccam import guides, models
 from pyroccam.inference import figures
-from pyroccam.inference.relevance import irrelevance, search, valley
+from pyroccam.inference.pruning.relevance import irrelevance, search, valley
 from pyroccam.models import priors
 from torch import nn
 

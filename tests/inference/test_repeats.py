@@ -12,7 +12,7 @@ import pytest
 import torch
 from fitting import QUICK, Wobble, assert_same, blobs, pair, spy
 from pyroccam import guides, inference, models
-from pyroccam.inference.step import TrainingStep
+from pyroccam.inference.training.step import TrainingStep
 from stepping import WIDTH, Residual, build, linear, norm
 from torch import nn
 
@@ -270,7 +270,7 @@ def test_a_traced_fit_goes_on_bit_for_bit(engine, tmp_path, monkeypatch):
     """All that surrounds the compiler, which is the identity here; a last batch runs eagerly."""
     monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
     if engine == "graph":
-        monkeypatch.setattr(sys.modules["pyroccam.inference.trainer"], "TRACE_FROM", 20)
+        monkeypatch.setattr(sys.modules["pyroccam.inference.training.trainer"], "TRACE_FROM", 20)
     settings = {**COMMON, "seed": 3, "compile": True if engine is True else None}
     first = fixed(noisy)(0)
     whole = inference.fit(*copy.deepcopy(first), **settings)

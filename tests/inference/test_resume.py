@@ -10,10 +10,10 @@ import pytest
 import torch
 from fitting import QUICK, Wobble, assert_same, blobs, pair, run, spy
 from pyroccam import guides, inference, models
-from pyroccam.inference.trainer import Trainer
+from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
-fit_module = sys.modules["pyroccam.inference.fit"]
+fit_module = sys.modules["pyroccam.inference.fits.fitting"]
 
 
 # -- going on ---------------------------------------------------------------------------------

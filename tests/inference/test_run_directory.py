@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from pyroccam.inference.run_directory import (
+from pyroccam.inference.storage.checkpoint import (
     CheckpointError,
     fingerprint,
     load_checkpoint,

@@ -10,13 +10,13 @@ import time
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.run_directory import write_json
-from pyroccam.inference.run_lock import LOCK, FolderInUse, FolderLost, claimed
+from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.storage.lock import LOCK, FolderInUse, FolderLost, claimed
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pyroccam.inference.run_lock import claimed
+from pyroccam.inference.storage.lock import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

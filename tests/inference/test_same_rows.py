@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from pyroccam.data import Dataset
-from pyroccam.inference.same_rows import on_scale_of, same_inputs, same_targets
+from pyroccam.inference.posterior.same_rows import on_scale_of, same_inputs, same_targets
 
 
 def two(shape=(3,), task="regression"):

@@ -1,7 +1,7 @@
 """What a step of a selection takes."""
 
 import torch
-from pyroccam.inference.search import Rows
+from pyroccam.inference.selection.search import Rows
 
 
 def test_minibatches_are_rows_that_belong_together():

@@ -2,21 +2,20 @@
 
 import dataclasses
 import functools
-import importlib
 import math
 
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import Against, InverseGamma, Level, search
-from pyroccam.inference import hypergradient as hg
-from pyroccam.inference.draws import seeded
-from pyroccam.inference.two_level import Key, Objectives
+from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference.posterior.draws import seeded
+from pyroccam.inference.selection import bilevel as module
+from pyroccam.inference.selection import hypergradient as hg
+from pyroccam.inference.selection import search
+from pyroccam.inference.selection.levels import Key, Objectives
 from pyroccam.models import priors
 from selecting import F64, alternatives, linear, rows, scattered
 from torch import nn
-
-module = importlib.import_module("pyroccam.inference.select")  # a function hides it
 
 QUIET = {"progress": False, "device": "cpu"}
 POLYNOMIAL = data.load("polynomial")

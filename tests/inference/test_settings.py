@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import inference, models
-from pyroccam.inference.settings import (
+from pyroccam.inference.training.settings import (
     Settings,
     learning_rate_factor,
     make_optimizer,

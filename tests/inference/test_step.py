@@ -6,7 +6,7 @@ import pytest
 import torch
 from fitting import blobs, images, pair
 from pyroccam import guides, inference, models
-from pyroccam.inference.step import CompileFallback, TrainingStep
+from pyroccam.inference.training.step import CompileFallback, TrainingStep
 from scipy.stats import norm as normal
 from stepping import (
     WIDTH,

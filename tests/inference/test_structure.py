@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 from pyroccam import inference, models
-from pyroccam.inference.structure import Structure, log_likelihood_by_depth
+from pyroccam.inference.posterior.depth import Structure, log_likelihood_by_depth
 from torch import nn
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pyroccam.inference.two_level import structure_kl
+from pyroccam.inference.selection.levels import structure_kl
 from pyroccam.models import priors
 from random_weights import limit
 from scipy.integrate import quad

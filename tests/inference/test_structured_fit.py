@@ -9,8 +9,8 @@ from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, sma
 from fitting import assert_same, spy
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
-from pyroccam.inference.draws import draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior import mean_network, moments
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
+from pyroccam.inference.posterior.weight_moments import mean_network, moments
 from pyroccam.models import Annealed, Floored, NonCentred, StructuredNetwork, priors
 from random_weights import assert_same_means, limit, table
 from stepping import assert_close, stacked, step_of, walk
@@ -139,7 +139,7 @@ def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
         after=lambda t: seen.append(t.step.state("model.temperature.value").tolist()),
     )
     if how == "graph":
-        monkeypatch.setattr("pyroccam.inference.trainer.TRACE_FROM", 1)
+        monkeypatch.setattr("pyroccam.inference.training.trainer.TRACE_FROM", 1)
     made = [build(priors.GumbelSoftmax(schedule), seed=seed, prior=None) for seed in (0, 1)]
     if how == "together":
         build_one = lambda seed: made[seed]  # noqa: E731

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.fit import Fit
+from pyroccam.inference.fits.fitting import Fit
 from torch import nn
 
 P = models.priors

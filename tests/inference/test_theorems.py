@@ -9,8 +9,8 @@ import torch
 from differences import along, differences, directions, dot, error
 from pyroccam import guides, models
 from pyroccam.inference import Against, Level
-from pyroccam.inference import hypergradient as hg
-from pyroccam.inference.two_level import Key
+from pyroccam.inference.selection import hypergradient as hg
+from pyroccam.inference.selection.levels import Key
 from pyroccam.models import priors
 from scipy.optimize import minimize, minimize_scalar
 from selecting import F64, alternatives, linear, objectives, rows, scattered

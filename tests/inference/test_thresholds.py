@@ -3,8 +3,8 @@
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference import thresholds
-from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.pruning import thresholds
 from pyroccam.models import priors
 from random_weights import small_net, table
 

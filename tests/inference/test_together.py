@@ -9,10 +9,10 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.ensemble import EnsembleNetwork, components
-from pyroccam.inference.result import Fit, Repeats
-from pyroccam.inference.same_rows import same_targets
-from pyroccam.inference.settings import Settings
+from pyroccam.inference.fits.result import Fit, Repeats
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components
+from pyroccam.inference.posterior.same_rows import same_targets
+from pyroccam.inference.training.settings import Settings
 from torch import nn
 
 

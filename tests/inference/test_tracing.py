@@ -7,9 +7,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.nn import PyroModule
-from pyroccam.inference.elbo import bound
-from pyroccam.inference.step import CompileFallback
-from pyroccam.inference.tracing import TracedBound, Untraceable
+from pyroccam.inference.compilation.trace import TracedBound, Untraceable
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.training.step import CompileFallback
 from scipy.stats import norm as normal
 from stepping import (
     WIDTH,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from pyroccam import guides, inference, models
-from pyroccam.inference.replicate import Replicate
-from pyroccam.inference.trainer import Trainer
+from pyroccam.inference.training.replicate import Replicate
+from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
 

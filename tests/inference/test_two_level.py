@@ -9,7 +9,7 @@ import torch
 from differences import differences, error
 from pyroccam import guides, models
 from pyroccam.inference import Against, InverseGamma, Level
-from pyroccam.inference.two_level import structure_kl
+from pyroccam.inference.selection.levels import structure_kl
 from pyroccam.models import priors
 from random_weights import Rows
 from scipy.stats import invgamma

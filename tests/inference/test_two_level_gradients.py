@@ -6,7 +6,7 @@ import pytest
 import torch
 from differences import along, differences, directions, dot, error
 from pyroccam.inference import Against, InverseGamma, Level
-from pyroccam.inference import hypergradient as hg
+from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.models import priors
 from selecting import alternatives, objectives, rows, scattered
 from torch.fx.experimental.proxy_tensor import make_fx

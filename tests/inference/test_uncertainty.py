@@ -4,7 +4,12 @@ import math
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.uncertainty import Uncertainty, auroc, out_of_domain, uncertainty
+from pyroccam.inference.posterior.uncertainties import (
+    Uncertainty,
+    auroc,
+    out_of_domain,
+    uncertainty,
+)
 from pyroccam.models import priors
 from random_weights import small_net, table
 from torch import nn

@@ -6,9 +6,9 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.predict import outputs_by_depth
-from pyroccam.inference.structure import exact_depth_posterior
-from pyroccam.inference.validated_noise import has_validated_noise, noise_of_rows
+from pyroccam.inference.posterior.depth import exact_depth_posterior
+from pyroccam.inference.posterior.predict import outputs_by_depth
+from pyroccam.inference.training.validated_noise import has_validated_noise, noise_of_rows
 from scipy import optimize
 from torch import nn
 

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
-from pyroccam.inference import written_out
+from pyroccam.inference.compilation import fusion as written_out
 from scipy.stats import norm as normal
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pyroccam.models.affine import AFFINE, Affine, with_weights
+from pyroccam.models.layers.affine import AFFINE, Affine, with_weights
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 

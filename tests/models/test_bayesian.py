@@ -11,7 +11,7 @@ from pyro.infer import Predictive
 from pyroccam import guides, models
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
-from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import FourScales, Rows, assert_same_means, small_net, with_products
 from torch import nn
 from torch.func import functional_call

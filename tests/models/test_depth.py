@@ -5,7 +5,7 @@ import pytest
 import torch
 from pyro.infer import Predictive, Trace_ELBO
 from pyroccam import guides, models
-from pyroccam.models.depth import stacked_outputs
+from pyroccam.models.learnt_depth import stacked_outputs
 from torch import nn
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
-from pyroccam.models.argument_kinds import KINDS
-from pyroccam.models.description import DescriptionError, describe, fill, rebuild, state
-from pyroccam.models.vocabulary import MODULES, arguments_of, make
+from pyroccam.models.plain.argument_kinds import KINDS
+from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
+from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
 from torch import nn
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from pyroccam.models.dropout import with_dropout
-from pyroccam.models.plain_networks import lenet_5_caffe, perceptron
+from pyroccam.models.networks.dropout import with_dropout
+from pyroccam.models.networks.plain import lenet_5_caffe, perceptron
 from torch import nn
 
 

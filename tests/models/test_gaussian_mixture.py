@@ -11,10 +11,10 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyroccam import guides, models
-from pyroccam.inference.elbo import bound
-from pyroccam.inference.replicate import Replicate
-from pyroccam.inference.settings import Settings, parameter_groups
-from pyroccam.inference.step import TrainingStep
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.training.replicate import Replicate
+from pyroccam.inference.training.settings import Settings, parameter_groups
+from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
 from pyroccam.models.priors.gaussian_mixture import NormalMixture, WithHyperprior
 from random_weights import Rows, small_net, table

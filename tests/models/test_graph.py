@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from pyroccam.models.graph import StructureGraph, discretised, structures
+from pyroccam.models.networks.structure_graph import StructureGraph, discretised, structures
 from torch import nn
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pyro.infer import Predictive
 from pyroccam import guides
-from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, small_net

@@ -9,9 +9,9 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, models
-from pyroccam.inference.elbo import EnumMeanFieldELBO, bound
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
 from pyroccam.models import LocalReparameterization, priors
-from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     FourScales,
     Rows,

@@ -2,8 +2,9 @@ import copy
 
 import pytest
 import torch
-from pyroccam import data, inference, models
-from pyroccam.models.normalisation import (
+from pyroccam import data, models
+from pyroccam.inference.posterior.depth import log_likelihood_by_depth
+from pyroccam.models.networks.normalisation import (
     DepthBatchNorm,
     has_batch_norm,
     per_depth,
@@ -162,7 +163,7 @@ def train_then_compare(digits, pooled):
     probe = copy.deepcopy(model)  # its statistics move in training mode
     with torch.no_grad():
         batch = -probe.log_likelihood(x, y).mean(1)
-    evaluated = -inference.structure.log_likelihood_by_depth(model.eval(), x, y) / len(x)
+    evaluated = -log_likelihood_by_depth(model.eval(), x, y) / len(x)
     return batch, evaluated.float()
 
 

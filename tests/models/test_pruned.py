@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cut_stacks import WEIGHTS, cut, trained
-from pyroccam.models.pruned import PrunedNetwork
+from pyroccam.models.plain.pruned import PrunedNetwork
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv", "resnet"])

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.distributions as td
 from pyro.infer import SVI, TraceMeanField_ELBO
-from pyroccam.models.relaxed import (
+from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
     straight_through,
     straight_through_cube,
 )
-from pyroccam.models.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
+from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 from relaxed_laws import F64, laws, t
 from torch.distributions import kl_divergence
 from torch.fx.experimental.proxy_tensor import make_fx

@@ -7,13 +7,17 @@ import mpmath
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.models.relaxed import (
+from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
     RelaxedGate,
 )
-from pyroccam.models.relaxed_kl import gumbel_kl, relaxed_bernoulli_kl, relaxed_categorical_kl
+from pyroccam.models.distributions.relaxed_kl import (
+    gumbel_kl,
+    relaxed_bernoulli_kl,
+    relaxed_categorical_kl,
+)
 from random_weights import limit
 from relaxed_laws import F64, OTHER, WEIGHTS, t, z_scores
 from scipy.integrate import quad

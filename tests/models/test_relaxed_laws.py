@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.models import relaxed
-from pyroccam.models.relaxed import (
+from pyroccam.models.distributions import relaxed
+from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,

@@ -22,11 +22,11 @@ from alternatives import (
 from pyro import poutine
 from pyroccam import guides
 from pyroccam.inference import DrawnNetwork, mean_network
-from pyroccam.inference.draws import draw_outputs
-from pyroccam.inference.elbo import bound
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
 from pyroccam.models.bayesian import BayesianLayer
-from pyroccam.models.graph import discretised
+from pyroccam.models.networks.structure_graph import discretised
 from torch import nn
 
 SIGMA = 0.8

@@ -4,8 +4,8 @@ import itertools
 import pytest
 import torch
 from pyroccam import models
-from pyroccam.models.networks import residual_conv, residual_mlp, resnet, take_apart
-from pyroccam.models.normalisation import DepthBatchNorm
+from pyroccam.models.networks.normalisation import DepthBatchNorm
+from pyroccam.models.networks.ready import residual_conv, residual_mlp, resnet, take_apart
 from torch import nn
 
 

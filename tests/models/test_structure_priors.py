@@ -8,11 +8,15 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, make
 from pyroccam import guides, inference
-from pyroccam.inference.settings import parameter_groups
+from pyroccam.inference.training.settings import parameter_groups
 from pyroccam.models import Annealed, BayesianNetwork, priors
+from pyroccam.models.distributions.relaxed import (
+    ExpDirichlet,
+    ExpRelaxedCategorical,
+    LogitRelaxedBernoulli,
+)
+from pyroccam.models.distributions.temperature import LearntTemperature, Temperature
 from pyroccam.models.priors.structure import StructurePrior
-from pyroccam.models.relaxed import ExpDirichlet, ExpRelaxedCategorical, LogitRelaxedBernoulli
-from pyroccam.models.temperature import LearntTemperature, Temperature
 from random_weights import Rows, limit
 
 SIMPLEX, CUBE = (3.0, 1.0, 0.5), (0.9, 0.5, 0.2)

@@ -8,8 +8,8 @@ import torch
 import torch.distributions as td
 from pyroccam.guides.factors import GateFactor
 from pyroccam.models import priors
+from pyroccam.models.distributions.relaxed import RelaxedGate
 from pyroccam.models.priors import Latent, LayerShape
-from pyroccam.models.relaxed import RelaxedGate
 from scipy import stats
 from scipy.integrate import quad
 from torch.distributions import constraints, kl_divergence

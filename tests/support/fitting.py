@@ -2,7 +2,7 @@
 
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.trainer import Trainer
+from pyroccam.inference.training.trainer import Trainer
 from torch import nn
 
 QUICK = {"epochs": 8, "batch_size": 16, "lr": 0.02, "seed": 3, "progress": False, "device": "cpu"}

@@ -59,9 +59,10 @@ def sitting(arguments: list[str], folder: Path, write: int | None) -> int:
     """In a child: the command, with checkpoints at every step; dies at a write if asked to."""
     from pyroccam.experiments.cli import app
 
-    fitting = importlib.import_module("pyroccam.inference.fit")
+    fitting = importlib.import_module("pyroccam.inference.fits.fitting")
     runs, weights = (
-        importlib.import_module(f"pyroccam.experiments.{name}") for name in ("run", "weights")
+        importlib.import_module(f"pyroccam.experiments.{name}")
+        for name in ("runs.run", "methods.weights")
     )
     fitting.Trainer = functools.partial(fitting.Trainer, checkpoint_seconds=0.0)
     runs.draw = weights.draw_compressed = lambda *a, **k: None
@@ -106,7 +107,7 @@ def fork(work) -> int:
 def opened(folder: Path) -> str | None:
     """What is wrong with how a folder opens after a death."""
     from pyroccam.data.errors import PyroccamError
-    from pyroccam.experiments.loading import load_fit
+    from pyroccam.experiments.runs.loading import load_fit
 
     if not folder.exists():
         return None

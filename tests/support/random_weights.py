@@ -7,7 +7,7 @@ import torch
 from pyro import poutine
 from pyroccam import data, guides, models
 from pyroccam.models import priors
-from pyroccam.models.priors.weights import Latent, LayerPrior, WeightPrior
+from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from torch import nn
 
 FALSE_ALARM = 1e-6  # of a whole comparison, under another seed

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from pyroccam.models.relaxed import (
+from pyroccam.models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,

@@ -2,7 +2,7 @@
 
 import torch
 from pyroccam import guides, models
-from pyroccam.inference.two_level import Level, Objectives
+from pyroccam.inference.selection.levels import Level, Objectives
 from random_weights import Rows
 from torch import nn
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conjugate import mean_field, model_of, rows
 from pyroccam import guides, inference, models
-from pyroccam.inference.arviz_adapter import rhat
-from pyroccam.inference.diagnostics.agreement import agreement, between_runs
+from pyroccam.inference.arviz.adapter import rhat
+from pyroccam.inference.diagnostics.between_runs import agreement, between_runs
 from pyroccam.models import priors
 from random_weights import small_net, table
 from torch import nn

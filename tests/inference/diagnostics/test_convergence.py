@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pyroccam.inference.diagnostics.convergence import LEAST_ROWS, convergence, trend
-from pyroccam.inference.settings import Settings
+from pyroccam.inference.diagnostics.trend import LEAST_ROWS, convergence, trend
+from pyroccam.inference.training.settings import Settings
 from scipy import stats
 
 

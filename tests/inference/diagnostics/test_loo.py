@@ -9,7 +9,7 @@ from known_regression import exact_loo, regression
 from pyroccam import data, guides, inference, models
 from pyroccam.inference import diagnostics
 from pyroccam.inference.diagnostics.leave_one_out import Correction
-from pyroccam.inference.fit import Fit
+from pyroccam.inference.fits.fitting import Fit
 from torch import Tensor, nn
 
 DRAWS = 4000

@@ -8,7 +8,8 @@ import pytest
 import torch
 from known_regression import regression
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import arviz_adapter, diagnostics
+from pyroccam.inference import diagnostics
+from pyroccam.inference.arviz import adapter as arviz_adapter
 from scipy.stats import norm
 from torch import nn
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from conjugate import NOISE, as_fit, model_of, posterior, rows
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.diagnostics.khat import khat
-from pyroccam.inference.diagnostics.vsbc import _below, _fitted, _rank, outputs_at, vsbc
+from pyroccam.inference.diagnostics.pareto import khat
+from pyroccam.inference.diagnostics.simulation import _below, _fitted, _rank, outputs_at, vsbc
 from pyroccam.models import priors
 from scipy import stats
 from torch import nn

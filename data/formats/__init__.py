@@ -1,0 +1,1 @@
+"""Readers of file formats: bytes that anybody wrote in, arrays out."""

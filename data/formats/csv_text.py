@@ -1,0 +1,182 @@
+"""Tables written as text with commas: the names in the first line, and the fields below."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..checks import DataError, listed, shown
+from ..limits import ask
+from ..roots import read_bytes, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["numbers", "read_table", "refuse_missing"]
+
+_MOST_COLUMNS = 100_000
+"""A table has a Python object for each column: with more, arrays are the better form."""
+
+_FIELD = 60
+"""Bytes that a field takes at the peak: 34 of a number and 58 of a text were measured, in pandas'
+words and columns, in float64 as a whole and in rows that train, in float32."""
+
+_BYTE = 2
+"""Bytes for each byte of the text: the file, and what pandas copies of it."""
+
+
+def read_table(path: Path, as_text: Sequence[str] = ()) -> pd.DataFrame:
+    """Reads a table; names lose the blanks around them.
+
+    Arguments:
+        path: The file.
+        as_text: Names of columns whose fields stay texts, if there are such columns.
+
+    Returns:
+        The table, in which fields without a value are NaN.
+
+    Raises:
+        DataError: if it is no table, or its columns cannot be told apart by their names.
+        TooLarge: if it asks for more memory than may be taken.
+    """
+    content = read_bytes(path, _BYTE)
+    if b"\0" in content:
+        raise DataError(f"{path} is no text: it holds zero bytes", "a table in UTF-8")
+    with reading(path, "a table", "save it as CSV in UTF-8"):
+        columns = _header(path, content)
+        # short rows are filled up: a file may have many more fields than it has commas
+        lines = content.count(b"\n") + content.count(b"\r") + 1
+        ask(_BYTE * len(content) + _FIELD * lines * len(columns), str(path))
+        frame = _parse(path, content, {columns.index(n): str for n in as_text if n in columns})
+    if len(frame.columns) != len(columns):
+        raise DataError(
+            f"{path} has {len(columns)} names in its first line but {len(frame.columns)} columns",
+            "as many",
+        )
+    if len(frame) == 0:
+        raise DataError(f"{path} has no rows below its first line", "a header line and rows")
+    frame.columns = columns
+    return frame
+
+
+def _header(path: Path, content: bytes) -> list[str]:
+    """The names of the columns.
+
+    pandas tells two columns of one name apart by a number (`y`, `y.1`), and the second one could
+    then pass for a feature: so the line is read here.
+    """
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+    lines = csv.reader(text, skipinitialspace=True)
+    names = next(([name.strip() for name in line] for line in lines if any(line)), [])
+    if not names:
+        raise DataError(f"{path} cannot be read as csv: it is empty", "text with a header")
+    if len(names) > _MOST_COLUMNS:
+        raise DataError(
+            f"{path} has {len(names)} columns", f"at most {_MOST_COLUMNS}", "arrays in a .npz file"
+        )
+    if all(map(_is_number, names)):
+        raise DataError(
+            f"{path} begins with numbers ({listed(names, 3)})",
+            "the names of the columns in its first line",
+        )
+    if "" in names:
+        raise DataError(
+            f"{path}: column {names.index('')} has no name",
+            "a name for each column",
+            "index=False, if pandas.DataFrame.to_csv wrote the numbers of the rows",
+        )
+    twice = [repr(name) for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise DataError(
+            f"{path} has more than one column called {listed(twice)}",
+            "a name of its own for each column",
+            "leave out the copies, or rename them",
+        )
+    return names
+
+
+def _parse(path: Path, content: bytes, types: dict[int, type]) -> pd.DataFrame:
+    import pandas as pd  # a second that only this needs
+
+    # the number that is written, to the bit: newer versions read nothing else
+    older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+    exact: dict[str, Any] = {"float_precision": "round_trip"} if older else {}
+    try:
+        with warnings.catch_warnings():
+            # pandas would drop the surplus fields of long rows with no more than a warning
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return pd.read_csv(
+                io.BytesIO(content),
+                index_col=False,
+                low_memory=False,
+                **exact,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+                dtype=types,
+            )
+    except pd.errors.ParserWarning as error:
+        reason = "rows have more fields than the first line has names"
+        raise DataError(
+            f"{path} is not a table ({reason})", "as many fields in each line"
+        ) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def refuse_missing(path: Path, frame: pd.DataFrame) -> None:
+    """Each field has a value.
+
+    Raises:
+        DataError: with how many have none, and where the first one is.
+    """
+    missing = frame.isna().to_numpy()
+    if missing.any():
+        row, column = (int(i) for i in np.argwhere(missing)[0])
+        raise DataError(
+            f"{path} lacks {int(missing.sum())} value(s), the first in row {row}, "
+            f"column {frame.columns[column]!r}",
+            "a value in each field",
+            "drop those rows, or fill them in",
+        )
+
+
+def numbers(path: Path, column: pd.Series) -> np.ndarray:
+    """The values of a column (rows,) in float64.
+
+    Raises:
+        DataError: with the first one that is no number.
+    """
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return column.to_numpy(np.float64)
+    # whole numbers of more digits than a machine's number has come as texts
+    values = np.array([_as_number(field) for field in column])
+    bad = np.isnan(values)
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{path}, column {column.name!r} holds {shown(column.iloc[row])} in row {row}",
+            "numbers",
+            "encode it as numbers (pandas.get_dummies), or leave the column out",
+        )
+    return values
+
+
+def _as_number(field: object) -> float:
+    text = str(field)
+    return float(text) if "_" not in text and _is_number(text) else math.nan

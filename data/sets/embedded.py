@@ -1,0 +1,52 @@
+"""The 8 x 8 digits that come with scikit-learn: images without a download."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import check_fraction
+from ..dataset import Dataset
+from ..splits import carve
+
+__all__ = ["load_digits"]
+
+
+def load_digits(
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.1,
+    flatten: bool = False,
+) -> Dataset:
+    """1,797 grey images (1, 8, 8) of handwritten digits.
+
+    Arguments:
+        seed: Which rows test and validate.
+        test_fraction: Share of the rows for testing, class by class.
+        val_fraction: Share of the other rows kept aside for validation.
+        flatten: Whether each image becomes one vector (64,).
+
+    Returns:
+        The data set.
+
+    References:
+        E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI (1998).
+    """
+    from sklearn import datasets  # half a second that only this set needs
+
+    images, target = datasets.load_digits(return_X_y=True)
+    x = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16
+    y = torch.from_numpy(target).long()
+    check_fraction("test_fraction", test_fraction)
+    test, train = carve(len(x), test_fraction, seed, purpose="test", labels=y)
+    dataset = Dataset.from_tensors(
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        val_fraction=val_fraction,
+        seed=seed,
+        name="digits",
+        class_names=tuple(map(str, range(10))),
+    )
+    return dataset.flattened() if flatten else dataset

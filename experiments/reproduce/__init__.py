@@ -1,0 +1,1 @@
+"""Published results, one module for each: run, kept and printed as tables."""

@@ -1,0 +1,170 @@
+"""Bayesian compression on MNIST: the published table, and what we get.
+
+    python -m pyroccam.experiments.reproduce.compression --data-root FOLDER
+
+A finished seed is kept: the same command goes on where an earlier one stopped. Errors are of the
+test rows; thresholds are chosen on 6,000 validation rows, which are not trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ...inference.posterior.metrics import mean_spread
+from ...inference.storage.checkpoint import versions, write_json
+from ..runs.config import RunConfig, parse_settings
+from ..runs.run import run
+from .seeds import refuse_other_settings
+
+__all__ = ["PUBLISHED", "Published", "short"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the published table.
+
+    Attributes:
+        error: in %, of the network at its fast-prediction rate, else at its pruning rate.
+        nonzero: weights that are left, in %.
+        pruning, fast, maximum: compression rates.
+        architecture: inputs or filters left of each layer.
+        bits: of a weight, by layer.
+    """
+
+    error: float
+    nonzero: float
+    pruning: float
+    fast: float | None = None
+    maximum: float | None = None
+    architecture: str | None = None
+    bits: str | None = None
+
+
+# Louizos, Ullrich, Welling 2017, arXiv:1705.08665, table 1. The pruning rates of DNS, SWS and, on
+# LeNet-5, of Deep Compression are the authors' best-case guesses. Sizes and bits are given where
+# the rates follow from them (tests/inference/test_rates.py).
+PUBLISHED: dict[str, dict[str, Published]] = {
+    "lenet-300-100": {
+        "deep-compression": Published(1.6, 8.0, 6, None, 40),
+        "dns": Published(2.0, 1.8, 28),
+        "sws": Published(1.9, 4.3, 12, None, 64),
+        "sparse-vd": Published(1.8, 2.2, 21, 84, 113),
+        "gnj": Published(1.8, 10.8, 9, 36, 58, "278-98-13", "8-9-14"),
+        "ghs": Published(1.9, 10.6, 9, 23, 59, "311-86-14", "13-11-10"),
+    },
+    "lenet-5-caffe": {
+        "deep-compression": Published(0.7, 8.0, 6, None, 39),
+        "dns": Published(0.9, 0.9, 55, None, 108),
+        "sws": Published(1.0, 0.5, 100, None, 162),
+        "sparse-vd": Published(1.0, 0.7, 63, 228, 365),
+        "gnj": Published(1.0, 0.9, 108, 361, 573, "8-13-88-13", "18-10-7-9"),
+        "ghs": Published(1.0, 0.6, 156, 419, 771, "5-10-76-16", "10-10-14-13"),
+    },
+}
+
+SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",
+          "file_bytes", "file_rate")  # fmt: skip
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
+        "experiments/results/compression"
+    ),
+    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
+    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    networks: Annotated[str, typer.Option(help="Separated by commas.")] = "lenet-300-100",
+    methods: Annotated[str, typer.Option(help="Separated by commas.")] = "gnj,ghs,sparse-vd",
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    runs: Annotated[
+        Path | None, typer.Option(help="Keep the runs here, with their files and figures.")
+    ] = None,
+) -> None:
+    """Run what is missing, and write one JSON file for each network and method."""
+    torch.set_num_threads(threads)
+    chosen = parse_settings(sets or [])
+    if epochs is not None:
+        chosen["epochs"] = epochs
+    for network in networks.split(","):
+        for method in methods.split(","):
+            name = f"{data}-{short(network)}-{method}"
+            path = out / f"{name}.json"
+            found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+            for seed in range(seeds):
+                config, dataset = RunConfig.resolve(
+                    method, data, network=network, data_root=data_root, seed=seed, sets=chosen
+                )
+                described = config.without_seed()
+                if found["runs"]:
+                    refuse_other_settings(path, found["config"], described)
+                if seed in {one["seed"] for one in found["runs"]}:
+                    continue
+                folder = None if runs is None else runs / f"{name}-{seed}"
+                outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
+                found["config"] = described
+                found["runs"].append(_row(outcome.metrics))
+                found["versions"] = versions()
+                found["spread"] = mean_spread(
+                    [{k: r[k] for k in SPREAD if r[k] is not None} for r in found["runs"]]
+                )
+                published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
+                found["published"] = None if published is None else vars(published)
+                write_json(path, found)
+                print(_line(short(network), method, found["runs"][-1]), flush=True)
+
+
+def short(network: str) -> str:
+    """The name of a network that was given as ``module:function``."""
+    return network.rpartition(":")[2]
+
+
+def _row(metrics: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run.
+
+    Raises:
+        ValueError: for a run whose network was not compressed.
+    """
+    if "not_compressed" in metrics:
+        raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
+    structure, test = metrics["structure"], metrics["compressed"]["test_after_reading"]
+    return {
+        "seed": metrics["seed"],
+        "error": 100 * (1 - test["accuracy"]),
+        "mean_error": 100 * (1 - metrics["test"]["deterministic"]["accuracy"]),
+        "ensemble_error": 100 * (1 - metrics["test"]["ensemble"]["accuracy"]),
+        "nll": test["nll"],
+        "architecture": structure["architecture"],
+        "bits": list(structure["bits"].values()),
+        **{k: structure[k] for k in ("nonzero_percent", "weights", "file_bytes", "file_rate")},
+        **structure["rates"],
+        "thresholds": structure["thresholds"],
+        "seconds": metrics["seconds"],
+        "engine": metrics["engine"],
+        "device": metrics["device"],
+        "times_faster": metrics["compressed"]["seconds_per_batch_before"]
+        / metrics["compressed"]["seconds_per_batch"],
+    }
+
+
+def _line(network: str, method: str, row: dict[str, Any]) -> str:
+    rates = [row[k] for k in ("pruning", "fast_prediction", "maximum")]
+    shown = " / ".join("-" if r is None else f"{r:.0f}" for r in rates)
+    return (
+        f"{network} {method} seed {row['seed']}: error {row['error']:.2f} % (mean network "
+        f"{row['mean_error']:.2f}), {row['architecture']}, {row['nonzero_percent']:.2f} % left, "
+        f"bits {'-'.join(map(str, row['bits']))}, rates {shown}, {row['file_bytes']:,} bytes "
+        f"({row['file_rate']:.0f} x), {row['seconds']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

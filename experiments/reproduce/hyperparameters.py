@@ -1,0 +1,170 @@
+"""Ways to hyperparameters: the published table, on problems with one precision for each weight.
+
+    python -m pyroccam.experiments.reproduce.hyperparameters --data-root FOLDER
+
+Every weight has a prior N(0, 1/a) with an a of its own. Criteria: ``elbo``, where L and Q are the
+same bound; ``holdout``, where weights of highest density on three quarters of the rows (L) are
+judged by the likelihood of the last quarter (Q), one fold of the four of the source. A finished row
+is kept: the same command goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+
+from ... import data as datasets
+from ... import guides, models
+from ...inference import Level, select
+from ...inference.posterior.draws import seeded
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.storage.checkpoint import versions, write_json
+from ...models.names import unknown_name
+from ...models.networks.plain import perceptron
+from .seeds import refuse_other_settings
+
+__all__ = ["CRITERIA", "METHODS", "PROBLEMS", "reached", "under_noise"]
+
+METHODS = ("random", "greedy", "implicit", "drmad")
+CRITERIA = ("elbo", "holdout")
+NOISES = (0.25, 0.5)
+
+# Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
+PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "polynomial": ("polynomial", (), {"outer_steps": 50, "inner_steps": 50}),
+    "wisdm": ("wisdm-series", (10,), {"outer_steps": 50, "inner_steps": 50}),
+    "mnist": ("mnist", (300,), {"outer_steps": 25, "inner_steps": 50}),
+}
+
+
+def _pair(problem: str, criterion: str, seed: int, root: str | None, rows: int | None) -> Any:
+    name, hidden, _ = PROBLEMS[problem]
+    options: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
+    if rows is not None:
+        options["n_train"] = rows
+    fraction = 0.25 if criterion == "holdout" else 0.0
+    data = datasets.load(name, seed=seed, val_fraction=fraction, **options)
+    with seeded(seed, torch.device("cpu")):
+        net: nn.Module = perceptron(data.input_shape, data.outputs, hidden=hidden)
+        prior = models.priors.Normal(1.0, learn="weight")
+        model = models.BayesianNetwork(net, data, prior=prior)
+        guide = guides.MeanField(model) if criterion == "elbo" else guides.Delta(model)
+    levels = (Level(), Level() if criterion == "elbo" else Level(prior=0.0, split="val"))
+    return model, guide, data, levels
+
+
+def reached(history: list[dict[str, float]], share: float = 0.99) -> int:
+    """The outer step by which a share of the whole gain in Q was there; 0 without a gain."""
+    values = [row["Q"] for row in history]
+    first, best = values[0], max(values)
+    return next(k for k, v in enumerate(values) if v >= first + share * (best - first))
+
+
+def under_noise(net: nn.Module, sd: float, seed: int) -> nn.Module:
+    """A plain network with normal noise on all its parameters, changed in place."""
+    with torch.no_grad(), seeded(seed, torch.device("cpu")):
+        for p in net.parameters():
+            p.add_(sd * torch.randn(p.shape).to(p))
+    return net
+
+
+def _row(
+    problem: str, criterion: str, method: Any, seed: int, root: str | None, rows: int | None,
+    more: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    model, guide, data, levels = _pair(problem, criterion, seed, root, rows)
+    settings = {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01, **more}
+    if method == "drmad":
+        settings["inner"] = "sgd"
+    if method == "implicit":
+        settings["damping"] = 1e-3
+    try:
+        found = select(model, guide, data, *levels, method=method, seed=seed, **settings)
+    except (FloatingPointError, RuntimeError) as error:  # said in the table, as the source does not
+        return {"seed": seed, "failed": f"{type(error).__name__}: {error}"}
+    net = mean_network(model, guide)
+    tests = {"test": evaluate_net(net, model, data)}
+    for sd in NOISES:
+        noisy = [under_noise(mean_network(model, guide), sd, k) for k in range(10)]
+        tests[f"noise {sd}"] = _mean([evaluate_net(one, model, data) for one in noisy])
+    return {
+        "seed": seed,
+        "Q": found.Q,
+        "history": [round(row["Q"], 3) for row in found.history],
+        "reached": reached(found.history),
+        "seconds": found.fit.seconds,
+        **tests,
+    }
+
+
+def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
+        "experiments/results/hyperparameters"
+    ),
+    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    problems: Annotated[str, typer.Option(help="By commas.")] = ",".join(PROBLEMS),
+    criteria: Annotated[str, typer.Option(help="By commas.")] = ",".join(CRITERIA),
+    methods: Annotated[str, typer.Option(help="By commas.")] = ",".join(METHODS),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    outer_steps: Annotated[int | None, typer.Option(help="Instead of 50, or 25.")] = None,
+    inner_steps: Annotated[int | None, typer.Option(help="In each, instead of 50.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Of training data; all if left out.")] = None,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Run what is missing; write a JSON file for each problem, criterion and method."""
+    torch.set_num_threads(threads)
+    given = {"outer_steps": outer_steps, "inner_steps": inner_steps}
+    more = {name: value for name, value in given.items() if value is not None}
+    for kind, asked, known in (
+        ("problem", problems, PROBLEMS),
+        ("criterion", criteria, CRITERIA),
+        ("method", methods, METHODS),
+    ):
+        for name in asked.split(","):
+            if name not in known:
+                raise typer.BadParameter(unknown_name(kind, name, known))
+    for problem in problems.split(","):
+        for criterion in criteria.split(","):
+            for method in methods.split(","):
+                path = out / f"{problem}-{criterion}-{method}.json"
+                found = json.loads(path.read_text()) if path.exists() else {"runs": []}
+                described = {**PROBLEMS[problem][2], **more, "rows": rows}
+                if found["runs"]:
+                    refuse_other_settings(path, found["config"], described)
+                for seed in range(seeds):
+                    if seed in {one["seed"] for one in found["runs"]}:
+                        continue
+                    row = _row(problem, criterion, method, seed, data_root, rows, more)
+                    found["runs"].append(row)
+                    found |= {"config": described, "versions": versions()}
+                    found["spread"] = _spread(found["runs"])
+                    write_json(path, found)
+                    shown = row.get("failed") or f"Q {row['Q']:.2f}, {row['reached']} outer steps"
+                    print(f"{problem} {criterion} {method} seed {seed}: {shown}", flush=True)
+
+
+def _spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    flat = []
+    for run in runs:
+        if "failed" in run:
+            continue
+        row = {name: float(run[name]) for name in ("Q", "reached", "seconds")}
+        for part in ("test", *(f"noise {sd}" for sd in NOISES)):
+            row |= {f"{part} {name}": value for name, value in run[part].items()}
+        flat.append(row)
+    return mean_spread(flat) if flat else {}
+
+
+if __name__ == "__main__":
+    typer.run(main)

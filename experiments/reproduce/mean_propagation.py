@@ -1,0 +1,191 @@
+"""Can the mean be propagated? How many weights have to be drawn, and which.
+
+    python -m pyroccam.experiments.reproduce.mean_propagation --data-root FOLDER
+
+Networks of several posteriors are trained; the weights of greatest curvature
+(``inference.curvature``) are drawn, the others set to their means, for a growing share of weights.
+Beside it stand the shares with the largest deviations first, and in a random order. A finished seed
+is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ...inference import curvature, figures, fit, to_sample
+from ...inference.figures.canvas import new_figure
+from ...inference.figures.style import styled
+from ...inference.fits.fitting import Fit
+from ...inference.posterior.draws import draw_outputs
+from ...inference.posterior.mean_propagation import Curvature
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import mixture_log_probs
+from ...inference.posterior.weight_moments import moments
+from ...inference.storage.checkpoint import versions, write_json
+from ...models.names import unknown_name
+from ..methods.table import find
+from ..runs.building import build_network
+from ..runs.config import RunConfig, parse_settings
+from .seeds import refuse_other_settings
+
+__all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
+
+SHARES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mean field, N(0, 1)": ("bayes", {"random_biases": False}),
+    "mean field, log-uniform": ("variational-dropout", {"guide": "mean-field"}),
+    "variational dropout": ("variational-dropout", {"layers": "penultimate"}),
+    "variance": ("variance", {"layers": "penultimate"}),
+}
+# How weights are ordered: the first are drawn first.
+ORDERS = ("curvature at the means", "curvature over the posterior", "deviation", "random")
+
+
+def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> dict[str, Any]:
+    """Accuracy and negative log-likelihood of the ensemble over the share of weights drawn.
+
+    Returns:
+        by order of the weights ``accuracy`` in % and ``nll``, one number for each of ``SHARES``;
+        and ``kappa_half_sum``, to second order what drawing all of them does to the log-likelihood
+        of an observation.
+    """
+    at_means = curvature(result, rows=rows, probes=probes, seed=result.settings.seed)
+    orders = {
+        "curvature at the means": at_means,
+        "curvature over the posterior": curvature(
+            result, at="posterior", rows=rows, probes=probes, seed=result.settings.seed
+        ),
+        "deviation": _as_order(
+            {name: m.variance for name, m in moments(result.model, result.guide).items()}  # type: ignore[arg-type]
+        ),
+        "random": _as_order({name: torch.rand_like(one.kappa) for name, one in at_means.items()}),
+    }
+    x, y = result.data.split("test")
+    found: dict[str, Any] = {}
+    for order, values in orders.items():
+        each = []
+        for share in SHARES:
+            out = draw_outputs(
+                result.model, result.guide, x, draws,  # type: ignore[arg-type]
+                only=to_sample(values, share=share), seed=result.settings.seed,
+            )  # fmt: skip
+            log_p = mixture_log_probs(out, torch.full((draws,), 1.0 / draws, device=out.device))
+            right = (log_p.argmax(-1) == y).double().mean()
+            each.append((100 * float(right), -float(log_p[torch.arange(len(y)), y].mean())))
+        found[order] = {"accuracy": [a for a, _ in each], "nll": [n for _, n in each]}
+    kappas = torch.cat([one.kappa.flatten() for one in at_means.values()])
+    found["kappa_half_sum"] = 0.5 * float(kappas.sum())
+    return found
+
+
+def needed(curve: dict[str, list[float]], within: float = 0.1) -> float | None:
+    """The least share of weights, of ``SHARES``, whose drawing gives the accuracy of drawing all,
+    within that many per cent points; ``None`` if it takes all."""
+    target = curve["accuracy"][-1] - within
+    for share, accuracy in zip(SHARES, curve["accuracy"], strict=True):
+        if accuracy >= target:
+            return share if share < 1.0 else None
+    return None
+
+
+def _as_order(values: dict[str, Tensor]) -> dict[str, Curvature]:
+    return {name: Curvature(v, torch.zeros_like(v), 0) for name, v in values.items()}
+
+
+@styled
+def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
+    """Accuracy over the share of weights drawn: a panel for each posterior, mean over seeds."""
+    figure = new_figure(2.6)
+    axes = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
+    place = [*range(len(SHARES))]
+    for axis, (name, runs) in zip(axes, curves.items(), strict=True):
+        for number, order in enumerate(ORDERS):
+            values = torch.tensor([one[order]["accuracy"] for one in runs])
+            axis.plot(place, values.mean(0), color=f"C{number}", label=order, lw=1.2)
+            if len(values) > 1:
+                low, high = values.min(0).values, values.max(0).values
+                axis.fill_between(place, low, high, color=f"C{number}", alpha=0.15, lw=0)
+        axis.set_title(textwrap.fill(name, 14))
+        axis.set_xticks(place[::2], [f"{100 * s:g}" for s in SHARES[::2]])
+        axis.set_xlabel("weights drawn, %")
+    axes[0].set_ylabel("accuracy, %")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    return figure
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
+        "experiments/results/mean_propagation"
+    ),
+    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
+    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    network: Annotated[str, typer.Option(help="That the methods take.")] = "lenet-300-100",
+    contenders: Annotated[str, typer.Option(help="By semicolons.")] = ";".join(CONTENDERS),
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    epochs: Annotated[int, typer.Option(min=1)] = 30,
+    draws: Annotated[int, typer.Option(min=1)] = 50,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+) -> None:
+    """Run what is missing; write a JSON file, and a figure."""
+    torch.set_num_threads(threads)
+    path = out / f"{data}-{network}.json"
+    common = {"epochs": epochs, "lr": 1e-3, **parse_settings(sets or [])}
+    settings = {"common": common, "draws": draws, "shares": list(SHARES)}
+    found: dict[str, Any] = {"settings": settings, "runs": {}}
+    if path.exists():
+        found = json.loads(path.read_text())
+        refuse_other_settings(path, found["settings"], settings)
+    chosen = contenders.split(";")
+    for name in chosen:
+        if name not in CONTENDERS:
+            raise typer.BadParameter(unknown_name("contender", name, CONTENDERS))
+        method, options = CONTENDERS[name]
+        runs: list[dict[str, Any]] = found["runs"].setdefault(name, [])
+        for seed in range(len(runs), seeds):
+            config, dataset = RunConfig.resolve(
+                method, data, network=network, data_root=data_root, seed=seed,
+                sets={**common, **options},
+            )  # fmt: skip
+            model, guide = find(method).build(
+                build_network(config, dataset), dataset, config.options
+            )
+            result = fit(model, guide, dataset, device=device, **config.settings)
+            runs.append({"seed": seed, **curve(result, draws)})
+            found["versions"] = versions()
+            found["spread"] = {
+                n: mean_spread([_numbers(one) for one in each]) for n, each in found["runs"].items()
+            }
+            write_json(path, found)
+            print(name, "seed", seed, json.dumps(_numbers(runs[-1])), flush=True)
+    figures.save(share_figure({n: r for n, r in found["runs"].items() if r}), path.with_suffix(""))
+
+
+def _numbers(run: dict[str, Any]) -> dict[str, float]:
+    """What is averaged over seeds."""
+    known = run[ORDERS[0]]
+    numbers = {
+        "deterministic": known["accuracy"][0],
+        "ensemble": known["accuracy"][-1],
+        "kappa_half_sum": run["kappa_half_sum"],
+        "nll_deterministic": known["nll"][0],
+        "nll_ensemble": known["nll"][-1],
+    }
+    for order in ORDERS:
+        share = needed(run[order])
+        numbers[f"share, {order}"] = 1.0 if share is None else share
+    return numbers
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,337 @@
+r"""REINFORCE for policies with random weights: what is played, and what is learnt of it.
+
+With :math:`w = μ + σ ε` the aim is
+
+.. math:: J(θ) = E_ε E_{τ \mid w(ε)} \sum_t r_t
+
+over episodes τ. The noise does not depend on θ, so with ε held fixed the score function gives
+
+.. math:: ∇J = E_ε E_{τ \mid w(ε)} \sum_t ∇_θ \log π(a_t \mid s_t, w(ε))\, (G_t - b_t), \qquad
+          G_t = \sum_{k \ge t} γ^{k - t} r_k
+
+without bias for γ = 1, for a baseline :math:`b_t` that is independent of the episode's own noise
+and actions: here the mean return-to-go at time t of the *other* episodes of the update. γ < 1 takes
+variance away, and what is far ahead with it. There is no KL: for a log-uniform prior and weights
+without means it is constant, and the other two take none.
+
+References:
+    Williams 1992, Simple statistical gradient-following algorithms for connectionist reinforcement
+    learning; Kool, van Hoof, Welling 2019, Buy 4 REINFORCE samples, get a baseline for free, for
+    the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...guides import Delta, MeanField, ZeroMean
+from ...guides.mean_field import NetworkGuide
+from ...models import BayesianNetwork, priors
+from ...models.bayesian import BayesianLayer
+from ...models.distributions.symmetric import CentredNormal
+from ...models.layers.local_reparameterisation import TINY, base
+from ...models.names import unknown_name
+
+__all__ = [
+    "POLICIES",
+    "Episodes",
+    "Noise",
+    "NoiseOfEpisode",
+    "NoiseOfStep",
+    "Spaces",
+    "build_policy",
+    "draw_actions",
+    "others_mean",
+    "policy_network",
+    "returns_to_go",
+    "roll_out",
+    "surrogate",
+]
+
+RANDOM_LAYER = "2"  # in the network: the weights between the two hidden layers
+PARAMETER_NOISE = 0.017  # the deviation at the start, of Fortunato et al. for independent noise
+
+# Of a layer: means of its weights, their variances (``None`` where there are none), and biases.
+_Moments = tuple[Tensor | None, Tensor | None, Tensor]
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What a Bayesian network asks of data, said of an environment.
+
+    Attributes:
+        input_shape: of an observation.
+        outputs: number of actions.
+        N: observations that the plate stands for.
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    N: int = 1
+    task: str = "classification"
+
+
+def policy_network(inputs: int, actions: int, width: int) -> nn.Sequential:
+    """Observations ``(B, inputs)`` to logits ``(B, actions)``."""
+    return nn.Sequential(
+        nn.Linear(inputs, width), nn.ReLU(),
+        nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, actions),
+    )  # fmt: skip
+
+
+def _deterministic(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
+    model = _model(net, spaces, priors.Normal())
+    return model, Delta(model)
+
+
+def _parameter_noise(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
+    model = _model(net, spaces, priors.Normal())
+    return model, MeanField(model, scale=PARAMETER_NOISE)
+
+
+def _variance(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
+    model = _model(net, spaces, priors.LogUniform())
+    return model, ZeroMean(model)
+
+
+def _model(net: nn.Module, spaces: Spaces, prior: Any) -> BayesianNetwork:
+    return BayesianNetwork(net, spaces, prior=prior, layers=[RANDOM_LAYER], random_biases=False)
+
+
+POLICIES: dict[str, Callable[[nn.Module, Spaces], tuple[BayesianNetwork, NetworkGuide]]] = {
+    "deterministic": _deterministic,
+    "parameter-noise": _parameter_noise,
+    "variance": _variance,
+}
+
+
+def build_policy(name: str, spaces: Spaces, width: int) -> tuple[BayesianNetwork, NetworkGuide]:
+    """Model and guide of a policy; the middle layer alone is random, biases are numbers.
+
+    Arguments:
+        name: one of :data:`POLICIES`.
+    """
+    if name not in POLICIES:
+        raise ValueError(unknown_name("policy", name, POLICIES))
+    (inputs,) = spaces.input_shape
+    return POLICIES[name](policy_network(inputs, spaces.outputs, width), spaces)
+
+
+class Noise(Protocol):
+    """A policy while it plays one batch of episodes."""
+
+    def act(self, observations: Tensor) -> Tensor:
+        """Logits ``(E, actions)`` for ``(E, inputs)``, without a gradient."""
+        ...
+
+    def logits(self, observations: Tensor) -> Tensor:
+        """The same logits ``(T, E, actions)`` again, with gradients, for ``(T, E, inputs)``."""
+        ...
+
+
+class NoiseOfEpisode:
+    """Each episode is played by a network of its own, whose weights are drawn.
+
+    Arguments:
+        model, guide: of :func:`build_policy`.
+        episodes: E.
+        mean: the mean weights in all episodes instead.
+    """
+
+    def __init__(
+        self, model: BayesianNetwork, guide: NetworkGuide, episodes: int, *, mean: bool = False
+    ) -> None:
+        self.layers = []
+        for fn, weight, bias in _layers(model, guide):
+            if fn is not None and mean:
+                weight = fn.mean
+            elif fn is not None:  # a point is one for all episodes
+                weight = fn.rsample() if isinstance(guide, Delta) else fn.rsample((episodes,))
+            self.layers.append((weight, bias))
+        self._fixed = [(weight.detach(), bias.detach()) for weight, bias in self.layers]
+
+    def act(self, observations: Tensor) -> Tensor:
+        return self._outputs(self._fixed, observations[:, None])[:, 0]
+
+    def logits(self, observations: Tensor) -> Tensor:
+        return self._outputs(self.layers, observations.transpose(0, 1)).transpose(0, 1)
+
+    @staticmethod
+    def _outputs(layers: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+        """For ``(E, B, inputs)``."""
+        for number, (weight, bias) in enumerate(layers):
+            x = x if number == 0 else x.relu()
+            if weight.dim() == 3:
+                x = torch.baddbmm(bias, x, weight.mT)
+            else:
+                x = F.linear(x, weight, bias)
+        return x
+
+
+class NoiseOfStep:
+    """Each step of each episode has noise of its own: that of the activations, as
+    :class:`~pyroccam.models.LocalReparameterization` has it, but kept, to be used again.
+
+    Arguments:
+        model, guide: of :func:`build_policy`; normal weights, or points.
+        episodes: E.
+    """
+
+    def __init__(self, model: BayesianNetwork, guide: NetworkGuide, episodes: int) -> None:
+        self.layers: list[_Moments] = []
+        for fn, weight, bias in _layers(model, guide):
+            own = None if fn is None else base(fn)
+            if own is None:
+                self.layers.append((weight, None, bias))
+            elif isinstance(guide, Delta):
+                self.layers.append((fn.mean, None, bias))
+            else:
+                mean = None if isinstance(own, CentredNormal) else own.loc
+                self.layers.append((mean, own.scale.square(), bias))
+        self._fixed: list[_Moments] = [
+            (_detached(mean), _detached(variance), bias.detach())
+            for mean, variance, bias in self.layers
+        ]
+        self._kept: list[list[Tensor]] = []
+
+    def act(self, observations: Tensor) -> Tensor:
+        self._kept.append([
+            torch.randn(len(observations), len(bias))
+            for _, variance, bias in self._fixed if variance is not None
+        ])  # fmt: skip
+        return self._outputs(self._fixed, observations, self._kept[-1])
+
+    def logits(self, observations: Tensor) -> Tensor:
+        kept = [torch.stack(noise) for noise in zip(*self._kept, strict=True)]
+        return self._outputs(self.layers, observations, kept)
+
+    @staticmethod
+    def _outputs(layers: list[_Moments], x: Tensor, noise: list[Tensor]) -> Tensor:
+        """For ``(*, inputs)``, with the noise ``(*, outputs)`` of each random layer."""
+        drawn = iter(noise)
+        for number, (mean, variance, bias) in enumerate(layers):
+            x = x if number == 0 else x.relu()
+            out = bias if mean is None else F.linear(x, mean, bias)
+            if variance is not None:
+                out = out + (F.linear(x.square(), variance) + TINY).sqrt() * next(drawn)
+            x = out
+        return x
+
+
+def _layers(model: BayesianNetwork, guide: NetworkGuide) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """The posterior of the weight (``None`` of a number), the weight (not random), the bias."""
+    for name, part in model.part("net").named_children():
+        if isinstance(part, BayesianLayer):
+            assert part.bias is not None
+            yield guide.distribution(f"{name}.weight"), part.start["weight"], part.bias
+        elif isinstance(part, nn.Linear):
+            yield None, part.weight, part.bias
+
+
+def _detached(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach()
+
+
+def draw_actions(logits: Tensor) -> Tensor:
+    """From ``Categorical(logits)``, as the argmax of logits with Gumbel noise: ``(*, actions)`` to
+    ``(*,)``."""
+    return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """One episode of each of E environments, of at most T steps.
+
+    Attributes:
+        observations: ``(T, E, *)``.
+        actions: ``(T, E)``.
+        rewards: ``(T, E)``, zero after the end.
+        running: ``(T, E)``, whether the step belongs to the episode.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    running: Tensor
+
+    @property
+    def returns(self) -> Tensor:
+        """``(E,)``, undiscounted."""
+        return self.rewards.sum(0)
+
+
+def roll_out(
+    environments: Any, act: Callable[[Tensor], Tensor], *, seed: int | None = None
+) -> Episodes:
+    """Play one episode in every environment, from a reset of all until the last one ends.
+
+    Environments that end early are reset by gymnasium, at the next step or at the same one, and
+    what they do from then on is left out. The reward of the step that ends an episode counts; the
+    observation that comes with it is not acted on.
+
+    Arguments:
+        environments: a ``gymnasium.vector.VectorEnv`` that resets by itself.
+        act: observations ``(E, *)`` to actions ``(E,)``.
+        seed: of the environments; by default they go on with their generators.
+
+    Raises:
+        ValueError: for environments that do not reset by themselves.
+    """
+    mode = getattr(environments, "metadata", {}).get("autoreset_mode")
+    if getattr(mode, "value", mode) == "Disabled":
+        raise ValueError(
+            "These environments do not reset by themselves (autoreset_mode=Disabled), and those "
+            "that end early cannot be stepped further: make them with AutoresetMode.NEXT_STEP."
+        )
+    observation, _ = environments.reset(seed=seed)
+    alive = np.ones(environments.num_envs, dtype=bool)
+    steps: list[tuple[Tensor, ...]] = []
+    while alive.any():
+        seen = torch.as_tensor(np.array(observation), dtype=torch.get_default_dtype())
+        actions = act(seen)
+        observation, reward, terminated, truncated, _ = environments.step(actions.numpy())
+        reward = torch.as_tensor(np.where(alive, reward, 0.0), dtype=seen.dtype)
+        steps.append((seen, actions, reward, torch.as_tensor(alive.copy())))
+        alive &= ~(terminated | truncated)
+    return Episodes(*(torch.stack(column) for column in zip(*steps, strict=True)))
+
+
+def returns_to_go(rewards: Tensor, discount: float) -> Tensor:
+    """``G_t = r_t + γ G_{t+1}``, for rewards ``(T, *)``."""
+    found = rewards.clone()
+    for t in range(len(rewards) - 2, -1, -1):
+        found[t] += discount * found[t + 1]
+    return found
+
+
+def others_mean(values: Tensor, running: Tensor) -> Tensor:
+    """At each time the mean of the *other* episodes that are running; zero where there are none.
+
+    Arguments:
+        values, running: ``(T, E)``.
+    """
+    counted = values * running
+    total = counted.sum(1, keepdim=True) - counted
+    count = running.sum(1, keepdim=True) - running.to(values.dtype)
+    return total / count.clamp_min(1.0)
+
+
+def surrogate(log_prob: Tensor, episodes: Episodes, discount: float = 1.0) -> Tensor:
+    r"""A scalar whose negative gradient estimates that of the expected return.
+
+    .. math:: -\frac1E \sum_e \sum_t \log π(a_t \mid s_t, w_e)\, (G_t - b_t)
+
+    Arguments:
+        log_prob: of the actions, ``(T, E)``, with the noise that they were taken under.
+    """
+    found = returns_to_go(episodes.rewards, discount)
+    advantage = (found - others_mean(found, episodes.running)) * episodes.running
+    return -(log_prob * advantage).sum() / log_prob.shape[1]

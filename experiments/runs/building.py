@@ -1,0 +1,70 @@
+"""The network of a run, made by its name."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import nn
+
+from ...data import Dataset
+from ...data.errors import NetworkError, PyroccamError
+from ...data.limits import ask
+from ...models.empty_parameters import refuse_without_values
+from ..boundary import place_in_own_code
+from ..methods.table import find
+from .config import RunConfig
+
+__all__ = ["build_network"]
+
+
+def build_network(config: RunConfig, data: Dataset) -> nn.Module:
+    """The network of a run, with initial weights that depend on the seed alone.
+
+    Raises:
+        ValueError: if a ready one cannot be built for this data with these options.
+        NetworkError: if a person's own function fails, or gives no ``torch.nn.Module``.
+        TooLarge: if its weights ask for more memory than may be taken.
+    """
+    method = find(config.method)
+    builder = method.network(config.network)
+    ready = config.network in method.networks
+    arguments = (data.input_shape, data.outputs)
+    asked = ", ".join(
+        [f"input_shape={tuple(data.input_shape)}", f"outputs={data.outputs}"]
+        + [f"{name}={value!r:.60}" for name, value in config.network_options.items()]
+    )
+    try:
+        # Bound first: torchvision's builders take a shape for the name of weights to download.
+        inspect.signature(builder).bind(*arguments, **config.network_options)
+        if ready:  # of the numbers in the options any one may be absurd
+            with torch.device("meta"):
+                draft = builder(*arguments, **config.network_options)
+            ask(
+                sum(4 * t.numel() for t in draft.state_dict().values()), f"{config.network} {asked}"
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.settings["seed"])
+            net = builder(*arguments, **config.network_options)
+    except (PyroccamError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        place = place_in_own_code(error)
+        where = "" if place is None else f", {place}"
+        kind = "" if isinstance(error, ValueError | TypeError | RuntimeError) else _kind(error)
+        why = f"{kind}{str(error).rstrip('.')}" or "no reason is given"
+        raise (ValueError if ready else NetworkError)(
+            f"The network {config.network} could not be built from {asked}: {why}{where}. Give "
+            "other options, or a function `f(input_shape, outputs, *, ...) -> torch.nn.Module` as "
+            "--network package.module:f."
+        ) from error
+    if not isinstance(net, nn.Module):
+        raise NetworkError(
+            f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."
+        )
+    refuse_without_values(net)
+    return net
+
+
+def _kind(error: BaseException) -> str:
+    return f"{type(error).__name__}: " if str(error) else type(error).__name__

@@ -1,0 +1,286 @@
+"""What a run is made of, resolved from names and ``key=value`` settings, and written down."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from ... import data as datasets
+from ...data import Dataset
+from ...inference.posterior.depth import check_share
+from ...inference.training.settings import Settings
+from ...models.names import unknown_name
+from ..methods.narrowing import refuse_rows, refuse_rules, refuse_unused
+from ..methods.table import find
+from .opening import read_json, reading
+
+__all__ = ["RunConfig", "changed_settings", "parse_settings"]
+
+# Sizes that train in a minute or so on two cores; everything can be set.
+_TOY = {"width": 20, "max_depth": 20}
+_TABLE = {"width": 50, "max_depth": 10}
+_NETWORK: dict[str, dict[str, Any]] = {
+    "mlp": _TABLE,
+    "conv": {"width": 16, "inner": 8, "max_depth": 10, "pool": 4},
+    "resnet": {"variant": "resnet18"},
+}
+_DEFAULT = {
+    "stack": ("mlp", "conv"),
+    "net": ("perceptron", "lenet-300-100"),
+    "graph": ("perceptron-graph", "cell-graph"),
+}
+_FIT: dict[str, dict[str, Any]] = {
+    "mlp": {"batch_size": 512, "lr": 1e-2, "weight_decay": 0.03, "steps": 2000},
+    "conv": {"batch_size": 256, "lr": 5e-3, "weight_decay": 0.01, "epochs": 6},
+    "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
+}
+
+
+# Words of Python's for what JSON spells in another way.
+_PYTHON = {"None": None, "none": None, "True": True, "False": False}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, complete: building it again from this gives the same run."""
+
+    method: str
+    data: dict[str, Any]
+    network: str
+    network_options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def resolve(
+        cls,
+        method: str,
+        data: str,
+        *,
+        network: str | None = None,
+        data_root: str | None = None,
+        seed: int = 0,
+        sets: dict[str, Any] | None = None,
+    ) -> tuple[RunConfig, Dataset]:
+        """Fill in what was left out, and load the data (which some defaults depend on).
+
+        Arguments:
+            method: a name in the table of methods.
+            data: a name in ``data.available()`` or a file.
+            network: one that the method takes, or ``module:function``; by the shape of the data if
+                left out.
+            data_root: folder of the data files.
+            seed: of data, weights and training.
+            sets: network, method and fit settings; ``data.<name>`` goes to the data set, and
+                ``data.seed`` makes its rows another's, or the same for several seeds.
+
+        Raises:
+            ValueError, TypeError: for a name that does not exist or a value that cannot be.
+        """
+        row = find(method)
+        sets = dict(sets or {})
+        _refuse_options(sets)
+        data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
+        if data_root is not None:
+            if "data_root" in data_options:
+                raise ValueError("--set data.data_root is --data-root: give one of them.")
+            data_options["data_root"] = data_root
+        if "name" in data_options:
+            raise ValueError("--set data.name=...: that is the option --data.")
+        data_seed = data_options.pop("seed", seed)
+        if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
+            raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
+        dataset = datasets.load(data, seed=data_seed, **data_options)
+        shape = dataset.input_shape
+        if network is None:
+            image = len(shape) == 3 and min(shape[1:]) >= 16
+            network = _DEFAULT[row.over][image]
+        builder = inspect.signature(row.network(network)).parameters
+        accepts = [n for n, p in builder.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
+        stack = row.over == "stack"
+        network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
+        options = dict(row.options)
+        usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])
+        settings = {**(usual if stack else {}), **row.settings}
+        if row.full_batch:
+            settings["batch_size"] = dataset.N
+        for name, value in sets.items():
+            usual_value = builder[name].default if name in accepts else options.get(name)
+            _refuse_no_bool(name, value, usual_value)
+            if name in options:
+                options[name] = value
+            elif name in accepts:
+                network_options[name] = value
+            elif name in Settings.names():
+                if name == "steps":
+                    settings.pop("epochs", None)
+                settings[name] = value
+            else:
+                fit = [setting for setting in Settings.names() if setting not in _COMMAND]
+                known = [*options, *accepts, *fit, "data.<option>"]
+                raise ValueError(unknown_name("setting", name, known))
+        settings["seed"] = seed
+        Settings.of(settings)  # fails early, before anything is built
+        if not stack:
+            refuse_rules(options, dataset)
+        elif "threshold" in options:
+            check_share(options["threshold"])
+        row.stages(options, settings)
+        refuse_unused(sets, options, dataset)
+        refuse_rows(options, settings, dataset)
+        config = cls(method, dataset.source, network, network_options, options, settings)
+        return config, dataset
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run with another seed for data, weights and training."""
+        return RunConfig(
+            self.method,
+            {**self.data, "seed": seed},
+            self.network,
+            self.network_options,
+            self.options,
+            {**self.settings, "seed": seed},
+        )
+
+    def without_seed(self) -> dict[str, Any]:
+        """As plain data, without the seed and the place of the data: what several runs share."""
+        plain: dict[str, Any] = json.loads(json.dumps(self.to_json()))
+        for part in ("data", "settings"):
+            plain[part] = {k: v for k, v in plain[part].items() if k not in ("seed", "data_root")}
+        return plain
+
+    def load_data(self, **other: Any) -> Dataset:
+        """The data of this run, from files that are here: nothing is downloaded.
+
+        Arguments:
+            other: options of the data set that are no longer what they were, such as its
+                ``data_root``, or the ``name`` of a file that was moved.
+        """
+        return datasets.load(**{**self.data, **other, "download": False})
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting under one name, such as ``settings.lr``."""
+        return _flat(json.loads(json.dumps(self.to_json())))
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunConfig:
+        """From the ``config.json`` of a run.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            ValueError: if it cannot be used.
+        """
+        path = folder / "config.json"
+        if not path.is_file():
+            if seeds := sorted(folder.glob("seed-*/config.json")):
+                raise FileNotFoundError(
+                    f"{folder} holds the runs of {len(seeds)} seeds: give one, such as "
+                    f"{seeds[0].parent}."
+                )
+            raise FileNotFoundError(
+                f"{folder} is not a run: it has no config.json. Give the folder that "
+                "`pyroccam fit ... --out FOLDER` wrote."
+            )
+        content = read_json(path)
+        with reading(path):
+            return cls(**content["run"])._checked()
+
+    def _checked(self) -> RunConfig:
+        """This configuration, after a look at what came from a file.
+
+        Raises:
+            TypeError, ValueError: if a part is of another kind, or names what there is not.
+        """
+        for part, kind in get_type_hints(RunConfig).items():
+            value, kind = getattr(self, part), get_origin(kind) or kind
+            if not isinstance(value, kind):
+                raise TypeError(f"{part} is {value!r:.60}, expected a {kind.__name__}")
+        row = find(self.method)
+        if not isinstance(self.data.get("name"), str):
+            raise ValueError("data has no name")
+        if "seed" not in self.settings:
+            raise ValueError("settings has no seed")
+        if unknown := [name for name in self.options if name not in row.options]:
+            raise ValueError(unknown_name(f"option of {self.method}", unknown[0], row.options))
+        for name, usual in row.options.items():
+            self.options.setdefault(name, usual)  # of a method that had fewer of them
+        Settings.of(self.settings)
+        return self
+
+
+# What `pyroccam fit` is asked beside --set.
+_COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", "resume", "threads")
+
+
+def _refuse_options(sets: Mapping[str, Any]) -> None:
+    """A setting may not be asked for in a place where it would be passed over.
+
+    Raises:
+        ValueError: for an option of the command, and for two settings of which one is not heard.
+    """
+    for name in sets:
+        if name in _COMMAND:
+            raise ValueError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
+    if None not in (sets.get("epochs"), sets.get("steps")):
+        raise ValueError(
+            f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
+            "leave one of them out."
+        )
+
+
+def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
+    """A word that is neither true nor false would be taken for true.
+
+    Raises:
+        ValueError: for one, where the usual value is one of them.
+    """
+    if isinstance(usual, bool) and not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: give true or false.")
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What was something else, in words; a setting that is not named is ``None``."""
+    then, after = _flat(before), _flat(now)
+    return [
+        f"{name} was {then.get(name)!r}, is {after.get(name)!r}"
+        for name in sorted({*then, *after})
+        if then.get(name) != after.get(name)
+    ]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= {f"{name}.{key}": v for key, v in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON.
+
+    Raises:
+        ValueError: for one without ``=``, and for a key with two values.
+    """
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise ValueError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
+        if name in out:
+            raise ValueError(f"--set {name} was given twice: leave one of them out.")
+        try:
+            out[name] = json.loads(text)
+        except (ValueError, RecursionError):  # also of numbers with thousands of digits
+            out[name] = _PYTHON.get(text, text)
+    return out

@@ -1,0 +1,212 @@
+"""The fit of a finished run, rebuilt from its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+from torch import nn
+
+from ... import inference
+from ...data import Dataset
+from ...data.errors import PyroccamError
+from ...inference.fits.fitting import Fit, pick_device
+from ...inference.posterior.predict import component_weights
+from ...inference.storage.checkpoint import read_history
+from ...inference.training.settings import Settings
+from ...models import LearntDepth
+from ..methods.stages import Pair
+from ..methods.table import find
+from .building import build_network
+from .config import RunConfig
+from .described import network_of
+from .opening import RunError, check_files, read_json, reading, refuse_other_data
+from .run import pair_of, settings_of, stages_of
+
+__all__ = ["load_fit", "names_own_data", "was_compressed"]
+
+
+def load_fit(
+    folder: Path,
+    device: str = "auto",
+    *,
+    network: str | None = None,
+    trust: bool = False,
+    data_root: str | None = None,
+    data_file: str | None = None,
+) -> Fit:
+    """Rebuild the fit of a finished run from its folder; runs no code that the folder names.
+
+    Arguments:
+        folder: that ``pyroccam fit ... --out`` wrote.
+        device: as for ``fit``.
+        network: ``module:function``, which makes a network of one's own; it is imported.
+        trust: import the network that the run names, if it has no description.
+        data_root: folder where the files of the run's data are now, if they are not where they
+            were.
+        data_file: where the one file of the run's data is now, by whatever name.
+
+    Raises:
+        FileNotFoundError: if the folder is not a finished run.
+        RunError, DamagedFile: if a file in it is not what was written, or the data is not that of
+            the run, or its network is code that nobody vouches for.
+    """
+    config = RunConfig.read(folder)
+    check_files(folder)
+    where = pick_device(device)
+    data = _own_data(config, folder, data_root, data_file)
+    refuse_other_data(data, folder)
+    rows = data.to(where)
+    net = _known_network(config, rows, folder, network, trust)
+    with reading(folder / "config.json"):
+        pair = find(config.method).build(net, rows, config.options)
+    result = _as_fit(_loaded(pair, folder, where), rows, config, folder)
+    with reading(folder / "config.json"):
+        stages = stages_of(config)
+    for number, stage in enumerate(stages, start=1):
+        check_files(folder / stage.name)
+        with reading(folder / "config.json"):
+            pair = pair_of(stage, result, config, folder / stage.name)
+        pair = _loaded(pair, folder / stage.name, where)
+        result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
+        result.settings = Settings.of(settings_of(config, number))
+    return result
+
+
+def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | None) -> Dataset:
+    """The data of a run, from where it is now: in a file, in a folder, or where it was.
+
+    Raises:
+        RunError: if it is nowhere there.
+    """
+    name = str(config.data["name"])
+    places: list[dict[str, str]] = [{}]
+    if file is not None:
+        places = [{"name": file}]
+    elif root is not None and "data_root" in config.data:
+        places.insert(0, {"data_root": root})
+    elif root is not None and Path(name).is_absolute():  # a person's own file, and no toy
+        places.insert(0, {"name": str(Path(root, Path(name).name))})
+    failed: list[PyroccamError] = []
+    for place in places:  # a root may be that of new rows alone
+        try:
+            return config.load_data(**place)
+        except PyroccamError as error:
+            failed.append(error)
+    raise RunError(
+        f"the data of {folder} cannot be loaded: {failed[0]}",
+        hint="--data-root FOLDER, if it was moved",
+    ) from failed[0]
+
+
+def was_compressed(folder: Path) -> bool:
+    """Whether a run ended with a compressed network, by what it reports."""
+    path = folder / "metrics.json"
+    return path.is_file() and "compressed" in read_json(path)
+
+
+def names_own_data(folder: Path, file: str) -> bool:
+    """Whether a file, by whatever name, holds the very data that a run was trained on."""
+    config = RunConfig.read(folder)
+    if not Path(file).is_file() or not (folder / "data.json").is_file():
+        return False
+    try:
+        return not config.load_data(name=file).differences(read_json(folder / "data.json"))
+    except PyroccamError:
+        return False
+
+
+def _known_network(
+    config: RunConfig, data: Dataset, folder: Path, network: str | None, trust: bool
+) -> nn.Module:
+    """The network of a run that is opened: of this package, named again, or described."""
+    ready = config.network in find(config.method).networks
+    if network is not None and ready:
+        raise ValueError(
+            f"--network {network}: the network of {folder} is {config.network}, which needs no "
+            "code of yours. Leave --network out."
+        )
+    if network is not None:
+        return build_network(replace(config, network=network), data)
+    path = folder / "network.json"
+    if not ready and not trust and path.is_file():
+        words = read_json(path)
+        with reading(path):
+            return network_of(words)
+    if not ready and not trust:
+        raise RunError(
+            f"{folder} was trained with a network of somebody's own, {config.network}, for which "
+            "there is no description: to open it runs that code",
+            hint=f"--network {config.network} if you know it, or --trust to import what the run "
+            "names",
+        )
+    with reading(folder / "config.json"):
+        return build_network(config, data)
+
+
+def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
+    """A pair with the weights that a fit wrote to its folder."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} has no model.safetensors: the run did not finish. Go on with it with "
+            "`pyroccam fit ... --resume`."
+        )
+    with reading(path):
+        tensors = load(path.read_bytes())  # load_file takes no path that is no text
+        for prefix, module in zip(("model.", "guide."), pair, strict=True):
+            part = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+            refuse_other_tensors(part, module)
+            module.load_state_dict(part)
+            module.to(device).eval()
+    return pair
+
+
+def refuse_other_tensors(tensors: Mapping[str, torch.Tensor], module: nn.Module) -> None:
+    """Refuse tensors of another network, or of none. Integers in the place of weights would be
+    converted without a word.
+
+    Raises:
+        ValueError: naming the first tensor that is missing, too many, of another shape or dtype, or
+            learnt and not finite.
+    """
+    expected, learnt = module.state_dict(), dict(module.named_parameters())
+    for name in [*expected, *tensors]:
+        here, there = (_kind_of(of.get(name)) for of in (tensors, expected))
+        if here != there:
+            raise ValueError(f"{name} is {here} in it, and {there} in the network of the run")
+        if not tensors[name].isfinite().all() and name in learnt:
+            raise ValueError(f"{name} is not finite, as no run ends")
+
+
+def _kind_of(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
+    model, guide = pair
+    components = component_weights(model, guide, data)
+    structure = None
+    if isinstance(model, LearntDepth):
+        exact = inference.exact_depth_posterior(model, data)
+        threshold = float(config.options.get("threshold", 0.95))
+        structure = inference.Structure.from_probs(components, exact, threshold)
+    path = folder / "fit.json"
+    written = read_json(path)
+    with reading(folder / "history.csv"):
+        history = read_history(folder / "history.csv")
+    with reading(path):
+        value = written["val_nll"]
+        return Fit(
+            model=model, guide=guide, data=data, settings=Settings.of(config.settings),
+            history=history, best_epoch=int(written["best_epoch"]),
+            val_nll=math.nan if value is None else float(value),
+            seconds=float(written["seconds"]), structure=structure, weights=components, out=folder,
+            engine=dict(written["engine"]),
+        )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The folder of a run is opened with suspicion: nothing in it is believed, and nothing is run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...data import DataError, Dataset
+from ...data.errors import PyroccamError
+from ...data.limits import ask
+from ...inference.storage.digests import check_digests
+from ...models.plain.untrusted import NotJSON, parsed, plain_words
+from ..boundary import deliberate
+from ..methods.weights import FILE
+
+__all__ = ["FORMAT", "RunError", "check_files", "read_json", "reading", "refuse_other_data"]
+
+FORMAT = 2
+"""Of ``config.json``; from 2 on there is ``data.json`` beside it."""
+
+_AGAIN = "copy the folder again from where it came, or run `pyroccam fit` again"
+
+
+class RunError(PyroccamError, ValueError):
+    """A folder that is not a whole run, or not the run that it should be."""
+
+
+class UncheckedRun(UserWarning):
+    """A run without checksums, as earlier versions wrote it."""
+
+
+def check_files(folder: Path) -> None:
+    """Compare the files of a run, or of a fit of it, with what was written.
+
+    Raises:
+        DamagedFile: if one of them changed.
+    """
+    checked = check_digests(folder, may_lack=[FILE])  # which can be made again
+    if not checked and (folder / "metrics.json").exists():  # not a fit that was broken off
+        warnings.warn(
+            f"{folder} has no checksums (it was written by an earlier version, or they were "
+            "deleted): damage to its files may pass unseen.",
+            UncheckedRun,
+            stacklevel=2,
+        )
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """What does not fit while a file is read is a damage of the file.
+
+    Raises:
+        RunError: naming the file, in place of whatever Python or torch raised.
+    """
+    try:
+        yield
+    except (PyroccamError, FileNotFoundError, Warning):
+        raise
+    except Exception as error:
+        # What Python says of a wrong kind is about our code; what we say of it, about the file.
+        said = str(error) if deliberate(error) else plain_words(error)
+        raise RunError(f"{path} cannot be read: {said:.200}", hint=_AGAIN) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file that holds an object.
+
+    Raises:
+        RunError: if it holds anything else.
+        FileNotFoundError: if there is none.
+    """
+    with reading(path):
+        ask(path.stat().st_size, str(path))
+        text = path.read_bytes()
+    try:
+        found = parsed(text, str(path), paths=True)
+    except NotJSON as error:
+        why = error.found.removeprefix(f"{path} ")
+        raise RunError(f"{path} cannot be read: it {why}", hint=_AGAIN) from error
+    if not isinstance(found, dict):
+        raise RunError(f"{path} cannot be read: it holds a {type(found).__name__}", hint=_AGAIN)
+    return found
+
+
+def refuse_other_data(found: Dataset, folder: Path) -> None:
+    """Data that is not what a run saw would be split and scaled in another way: its test rows may
+    be rows of the training.
+
+    Raises:
+        RunError: for such data, naming what differs.
+    """
+    path = folder / "data.json"
+    if not path.is_file():
+        if read_json(folder / "config.json").get("format", 1) != 1:
+            raise RunError(f"{path} is missing, by which the data is checked", hint=_AGAIN)
+        return  # an earlier version wrote none
+    record = read_json(path)
+    try:
+        differences = found.differences(record)
+    except DataError as error:
+        raise RunError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
+    if differences:
+        raise RunError(
+            f"{found.name} is not the data that {folder} was trained on: {'; '.join(differences)}",
+            hint="put the data back; other rows are scored with `pyroccam evaluate RUN --data "
+            "FILE`, and learnt from with another --out",
+        )

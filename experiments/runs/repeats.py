@@ -1,0 +1,62 @@
+"""What the repeats of a run come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...inference import Repeats
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import HOWS
+from ...inference.storage.checkpoint import seal, write_json
+from ..console import PlainConsole
+from .config import RunConfig
+from .run import Outcome
+from .summary import print_repeats
+
+__all__ = ["put_together"]
+
+
+def put_together(
+    console: PlainConsole, outcomes: list[Outcome], config: RunConfig, out: Path
+) -> None:
+    """Say and write what the repeats of a run come to."""
+    found = [outcome.metrics for outcome in outcomes]
+    summary = _spread(found)
+    fits = Repeats([outcome.fit for outcome in outcomes], 0.0)
+    try:
+        summary["together"] = fits.evaluate(noise=config.options.get("noise", "weights"))
+    except ValueError as error:  # every seed has test rows of its own
+        console.say(f"{error} That is --set data.seed={config.settings['seed']}.")
+    write_json(out / "metrics.json", {"repeats": found, "spread": summary})
+    seal(out)
+    print_repeats(console, summary, len(found))
+
+
+def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    ways = [way for way in HOWS if way in found[0]["test"]]
+    for way in ways:
+        out[way] = mean_spread([one["test"][way] for one in found])
+    if not ways:
+        out["test"] = mean_spread([one["test"] for one in found])
+    for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
+        if part in found[0]:
+            # Of a compressed network that is what its file holds.
+            scores = [one[part].get("test_after_reading", one[part]["test"]) for one in found]
+            out[part] = mean_spread(scores)
+    if "compressed" in found[0]:
+        out["structure"] = mean_spread(
+            [
+                {k: float(v) for k, v in one["structure"].items() if isinstance(v, int | float)}
+                | {k: float(v) for k, v in one["structure"]["rates"].items() if v is not None}
+                for one in found
+            ]
+        )
+    elif "discretised" in found[0]:
+        each = [one["structure"]["entropy"] for one in found]
+        out["structure"] = mean_spread([{"entropy": e} for e in each])
+    elif "structure" in found[0]:
+        keys = ("depth_chosen", "depth_expected", "tv_to_exact")
+        out["structure"] = mean_spread([{k: float(f["structure"][k]) for k in keys} for f in found])
+    return out

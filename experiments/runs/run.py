@@ -1,0 +1,354 @@
+"""One whole run: fit, structure, pruned network, comparison, files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...data import Dataset
+from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.pruning.depth import count_parameters
+from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
+from ...inference.storage.lock import claimed
+from ...models import BayesianNetwork, StructuredNetwork
+from ..methods import depth as depths
+from ..methods import structure as structured
+from ..methods import weights
+from ..methods.stages import Pair, Stage
+from ..methods.table import find
+from .building import build_network
+from .config import RunConfig, changed_settings
+from .described import words_of
+from .opening import FORMAT, read_json, reading, refuse_other_data
+from .run_figures import draw, draw_repeats
+
+__all__ = ["Outcome", "fixed_depth", "pair_of", "run", "run_repeats", "settings_of", "stages_of"]
+
+NARROWED = "narrowed.json"
+
+
+@dataclass
+class Outcome:
+    """A run and its numbers (those of ``metrics.json``)."""
+
+    fit: Fit
+    metrics: dict[str, Any]
+
+
+def run(
+    config: RunConfig,
+    data: Dataset,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool | None = None,
+    compare: bool = True,
+    figures: bool = True,
+) -> Outcome:
+    """Fit, cut, compare and write.
+
+    Arguments:
+        config, data: from :meth:`RunConfig.resolve`.
+        out: the run directory; nothing is written without it.
+        resume: go on from the checkpoints in ``out``.
+        device: as for ``fit``.
+        progress: as for ``fit``.
+        compare: also train the deterministic network of the chosen depth, at the same protocol.
+        figures: draw them into ``out/figures``.
+
+    Raises:
+        FileExistsError: if ``out`` holds another run and ``resume`` is not asked for.
+    """
+    job = _Job(config, data, out)
+    (outcome,) = _claimed_run([job], out, resume, device, progress, compare, figures)
+    return outcome
+
+
+def run_repeats(
+    configs: Sequence[RunConfig],
+    datas: Sequence[Dataset],
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool | None = None,
+    compare: bool = True,
+    figures: bool = True,
+) -> list[Outcome]:
+    """The same run at several seeds, trained together where that pays (``fit_repeats``).
+
+    Arguments:
+        configs, datas: of each seed.
+        out: each run gets the folder ``seed-<n>`` inside it.
+        resume, device, progress, compare, figures: as for :func:`run`.
+    """
+    jobs = [
+        _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
+        for config, data in zip(configs, datas, strict=True)
+    ]
+    return _claimed_run(jobs, out, resume, device, progress, compare, figures)
+
+
+def _claimed_run(jobs: Sequence[_Job], out: Path | None, *options: Any) -> list[Outcome]:
+    """Run with the folders kept from other writers."""
+    folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
+    with ExitStack() as stack:
+        for folder in sorted(folders):
+            stack.enter_context(claimed(folder))
+        return _run(jobs, out, *options)
+
+
+@dataclass
+class _Job:
+    """A run to do, and its folder."""
+
+    config: RunConfig
+    data: Dataset
+    out: Path | None
+
+    def claim(self, resume: bool) -> None:
+        """Take the folder, and write into it what is run."""
+        out, config, record = self.out, self.config, self.data.record()
+        if out is None:
+            return
+        if (out / "config.json").exists() and _begun(out):
+            if not resume:
+                raise FileExistsError(
+                    f"{out} holds a run already. Go on with it with --resume, or give another "
+                    "--out."
+                )
+            _check_same(RunConfig.read(out), config, out)
+            refuse_other_data(self.data, out)
+            return  # what a run was begun with stays
+        write_json(out / "data.json", record)
+        write_json(
+            out / "config.json",
+            {
+                "format": FORMAT,
+                "run": config.to_json(),
+                "versions": versions(),
+                "threads": torch.get_num_threads(),
+            },
+        )
+
+    def network(self) -> nn.Module:
+        """The network to begin with; a person's own is kept in words where there are words."""
+        net = build_network(self.config, self.data)
+        own = self.config.network not in find(self.config.method).networks
+        if own and self.out is not None and (words := words_of(net, self.data.x_train[:2])):
+            write_json(self.out / "network.json", words)
+        return net
+
+
+def _begun(out: Path) -> bool:
+    """Whether something was computed; a run that could not even start does not keep its folder."""
+    # Seeds that train together have one checkpoint, above their folders.
+    checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
+    return any(path.exists() for path in (*checkpoints, out / "model.safetensors"))
+
+
+def _run(
+    jobs: Sequence[_Job],
+    out: Path | None,
+    resume: bool,
+    device: str,
+    progress: bool | None,
+    compare: bool,
+    figures: bool,
+) -> list[Outcome]:
+    config, where = jobs[0].config, str(pick_device(device))
+    for job in jobs:
+        job.claim(resume)
+    more = {"resume": resume, "device": where, "progress": progress}
+    settings = settings_of(config, 0)
+    fits = _fit(jobs, _first, settings, out, label=config.method, **_rule_of(config), **more)
+    passed = [[one] for one in fits]
+    for number, stage in enumerate(stages_of(config), start=1):
+        for job, before in zip(jobs, passed, strict=True):
+            before.append(_next(job, number, before[-1], label=stage.name, **more))
+    compared: dict[int, Fit] = {}
+    if compare:
+        by_depth: dict[int, list[int]] = {}
+        for i, one in enumerate(fits):
+            if one.structure is not None:
+                by_depth.setdefault(one.structure.depth_chosen, []).append(i)
+        for depth, members in by_depth.items():
+            same = [replace(jobs[i], data=fits[i].data) for i in members]
+            found = _fit_depth(same, depth, out, **more)
+            compared |= dict(zip(members, found, strict=True))
+    if out is not None and figures and len(jobs) > 1:
+        draw_repeats(passed, out / "figures")
+    return [
+        _report(job, before, compared.get(i), figures, compare, **more)
+        for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
+    ]
+
+
+def _first(job: _Job) -> Pair:
+    """The pair with which a run begins."""
+    return find(job.config.method).build(job.network(), job.data, job.config.options)
+
+
+def _rule_of(config: RunConfig) -> dict[str, float]:
+    if find(config.method).over != "stack":
+        return {}
+    return {"threshold": float(config.options.get("threshold", 0.95))}
+
+
+def _fit(
+    jobs: Sequence[_Job],
+    pair: Callable[[_Job], Pair],
+    settings: Mapping[str, Any],
+    out: Path | None,
+    **arguments: Any,
+) -> list[Fit]:
+    by_seed = {job.config.settings["seed"]: job for job in jobs}
+    if len(jobs) == 1:
+        model, guide = pair(jobs[0])
+        return [fit(model, guide, jobs[0].data, out=out, **arguments, **settings)]
+
+    def build(seed: int) -> tuple[Any, nn.Module, Dataset]:
+        return *pair(by_seed[seed]), by_seed[seed].data
+
+    rest = {name: value for name, value in settings.items() if name != "seed"}
+    return fit_repeats(build, list(by_seed), out=out, **arguments, **rest).fits
+
+
+def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: Any) -> list[Fit]:
+    """Fit the network of one depth at the protocol of the runs."""
+    config = jobs[0].config
+
+    def pair(job: _Job) -> Pair:
+        network = build_network(job.config, job.data)
+        return find("ddn").build(network, job.data, {"depth": depth})
+
+    settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
+    folder = None if out is None else out / f"ddn-{depth}"
+    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **_rule_of(config), **arguments)
+
+
+def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
+    """A further fit of one run, in a folder of its own."""
+    stage = stages_of(job.config)[number - 1]
+    folder = None if job.out is None else job.out / stage.name
+    try:
+        model, guide = pair_of(stage, before, job.config, folder)
+    except (ValueError, RuntimeError) as error:
+        kept = "" if job.out is None else f" What was trained before it is in {job.out}."
+        raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
+    thresholds = getattr(model, "narrowed_at", None)
+    if folder is not None and thresholds is not None:
+        write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
+    settings = settings_of(job.config, number)
+    return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
+
+
+def stages_of(config: RunConfig) -> Sequence[Stage]:
+    return find(config.method).stages(config.options, config.settings)
+
+
+def settings_of(config: RunConfig, number: int) -> dict[str, Any]:
+    """Of a fit of the run; the first has the number 0."""
+    own = (
+        stages_of(config)[number - 1].settings
+        if number
+        else find(config.method).first(config.options, config.settings)
+    )
+    other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
+    dropped = {other[name] for name in own if name in other}
+    return {k: v for k, v in config.settings.items() if k not in dropped} | own
+
+
+def pair_of(stage: Stage, before: Fit, config: RunConfig, folder: Path | None) -> Pair:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.settings["seed"])
+        return stage.build(before, {**config.options, **_narrowed(folder)})
+
+
+def _narrowed(folder: Path | None) -> dict[str, Any]:
+    """The thresholds of a narrowing that was done, where another search could end elsewhere: on
+    another device, say."""
+    if folder is None or not (folder / NARROWED).is_file():
+        return {}
+    found = read_json(folder / NARROWED)
+    with reading(folder / NARROWED):
+        return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
+
+
+def _report(
+    job: _Job,
+    fits: Sequence[Fit],
+    ddn: Fit | None,
+    figures: bool,
+    compare: bool,
+    **arguments: Any,
+) -> Outcome:
+    """Cut, measure and write one run, of one fit or of several."""
+    config, out, result = job.config, job.out, fits[-1]
+    model, data = result.model, result.data
+    device = data.x_train.device
+    metrics: dict[str, Any] = {
+        "method": config.method,
+        "data": data.name,
+        "seed": config.settings["seed"],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
+        "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
+        "best_epoch": result.best_epoch,
+        "val_nll": result.val_nll,
+        "warnings": result.warnings,
+        "seconds": sum(one.seconds for one in fits),
+        "engine": result.engine,
+        "parameters": count_parameters(model),
+        "test": (
+            result.evaluate_ways(noise=config.options.get("noise", "weights"))
+            if isinstance(model, BayesianNetwork)
+            else depths.metrics_on_test(result)
+        ),
+        "versions": versions(),
+    }
+    if len(fits) > 1:
+        names = [config.method, *(stage.name for stage in stages_of(config))]
+        metrics["stages"] = [
+            {"name": name, "seconds": one.seconds, "engine": one.engine}
+            for name, one in zip(names, fits, strict=True)
+        ]
+    if result.structure is not None:
+        metrics |= depths.report(result, ddn, out)
+    if isinstance(model, StructuredNetwork):
+        settings = settings_of(config, 0)
+        begun = build_network(config, data)
+        metrics |= structured.report(
+            result, begun, config.options, settings, out, compare, figures, **arguments
+        )
+    elif isinstance(model, BayesianNetwork):
+        threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
+        metrics |= weights.report(result, threshold, tolerance, out, figures, fits[0])
+    if out is not None:
+        write_json(out / "metrics.json", metrics)
+        seal(out)
+        if figures:
+            draw(result, ddn, out / "figures", fits[:-1])
+    return Outcome(result, metrics)
+
+
+def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
+    """A run is resumed as it was started: its checkpoint fits nothing else."""
+    if changed := changed_settings(then.flat(), now.flat()):
+        raise ValueError(
+            f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
+            "it was, or give another --out."
+        )
+
+
+def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
+    """The deterministic network of one depth at the protocol of ``config``."""
+    job = _Job(config, data, None)
+    return _fit_depth([job], depth, None, device=str(data.x_train.device))[0]

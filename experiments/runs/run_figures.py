@@ -1,0 +1,214 @@
+"""The figures of one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ...inference import figures
+from ...inference.fits.fitting import Fit
+from ...inference.packing import PackedSize
+from ...inference.posterior.bands import Bands, mixture_bands
+from ...inference.posterior.metrics import Reliability, reliability
+from ...inference.posterior.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
+from ...inference.pruning.compression import Compressed
+from ...inference.pruning.depth import prune
+from ...inference.pruning.intervals import scale_intervals
+from ...inference.pruning.inventory import bytes_by_part, input_use, remains
+from ...models import BayesianNetwork
+
+__all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
+
+FORMATS = ("png", "svg")  # for everywhere, and for print
+_MOST_TARGETS = 4  # of a regression, with a figure each
+
+
+def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ()) -> list[Path]:
+    """What every run can show: q(d), functions by depth (inputs in the plane), reliability or
+    predictive bands, and the training curve.
+
+    Arguments:
+        result: the last fit of the run.
+        ddn: the network of the chosen depth, for comparison.
+        folder: is made.
+        before: the fits of the run before the last.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    data = result.data
+    written: list[Path] = []
+    structure = result.structure
+    if structure is not None:
+        nll = {}
+        for split in ("train", "test"):
+            x, y = data.split(split)
+            nll[split] = nll_by_depth(outputs_by_depth(result.model, x), result.model.likelihood, y)
+        picture = figures.depth_posterior(
+            structure.depth_probs,
+            structure.exact_depth_probs,
+            structure.depth_chosen,
+            structure.depth_chosen_exact,
+            nll,
+        )
+        written += figures.save(picture, folder / "depth", FORMATS)
+    if structure is not None and data.classes == 2 and data.input_shape == (2,):
+        written += figures.save(_functions(result), folder / "functions", FORMATS)
+    if data.task == "classification":
+        picture = figures.reliability_diagram(_calibration(result, ddn))
+        written += figures.save(picture, folder / "reliability", FORMATS)
+    else:
+        for name, picture in _predictions(result).items():
+            written += figures.save(picture, folder / name, FORMATS)
+    history = joined_history([*before, result])
+    if history:
+        written += figures.save(figures.training_curve(history), folder / "training", FORMATS)
+    return written
+
+
+def draw_compressed(
+    result: Fit, small: Compressed, written: PackedSize, folder: Path, first: Fit | None = None
+) -> list[Path]:
+    """What a compressed network shows: the thresholds and the scales behind them, where there are
+    some, what is left of each layer, and what takes the bytes of the file.
+
+    Arguments:
+        result: that was compressed.
+        small, written: the network, and its file.
+        folder: is made.
+        first: with which the run began, if it was narrowed since.
+    """
+    before = (first or result).model.layers
+    shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
+    left = remains(small, shapes)
+    shape = result.data.input_shape
+    use = input_use(small, next(iter(shapes.values())), shape) if len(shape) == 3 else None
+    bits = dict(zip(left, small.bits.values(), strict=True))
+    nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
+    drawn = {
+        "sparsity": figures.sparsity_maps(left, use),
+        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, written, list(left))),
+    }
+    if small.irrelevance:
+        names = dict(zip(small.irrelevance, left, strict=True))  # as they were before narrowing
+        found = {names[own]: one for own, one in small.irrelevance.items()}
+        cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
+        intervals = scale_intervals(result.model, result.guide)  # type: ignore[arg-type]
+        scales = {names[own]: one for own, one in intervals.items()}
+        drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
+        drawn["scales"] = figures.scale_posteriors(scales, found, cut)
+    files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
+    return [path for one in files for path in one]
+
+
+def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
+    """The training curves of several seeds in one figure.
+
+    Arguments:
+        runs: the fits of each.
+        folder: is made.
+    """
+    histories = [joined_history(fits) for fits in runs]
+    if not all(histories):
+        return []
+    return figures.save(figures.training_curve(histories), folder / "training", FORMATS)
+
+
+def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:
+    """The records of fits that follow each other, with epochs and steps counted on."""
+    rows: list[dict[str, float]] = []
+    for fit in fits:
+        done = {name: rows[-1][name] for name in ("epoch", "step") if rows and name in rows[-1]}
+        rows += [
+            row | {name: row[name] + last for name, last in done.items() if name in row}
+            for row in fit.history
+        ]
+    return rows
+
+
+def _predictions(result: Fit) -> dict[str, Figure]:
+    """A figure for each target: bands over one input, or predicted against observed values."""
+    data = result.data
+    single = math.prod(data.input_shape) == 1
+    found: dict[str, Figure] = {}
+    rows = _bands(result, data.x_test)
+    observed = (data.y_test * data.y_std + data.y_mean).double().cpu()
+    names = [""] if data.outputs == 1 else [f"-{k}" for k in range(data.outputs)]
+    for k, name in enumerate(names[:_MOST_TARGETS]):
+        own = Bands(*(part[:, k] for part in rows))
+        label = "target" if not name else f"target {k}"
+        if not single:
+            found[f"predictive{name}"] = figures.predicted_observed(
+                observed[:, k], own, label=label
+            )
+            continue
+        x = data.x_test.reshape(-1)
+        grid = _around(torch.cat([data.x_train.reshape(-1), x]))
+        bands = _bands(result, grid.reshape(-1, *data.input_shape))
+        scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
+        found[f"predictive{name}"] = figures.predictive_bands(
+            grid * scale + shift, Bands(*(part[:, k] for part in bands)),
+            x * scale + shift, observed[:, k], own, ylabel=label,
+        )  # fmt: skip
+    return found
+
+
+def _bands(result: Fit, x: torch.Tensor) -> Bands:
+    """Moments of the predictive distribution in original units, on the CPU."""
+    data, likelihood = result.data, result.model.likelihood
+    found = mixture_bands(
+        result.outputs(x), result.weights, likelihood.scale, data.y_mean, data.y_std
+    )
+    return Bands(*(part.cpu() for part in found))
+
+
+def _around(x: torch.Tensor, count: int = 300) -> torch.Tensor:
+    """Values from a little below the least of ``x`` to a little above the largest."""
+    low, high = float(x.min()), float(x.max())
+    margin = 0.1 * (high - low) or 1.0
+    return torch.linspace(low - margin, high + margin, count, device=x.device)
+
+
+def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:
+    x, y = result.data.split("test")
+    random = isinstance(result.model, BayesianNetwork)
+    whole = (
+        "all depths" if result.structure is not None else "drawn networks" if random else "network"
+    )
+    contenders = {whole: result.predict(x)}
+    if result.structure is not None:
+        net = prune(result)
+        contenders[f"pruned, depth {net.depth}"] = mixture_log_probs(
+            outputs_by_depth(net, x), net.log_weights.exp()
+        )
+    if ddn is not None:
+        contenders["fixed depth"] = ddn.predict(x)
+    return {name: reliability(log_probs, y) for name, log_probs in contenders.items()}
+
+
+def _functions(result: Fit, panels: int = 8, side: int = 120) -> Figure:
+    """The probability of class 1 over the plane at the depths around the chosen one."""
+    structure, data = result.structure, result.data
+    assert structure is not None
+    deepest = result.model.max_depth
+    depths = list(range(min(structure.depth_chosen + 2, deepest) + 1))
+    if len(depths) > panels - 1:
+        depths = sorted({round(d) for d in np.linspace(0, depths[-1], panels - 1)})
+    depths = sorted({*depths, structure.depth_chosen, deepest})
+    low, high = data.x_test.amin(0) - 0.3, data.x_test.amax(0) + 0.3
+    grid_x = torch.linspace(float(low[0]), float(high[0]), side)
+    grid_y = torch.linspace(float(low[1]), float(high[1]), side)
+    yy, xx = torch.meshgrid(grid_y, grid_x, indexing="ij")
+    points = torch.stack([xx, yy], -1).reshape(-1, 2).to(data.x_test.device)
+    probs = outputs_by_depth(result.model, points).softmax(-1)[..., 1]
+    surfaces = probs.reshape(-1, side, side)[depths]
+    return figures.spiral_functions(
+        data.x_train, data.y_train, grid_x, grid_y, surfaces, depths,
+        structure.depth_probs[depths], structure.depth_chosen,
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""The scores of a finished run, on its own rows or on new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ... import data as datasets
+from ...data import Dataset
+from ...inference.fits.fitting import Fit
+from ...inference.posterior.predict import evaluate_pruned
+from ...inference.pruning.depth import prune
+from ...models import BayesianNetwork
+from ..console import PlainConsole
+from ..methods import weights
+from .config import RunConfig
+from .loading import was_compressed
+from .opening import reading
+
+__all__ = ["read_new_rows", "score"]
+
+
+def read_new_rows(
+    console: PlainConsole, data: str, data_root: str | None, own: Dataset
+) -> dict[str, Dataset]:
+    """New rows as data sets to score, by what is added to the names of their scores: all of them,
+    and, where some were seen before, those that were not.
+
+    Arguments:
+        console: on which is said what is odd about them.
+        data, data_root: as on the command line.
+        own: the data on which the run was trained.
+    """
+    where: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+    new = datasets.new_rows(data, like=own, **where)
+    for sentence in datasets.far_off(new):
+        console.say(("Beware: ", "yellow"), sentence)
+    met = own.seen(new.x_test)
+    if not met.any():
+        return {"": new}
+    console.say(
+        ("Seen before: ", "yellow"),
+        f"{int(met.sum()):,} of {len(met):,} rows of {data} have the very inputs of rows on which "
+        "the run was trained or validated (the same rows, or doubles in the data); lines with "
+        "“unseen” are of the others.",
+    )
+    unseen = replace(new, x_test=new.x_test[~met], y_test=new.y_test[~met])
+    return {"": new, ", unseen": unseen}
+
+
+def score(
+    console: PlainConsole, folder: Path, result: Fit, sets: Mapping[str, Dataset], split: str
+) -> dict[str, Any]:
+    """Metrics of every network of a run, by its name.
+
+    Arguments:
+        console: on which is said what could not be scored.
+        folder: of the run.
+        result: its fit, with its own data; in the end with the last of the sets.
+        sets: data by what is added to the names.
+        split: whose rows; sets without any are passed over.
+
+    Raises:
+        ValueError: if there are no rows at all.
+        RunError: if the compressed file is not that of the run.
+    """
+    options, path, small = RunConfig.read(folder).options, folder / weights.FILE, None
+    if path.exists():
+        small = weights.network_of_file(
+            result, path, options.get("threshold"), options.get("tolerance")
+        )
+    elif was_compressed(folder):
+        console.say(("Beware: ", "yellow"), f"{weights.FILE} of the run is gone, and not scored.")
+    found: dict[str, Any] = {}
+    own = result.data
+    for added, result.data in sets.items():
+        x, y = result.data.split(split)
+        if not len(x):
+            continue
+        if isinstance(result.model, BayesianNetwork):
+            noise = options.get("noise", "weights")
+            scores: dict[str, Any] = {**result.evaluate_ways(split, noise=noise)}
+        else:
+            scores = {"full": result.evaluate(split)}
+        if small is not None:
+            with reading(path):  # it may be the file of another run
+                scores["compressed"] = weights.evaluate(result, small, split)
+        if result.structure is not None:
+            scores["pruned"] = evaluate_pruned(prune(result), x, y, result.data.y_std)
+        found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
+    if not found:
+        raise ValueError(
+            f"There are no {split} rows: the last fit of the run had {own!r}. Take another --split."
+        )
+    return found

@@ -1,0 +1,256 @@
+"""What a run says to a person at its end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.table import Table
+
+from ...inference.posterior.predict import DRAWS
+from ..console import Part, PlainConsole
+
+__all__ = ["print_repeats", "print_run", "said_of_tensors"]
+
+_COLUMNS = {
+    "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
+    "regression": {"rmse": "RMSE", "nll": "NLL"},
+}
+
+
+_WAYS = {
+    "stochastic": "one draw",
+    "deterministic": "posterior means",
+    "ensemble": f"{DRAWS} draws",
+}
+
+
+def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+    """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
+    structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
+    for sentence in doubtful:
+        console.say("\n", ("Beware:", "yellow"), f" {sentence}")
+    if "not_compressed" in metrics:
+        reason = metrics["not_compressed"]
+        console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
+    if "compressed" in metrics:
+        print_compressed(console, metrics, task)
+        return
+    if "discretised" in metrics:
+        print_structured(console, metrics, task)
+        return
+    if structure is not None:
+        d, q = structure["depth_chosen"], structure["depth_probs"]
+        running = structure.get("tv_running")
+        before = (
+            "" if running is None else f" (of the running estimate of q in training {running:.3f})"
+        )
+        console.say(
+            "\n",
+            (f"Depth {d} of {len(q) - 1} {'was chosen' if doubtful else 'is enough'}", "bold"),
+            ": the first depth whose "
+            f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
+            f"{q[d]:.3f}; E[d] = {structure['depth_expected']:.1f}; depths below {d} together "
+            f"have probability {sum(q[:d]):.3f}.\n"
+            f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
+            f"variation between it and q {structure['tv_to_exact']:.3f}{before}.",
+        )
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    before = metrics.get("pruned", {}).get("seconds_per_batch_before")
+    first = metrics["method"] + (", all depths" if structure is not None else "")
+    test = metrics["test"]
+    if "ensemble" in test:
+        rows = [(f"{first}, {label}", test[way], None, None) for way, label in _WAYS.items()]
+        rows[-1] = (*rows[-1][:2], metrics["parameters"], None)
+    else:
+        rows = [(first, test, metrics["parameters"], before)]
+    for key, name in (("pruned", "pruned, depths 0-{}"), ("single_exit", "pruned, depth {} alone")):
+        if key in metrics:
+            part = metrics[key]
+            label = name.format(part["depth"])
+            rows.append((label, part["test"], part["parameters"], part["seconds_per_batch"]))
+    if "ddn" in metrics:
+        part = metrics["ddn"]
+        label = f"trained at fixed depth {part['depth']}"
+        rows.append((label, part["test"], part["parameters"], None))
+    for label, scores, parameters, seconds in rows:
+        table.add_row(
+            label,
+            *(f"{scores[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    console.print(table)
+    if "ensemble" in test:
+        console.say(_trained(metrics))
+    if "pruned" in metrics:
+        part = metrics["pruned"]
+        ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
+        fewer = part["parameters_before"] / part["parameters"]
+        console.say(
+            f"Pruned: {fewer:.1f} x fewer parameters, {_speed(ratio)} "
+            f"(batches of {part['batch']}). {_trained(metrics)}"
+        )
+
+
+def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+    """What is left of the network, its rates and its file; posterior, mean and small network."""
+    structure, small = metrics["structure"], metrics["compressed"]
+    rates = structure["rates"]
+    shown = [f"pruning {rates['pruning']:.3g}"]
+    for name, label in (("fast_prediction", "fast prediction"), ("maximum", "maximum")):
+        if rates[name] is not None:
+            shown.append(f"{label} {rates[name]:.3g}")
+    bits = "-".join(str(b) for b in structure["bits"].values())
+    console.say(
+        "\n",
+        (
+            f"{structure['architecture']} is {'left' if metrics.get('warnings') else 'enough'}",
+            "bold",
+        ),
+        f": {structure['weights']:,} weights "
+        f"of the compressed layers are left ({structure['nonzero_percent']:.1f} %), of {bits} "
+        "bits.\n"
+        f"Compression rates as papers count them: {', '.join(shown)}.",
+    )
+    console.say(
+        f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
+        "smaller than all parameters of the network were."
+    )
+    if "not_described" in structure:
+        console.say(*said_of_tensors(structure["not_described"]))
+    for name, reason in structure["left_whole"].items():
+        console.say(f"Layer {name} was left whole: {reason}")
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    before, mean = small["seconds_per_batch_before"], metrics["mean"]
+    ways, method = metrics["test"], metrics["method"]
+    for label, test, parameters, seconds in (
+        (f"{method}, {_WAYS['stochastic']}", ways["stochastic"], None, None),
+        (f"{method}, {_WAYS['ensemble']}", ways["ensemble"], None, None),
+        (
+            f"{method}, {_WAYS['deterministic']}",
+            ways["deterministic"],
+            metrics["parameters"],
+            mean["seconds_per_batch"],
+        ),
+        (
+            "compressed",
+            small["test_after_reading"],
+            small["parameters"],
+            small["seconds_per_batch"],
+        ),
+    ):
+        table.add_row(
+            label,
+            *(f"{test[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    console.print(table)
+    console.say(
+        f"{_speed(before / small['seconds_per_batch'])} than the network that was given "
+        f"(batches of {small['batch']}). {_trained(metrics)}"
+    )
+
+
+def _speed(ratio: float) -> str:
+    """Of a network that takes ``1 / ratio`` of the time."""
+    return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
+
+
+def said_of_tensors(reason: str) -> list[Part]:
+    """What is said of a file without the description of its network."""
+    why = f" {reason} That is what inference.compress makes of the run's fit."
+    return [("The file holds tensors only:", "yellow"), why]
+
+
+def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+    """The chosen primitives, and the networks with and without the other ones."""
+    structure, small = metrics["structure"], metrics["discretised"]
+    console.say()
+    chosen = Table("edge", "chosen", "probability of each", box=None)
+    for edge, names in structure["chosen"].items():
+        probs = structure["probs"].get(edge, {})
+        each = ", ".join(f"{name} {p:.2f}" for name, p in probs.items()) or "no alternative"
+        chosen.add_row(edge, " + ".join(names) or "none", each)
+    console.print(chosen)
+    console.say(
+        f"Probability of all of them together {math.exp(structure['log_prob']):.3f}; entropy of "
+        f"the structure {structure['entropy']:.2f} nats.\n"
+    )
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    test, method = metrics["test"], metrics["method"]
+    rows: list[tuple[str, Any, int | None, float | None]] = [
+        (
+            f"{method}, {DRAWS} draws",
+            test["ensemble"],
+            small["parameters_before"],
+            small["seconds_per_batch_before"],
+        ),
+        (
+            "chosen, cut out",
+            small["test"],
+            small["parameters"],
+            small["seconds_per_batch"],
+        ),
+    ]
+    if "retrained" in metrics:
+        part = metrics["retrained"]
+        rows.append(("chosen, afresh", part["test"], part["parameters"], None))
+    for label, scores, parameters, seconds in rows:
+        table.add_row(
+            label,
+            *(f"{scores[c]:.4f}" for c in columns),
+            "" if parameters is None else f"{parameters:,}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        )
+    if "random" in metrics:
+        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
+        sizes = [run["parameters"] for run in runs]
+        table.add_row(
+            f"{len(runs)} at random, mean",
+            *(f"{spread[c]['mean']:.4f}" for c in columns),
+            f"{round(sum(sizes) / len(sizes)):,}",
+            "",
+        )
+        table.add_row(
+            "standard deviation",
+            *(f"{spread[c]['sd']:.4f}" for c in columns),
+            "",
+            "",
+        )
+    console.print(table)
+    console.say(_trained(metrics))
+
+
+def _trained(metrics: dict[str, Any]) -> str:
+    engine = metrics["engine"]
+    how = []
+    if engine["replicates"] > 1:
+        how.append(f"{engine['replicates']} seeds together")
+    if engine["kind"] == "compiled":
+        how.append(f"{engine['compile_seconds']:.0f} s of it for compiling")
+    note = f" ({', '.join(how)})" if how else ""
+    return f"Trained in {metrics['seconds']:.0f} s{note}."
+
+
+def print_repeats(console: PlainConsole, spread: dict[str, Any], repeats: int) -> None:
+    """Mean and standard deviation over the repeats."""
+    table = Table(f"mean ± sd of {repeats}", "metric", "value", box=None)
+    for part, metrics in spread.items():
+        for name, m in metrics.items():
+            if part != "together":
+                table.add_row(part, name, f"{m['mean']:.4f} ± {m['sd']:.4f}")
+    console.print(table)
+    if "together" in spread:
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in spread["together"].items())
+        console.say(f"All {repeats} together, their predictions averaged: {shown}.")

@@ -1,0 +1,237 @@
+"""Posteriors of the structure of an edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..models.distributions.relaxed import (
+    ExpDirichlet,
+    ExpRelaxedCategorical,
+    LogitRelaxedBernoulli,
+)
+from ..models.distributions.temperature import LearntTemperature, Temperature, lend
+from ..models.names import unknown_name
+from ..models.priors.structure import EdgePrior
+from .factors import Factor
+
+__all__ = ["EdgeFactor", "StructureFamily"]
+
+Family = Literal["prior", "gumbel-softmax", "dirichlet", "relaxed-bernoulli", "table", "point"]
+
+
+class EdgeFactor(Factor):
+    """The posterior of one edge with K primitives.
+
+    Arguments:
+        prior: of the edge, whose probabilities it begins with.
+    """
+
+    def __init__(self, prior: EdgePrior) -> None:
+        super().__init__()
+        self.restriction = prior.restriction
+
+    def own(self, temperature: nn.Module) -> None:
+        """Have the temperature that all edges use as a submodule, if this one does."""
+        if "temperature" in vars(self):
+            self.temperature = temperature
+
+    def probs(self) -> Tensor:
+        """Of each primitive that it is the chosen one, or, in the cube, one of the chosen,
+        ``(K,)``."""
+        raise NotImplementedError
+
+    def vertices_log_prob(self) -> tuple[float, float]:
+        """Entropy over the vertices and the log-probability of :meth:`vertex`, in nats.
+
+        Of a relaxation each vertex has the probability that γ is nearest to it.
+        """
+        p = self.probs().detach().double()
+        if not self.restriction.startswith("cube"):
+            return _entropy(p), float(p.max().log())
+        each = torch.stack([p, 1.0 - p])
+        return _entropy(each), float(each.amax(0).log().sum())
+
+    def vertex(self) -> Tensor:
+        """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``."""
+        probs = self.probs()
+        if self.restriction.startswith("cube"):
+            return (probs > 0.5).to(probs.dtype)
+        return nn.functional.one_hot(probs.argmax(), len(probs)).to(probs.dtype)
+
+
+def _entropy(p: Tensor) -> float:
+    return -float((p * p.clamp_min(1e-300).log()).sum())
+
+
+class _Relaxed(EdgeFactor):
+    """With logits, and a temperature that all edges use."""
+
+    temperature: nn.Module
+
+    def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
+        super().__init__(prior)
+        self.logits = nn.Parameter(prior.logits.detach().clone())
+        lend(temperature, self)
+
+
+class _GumbelSoftmax(_Relaxed):
+    def forward(self) -> Any:
+        return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
+
+    def probs(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+
+class _Dirichlet(EdgeFactor):
+    def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
+        super().__init__(prior)
+        self.log_concentration = nn.Parameter(prior.logits.detach() + temperature().detach().log())
+
+    def forward(self) -> Any:
+        return ExpDirichlet(self.log_concentration.exp(), validate_args=False)
+
+    def probs(self) -> Tensor:
+        return self.log_concentration.softmax(-1)
+
+
+class _RelaxedBernoulli(_Relaxed):
+    def forward(self) -> Any:
+        fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
+        return fn.to_event(1)
+
+    def probs(self) -> Tensor:
+        return self.logits.sigmoid()
+
+
+class _Table(EdgeFactor):
+    """A probability for each vertex."""
+
+    vertices: Tensor
+
+    def __init__(self, prior: EdgePrior) -> None:
+        super().__init__(prior)
+        table: Any = prior.vertices
+        self.register_buffer("vertices", table.clone(), persistent=False)
+        self.logits = nn.Parameter(prior().logits.detach().clone())
+
+    def forward(self) -> Any:
+        return dist.Categorical(logits=self.logits, validate_args=False)
+
+    def probs(self) -> Tensor:
+        return self.logits.softmax(-1) @ self.vertices
+
+    def vertex(self) -> Tensor:
+        return self.vertices[self.logits.argmax()]
+
+    def vertices_log_prob(self) -> tuple[float, float]:
+        p = self.logits.detach().double().softmax(-1)
+        return _entropy(p), float(p.max().log())
+
+
+class _Point(EdgeFactor):
+    """One γ, in the coordinates of the site."""
+
+    def __init__(self, prior: EdgePrior) -> None:
+        super().__init__(prior)
+        self.logits = nn.Parameter(prior.logits.detach().clone())
+
+    def forward(self) -> Any:
+        cube = self.restriction.startswith("cube")
+        value = self.logits if cube else self.logits.log_softmax(-1)
+        return dist.Delta(value, event_dim=1)
+
+    def probs(self) -> Tensor:
+        cube = self.restriction.startswith("cube")
+        return self.logits.sigmoid() if cube else self.logits.softmax(-1)
+
+
+@dataclass(frozen=True)
+class StructureFamily:
+    """How a guide approximates the posterior of structure.
+
+    Arguments:
+        family: ``gumbel-softmax``, ``dirichlet`` (both for the interior of the simplex),
+            ``relaxed-bernoulli`` (interior of the cube), ``table`` (a probability for each vertex,
+            for what is enumerated), ``point`` (one γ for each edge); ``prior`` takes the kind that
+            the prior has.
+        temperature: of a relaxation. ``tied``: that of the prior, which is the same tensor, so that
+            the KL is in closed form. ``learnt``: one of all edges, which begins at the prior's and
+            is learnt; the KL is then the log-ratio at the draw.
+
+    Raises:
+        ValueError: for another family, or one that the prior's restriction does not allow.
+    """
+
+    family: Family = "prior"
+    temperature: Literal["tied", "learnt"] = "tied"
+
+    def __post_init__(self) -> None:
+        if self.family not in (*_ALLOWED, "prior"):
+            raise ValueError(unknown_name("structure family", self.family, [*_ALLOWED, "prior"]))
+        if self.temperature not in ("tied", "learnt"):
+            raise ValueError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
+
+    def factors(self, structure: dict[str, EdgePrior]) -> dict[str, EdgeFactor]:
+        """Of all edges, by site."""
+        own: nn.Module | None = None
+        found: dict[str, EdgeFactor] = {}
+        for site, prior in structure.items():
+            family = _kind(prior) if self.family == "prior" else self.family
+            if prior.restriction not in _ALLOWED[family]:
+                raise ValueError(
+                    f"structure={family!r} is for the {' or the '.join(_ALLOWED[family])}, but "
+                    f"the prior of site {site!r} is on the {prior.restriction}: leave it to the "
+                    "prior (family='prior'), or take another prior."
+                )
+            if self.temperature == "learnt" and family in ("dirichlet", "table", "point"):
+                raise ValueError(
+                    f"temperature='learnt' is of a relaxation, but the posterior of site {site!r} "
+                    f"is a {family}, which has none: leave it out."
+                )
+            if own is None and prior.temperature is not None:
+                own = self._temperature(prior.temperature)
+            found[site] = _make(family, prior, own)
+            if isinstance(own, LearntTemperature) and len(found) == 1:
+                found[site].own(own)
+        return found
+
+    def _temperature(self, prior: Temperature) -> nn.Module:
+        if self.temperature == "tied":
+            return prior
+        return LearntTemperature(float(prior.value)).to(prior.value)
+
+
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "gumbel-softmax": ("simplex interior",),
+    "dirichlet": ("simplex interior",),
+    "relaxed-bernoulli": ("cube interior",),
+    "table": ("simplex vertices", "cube vertices"),
+    "point": ("simplex interior", "cube interior"),
+}
+
+
+def _kind(prior: EdgePrior) -> str:
+    if prior.restriction.endswith("vertices"):
+        return "table"
+    if prior.restriction == "cube interior":
+        return "relaxed-bernoulli"
+    return "dirichlet" if isinstance(prior(), ExpDirichlet) else "gumbel-softmax"
+
+
+def _make(family: str, prior: EdgePrior, temperature: nn.Module | None) -> EdgeFactor:
+    if family == "table":
+        return _Table(prior)
+    if family == "point":
+        return _Point(prior)
+    assert temperature is not None
+    kinds = {
+        "gumbel-softmax": _GumbelSoftmax,
+        "dirichlet": _Dirichlet,
+        "relaxed-bernoulli": _RelaxedBernoulli,
+    }
+    return kinds[family](prior, temperature)

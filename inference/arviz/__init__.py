@@ -1,0 +1,1 @@
+"""Posteriors as ArviZ wants them: draws and densities in, an `InferenceData` out."""

@@ -1,0 +1,311 @@
+"""Draws from a posterior with all that ArviZ asks about them, as plain tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.local_reparameterisation import base
+from ...models.learnt_depth import LearntDepth
+from ...models.modes import evaluating
+from ..fits.fitting import Fit
+from ..posterior.draws import at_once, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
+from ..posterior.ensemble import is_point
+from ..posterior.predict import outputs_by_depth
+from ..posterior.weight_moments import mean_network
+
+__all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
+
+BATCH = 1024  # rows in a pass
+MOST = 2**28  # numbers of log-likelihoods, 2 GiB
+
+
+@dataclass
+class PosteriorDraws:
+    """Of S draws and N rows, on the CPU; densities in nats, double precision.
+
+    Attributes:
+        values: of sites, ``(S, *)``, as they are sampled.
+        log_prior: of every site, ``(S,)``; of an improper prior up to a constant.
+        log_q: by site, ``(S,)``; of a point nothing.
+        log_likelihood: of each row in original units of the target, ``(S, N)``.
+        predictions: a target drawn for each row, original units, ``(S, N)`` or ``(S, N, T)``.
+        rows: their positions in the split, ``(N,)``.
+        complete: the rows are all training rows, so that log p(θ, y) is known.
+    """
+
+    values: dict[str, Tensor]
+    log_prior: dict[str, Tensor]
+    log_q: dict[str, Tensor]
+    log_likelihood: Tensor
+    predictions: Tensor
+    rows: Tensor
+    complete: bool
+
+    @property
+    def log_p(self) -> Tensor | None:
+        """``log p(θ, y)``, ``(S,)``, up to a constant if a prior is improper."""
+        if not self.complete:
+            return None
+        total = self.log_likelihood.sum(1)
+        for term in self.log_prior.values():
+            total = total + term
+        return total
+
+    @property
+    def log_ratio(self) -> Tensor | None:
+        """``log p(θ, y) - log q(θ)``, ``(S,)``: ``None`` without log p, or of a point."""
+        log_p = self.log_p
+        if log_p is None or {*self.log_q} != {*self.log_prior} or not self.log_q:
+            return None
+        return log_p - torch.stack([*self.log_q.values()]).sum(0)
+
+
+@dataclass
+class PriorDraws:
+    """Of the prior, on the CPU.
+
+    Attributes:
+        values: of the sites with a proper prior, ``(S, *)``.
+        improper: the other sites; with any, nothing can be predicted.
+        predictions: as of :class:`PosteriorDraws`, or ``None``.
+    """
+
+    values: dict[str, Tensor]
+    improper: list[str] = field(default_factory=list)
+    predictions: Tensor | None = None
+
+
+def even_rows(count: int, rows: int | None) -> Tensor:
+    """Positions of ``rows`` of ``count`` rows, evenly spread: the same for every fit of the data.
+
+    Raises:
+        ValueError: for fewer than one.
+    """
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}.")
+    if rows is None or rows >= count:
+        return torch.arange(count)
+    return torch.linspace(0, count - 1, rows).round().long()
+
+
+@torch.no_grad()
+def draw_posterior(
+    fit: Fit,
+    draws: int = 500,
+    *,
+    split: str = "train",
+    rows: int | None = None,
+    weights: bool = False,
+    seed: int | None = None,
+    batch_size: int = BATCH,
+) -> PosteriorDraws:
+    """Draws of the latents, their densities, and what they say of the rows of a split.
+
+    Networks are drawn a few at a time (:func:`~pyroccam.inference.posterior.draws.at_once`), and of
+    their weights only densities stay, unless they are asked for. A point is drawn once.
+
+    Arguments:
+        draws: S.
+        split: whose rows.
+        rows: only so many, evenly spread.
+        weights: keep weights and biases too.
+        seed: of the draws, that of the fit if left out; generators are left as they were.
+
+    Raises:
+        ValueError: for fewer than one draw or row, or more numbers than fit into 2 GiB.
+    """
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}.")
+    x, y = fit.data.split(split)
+    chosen = even_rows(len(x), rows)
+    if draws * len(chosen) > MOST:
+        raise ValueError(
+            f"{draws} draws of {len(chosen):,} rows are {draws * len(chosen):,} log-likelihoods, "
+            f"expected at most {MOST:,}: take fewer rows=, or fewer draws=."
+        )
+    where = x.device
+    x, y = x[chosen.to(where)], y[chosen.to(where)]
+    complete = split == "train" and len(chosen) == fit.data.N
+    model: Any = fit.model
+    seed = fit.settings.seed if seed is None else seed
+    with evaluating(model), seeded(seed, where):
+        if isinstance(model, BayesianNetwork):
+            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights, batch_size)
+        else:
+            parts = _depth_parts(fit, draws, x, y)
+    return PosteriorDraws(*parts, chosen, complete)
+
+
+Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, Tensor]
+
+
+def _network_parts(
+    fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool, batch_size: int
+) -> Parts:
+    model, guide = fit.model, fit.guide
+    net = mean_network(model, guide)  # type: ignore[arg-type]
+    count = sum(p.numel() for p in net.parameters())
+    kept = [site for site in (*model.structure, *model.sites) if weights or _is_small(site)]
+    values: dict[str, list[Tensor]] = {site: [] for site in kept}
+    log_prior: dict[str, list[Tensor]] = {}
+    log_q: dict[str, list[Tensor]] = {}
+    likelihoods, predictions = [], []
+    with dropping(net):
+        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+            drawn = draw_sites(model, guide, size)  # type: ignore[arg-type]
+            for site, fn in model.priors_given(drawn).items():
+                log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
+                q = guide.distribution(site)  # type: ignore[operator]
+                if not hasattr(base(q), "v"):  # a point has no density
+                    log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
+            for site in kept:
+                values[site].append(drawn[site].cpu())
+            networks = weights_of(model, drawn)
+            outputs = torch.cat(
+                [outputs_of(net, networks, part) for part in x.split(batch_size)], 1
+            )
+            found, predicted = _said(fit, outputs, y)
+            likelihoods.append(found)
+            predictions.append(predicted)
+    return (
+        {site: torch.cat(parts) for site, parts in values.items()},
+        {site: torch.cat(parts) for site, parts in log_prior.items()},
+        {site: torch.cat(parts) for site, parts in log_q.items()},
+        torch.cat(likelihoods),
+        torch.cat(predictions),
+    )
+
+
+def _is_small(site: str) -> bool:
+    return site.rpartition(".")[2] not in ("weight", "bias")
+
+
+def _log_prob(fn: Any, value: Tensor) -> Tensor:
+    """``(S,)``, summed over whatever event and batch dims there are."""
+    found: Tensor = fn.log_prob(value).double()
+    return found.reshape(len(value), -1).sum(1).cpu()
+
+
+def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
+    model = fit.model
+    by_depth = outputs_by_depth(model, x)
+    found, _ = _said(fit, by_depth, y)
+    if isinstance(model, LearntDepth):
+        log_q = fit.weights.double().log()
+        depth = torch.multinomial(fit.weights.double(), draws, replacement=True)
+        values = {"depth": depth.cpu()}
+        terms = {"depth": model.log_prior.double()[depth].cpu()}, {"depth": log_q[depth].cpu()}
+    else:
+        depth = torch.zeros(draws, dtype=torch.long, device=x.device)
+        values, terms = {}, ({}, {})
+    predictions = _by_depth(model.likelihood, by_depth, depth, fit.data.y_mean, fit.data.y_std)
+    return values, *terms, found[depth.cpu()], predictions
+
+
+def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-likelihoods ``(S, N)`` and a prediction each ``(S, N, ...)``, in original units."""
+    likelihood, data = fit.model.likelihood, fit.data
+    found = likelihood(outputs).log_prob(y).double()
+    if likelihood.task == "regression":
+        found = found - data.y_std.double().log().sum()
+    return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
+
+
+def _by_depth(likelihood: Any, outputs: Tensor, depth: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
+    found: Tensor | None = None
+    for d in depth.unique():
+        chosen = (depth == d).nonzero()[:, 0]
+        drawn = _predicted(likelihood, outputs[d], mean, std, torch.Size([len(chosen)]))
+        if found is None:
+            found = drawn.new_empty(len(depth), *drawn.shape[1:])
+        found[chosen.cpu()] = drawn
+    assert found is not None
+    return found
+
+
+def _predicted(
+    likelihood: Any,
+    outputs: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    count: torch.Size = torch.Size(),  # noqa: B008
+) -> Tensor:
+    drawn: Tensor = likelihood(outputs).sample(count)
+    return (drawn * std + mean if likelihood.task == "regression" else drawn).cpu()
+
+
+@torch.no_grad()
+def draw_prior(
+    model: Any,
+    x: Tensor,
+    draws: int = 500,
+    *,
+    mean: Tensor | None = None,
+    std: Tensor | None = None,
+    weights: bool = False,
+    seed: int = 0,
+) -> PriorDraws:
+    """Draws of the latents from the prior, and of targets before any were seen.
+
+    What the model holds as numbers (weights without a prior, the noise of regression, what a prior
+    learns) has the value that it has now.
+
+    Arguments:
+        model: of a pair.
+        x: inputs ``(N, *)``, standardised as the data set is.
+        draws: S.
+        mean, std: of regression targets, ``(T,)``, to give predictions in original units.
+        weights: keep weights and biases too.
+        seed: of the draws; generators are left as they were.
+    """
+    likelihood: Any = model.likelihood
+    mean = torch.zeros((), device=x.device) if mean is None else mean
+    std = torch.ones((), device=x.device) if std is None else std
+    with evaluating(model), seeded(seed, x.device):
+        if not isinstance(model, BayesianNetwork):
+            by_depth = outputs_by_depth(model, x)
+            values: dict[str, Tensor] = {}
+            depth = torch.zeros(draws, dtype=torch.long, device=x.device)
+            if isinstance(model, LearntDepth):
+                depth = torch.multinomial(model.log_prior.double().exp(), draws, replacement=True)
+                values["depth"] = depth.cpu()
+            return PriorDraws(values, [], _by_depth(likelihood, by_depth, depth, mean, std))
+        return _network_prior(model, x, draws, weights, mean, std)
+
+
+def _network_prior(
+    model: BayesianNetwork, x: Tensor, draws: int, weights: bool, mean: Tensor, std: Tensor
+) -> PriorDraws:
+    net = model.start_network()
+    count = sum(p.numel() for p in net.parameters())
+    values: dict[str, list[Tensor]] = {}
+    improper: list[str] = []
+    predictions = []
+    for size in chunks(draws, at_once(count, min(len(x), BATCH))):
+        drawn: dict[str, Tensor] = {}
+        for site, prior in model.structure.items():
+            drawn[site] = prior().sample((size,))
+        improper = []
+        for site, fn in model.priors_given(drawn).items():
+            if site in drawn:
+                continue
+            try:
+                drawn[site] = fn.sample(() if fn.batch_shape else (size,))
+            except NotImplementedError:
+                improper.append(site)
+        for site, value in drawn.items():
+            if weights or _is_small(site):
+                values.setdefault(site, []).append(value.cpu())
+        if not improper:
+            networks = weights_of(model, drawn)
+            with dropping(net):
+                parts = [outputs_of(net, networks, part) for part in x.split(BATCH)]
+            predictions.append(_predicted(model.likelihood, torch.cat(parts, 1), mean, std))
+    joined = {site: torch.cat(parts) for site, parts in values.items()}
+    return PriorDraws(joined, improper, torch.cat(predictions) if predictions else None)

@@ -1,0 +1,213 @@
+"""A posterior as the groups of ArviZ, with dimensions that a person knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.learnt_depth import LearntDepth
+from ...models.structured import StructuredNetwork
+from ..fits.fitting import Fit
+from ..posterior.same_rows import same_targets
+from ..storage.checkpoint import versions
+from . import adapter as arviz_adapter
+from .densities import PosteriorDraws, draw_posterior, draw_prior
+
+__all__ = ["shown_values", "to_arviz"]
+
+Dims = dict[str, tuple[str, ...]]
+_KERNEL = {0: (), 1: ("step",), 2: ("row", "column"), 3: ("slice", "row", "column")}
+
+
+def to_arviz(
+    fits: Sequence[Fit],
+    draws: int = 500,
+    *,
+    split: str = "train",
+    rows: int | None = None,
+    weights: bool = False,
+    prior: bool = True,
+    seed: int | None = None,
+) -> Any:
+    """See :meth:`~pyroccam.inference.Fit.to_arviz`; several fits are chains.
+
+    Raises:
+        ValueError: if the fits differ in their latents, or have other rows.
+    """
+    first = fits[0]
+    model, data = first.model, first.data
+    found = [
+        draw_posterior(one, draws, split=split, rows=rows, weights=weights, seed=seed)
+        for one in fits
+    ]
+    _refuse_unlike(fits, found, split)
+    places = found[0].rows
+    own, coords = _dims(model)
+    coords = coords | {"row": places.numpy()}
+    target = ("row", "target") if data.task == "regression" else ("row",)
+    groups = {
+        "posterior": _draws([shown_values(f.model, d.values) for f, d in _pairs(fits, found)], own),
+        "sample_stats": _draws([_densities(d) for d in found], {}),
+        "log_prior": _draws([d.log_prior for d in found], {}),
+        "log_likelihood": _draws([{"y": d.log_likelihood} for d in found], {"y": ("row",)}),
+        "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
+        "structure": _exact(fits),
+    }
+    x, y = (part[places.to(part.device)] for part in data.split(split))
+    if data.task == "regression":
+        y = y * data.y_std + data.y_mean
+    groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})
+    attrs = _attributes(first, found[0], split)
+    if prior:
+        of = {"mean": data.y_mean, "std": data.y_std} if data.task == "regression" else {}
+        seed = first.settings.seed if seed is None else seed
+        before = draw_prior(model, x, draws, weights=weights, seed=seed, **of)
+        groups["prior"] = _draws([shown_values(model, before.values)], own)
+        if before.predictions is not None:
+            groups["prior_predictive"] = _draws([{"y": before.predictions}], {"y": target})
+        if before.improper:
+            attrs["improper_priors"] = ", ".join(before.improper)
+    named = {
+        name: one.assign_coords({d: v for d, v in coords.items() if d in one.dims})
+        for name, one in groups.items()
+        if one.data_vars
+    }
+    return arviz_adapter.container(named, attrs)
+
+
+def _pairs(
+    fits: Sequence[Fit], found: Sequence[PosteriorDraws]
+) -> list[tuple[Fit, PosteriorDraws]]:
+    return list(zip(fits, found, strict=True))
+
+
+def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: str) -> None:
+    first, shapes = fits[0], {k: v.shape for k, v in found[0].values.items()}
+    for one, drawn in _pairs(fits, found)[1:]:
+        who = f"seeds {first.settings.seed} and {one.settings.seed}"
+        if {k: v.shape for k, v in drawn.values.items()} != shapes:
+            raise ValueError(
+                f"The latents of {who} differ in name or shape (as those of networks do that were "
+                "narrowed), so they are no chains of one posterior: convert each fit on its own."
+            )
+        if not same_targets(first.data, one.data, split):
+            raise ValueError(
+                f"The {split} rows of {who} differ: each seed carves validation rows of its own. "
+                "Give every seed the same data, or take split='test'."
+            )
+
+
+def shown_values(model: Any, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values of sites, structure as γ: ``(S, *)``."""
+    found = dict(values)
+    for site, prior in getattr(model, "structure", {}).items():
+        if site in found:
+            found[site] = prior.gamma(found[site].to(prior.logits.device)).detach().cpu()
+    return found
+
+
+def _densities(drawn: PosteriorDraws) -> dict[str, Tensor]:
+    """``log_p`` of latents and training targets, ``log_q`` of the latents, where they are known."""
+    found = {"log_p": drawn.log_p} if drawn.log_p is not None else {}
+    if drawn.log_q and {*drawn.log_q} == {*drawn.log_prior}:
+        found["log_q"] = torch.stack([*drawn.log_q.values()]).sum(0)
+    return found
+
+
+def _draws(parts: Sequence[Mapping[str, Tensor]], dims: Dims) -> xr.Dataset:
+    """Variables ``(chain, draw, *)``, a chain for each part."""
+    found = {}
+    for name in parts[0]:
+        values: NDArray[Any] = torch.stack([part[name] for part in parts]).numpy()
+        own = dims.get(name) or tuple(f"{name}.{k}" for k in range(values.ndim - 2))
+        found[name] = (("chain", "draw", *own), values)
+    sizes = next((values.shape[:2] for _, values in found.values()), (0, 0))
+    coords = {"chain": np.arange(sizes[0]), "draw": np.arange(sizes[1])} if found else {}
+    return xr.Dataset(found, coords)
+
+
+def _dims(model: Any) -> tuple[Dims, dict[str, Any]]:
+    """Dimensions of the latents, and labels along them."""
+    dims: Dims = {}
+    coords: dict[str, Any] = {}
+    if not isinstance(model, BayesianNetwork):
+        return dims, coords
+    for site, prior in model.structure.items():
+        dims[site] = (_primitive(prior.edge),)
+        coords[_primitive(prior.edge)] = list(prior.primitives)
+    for layer in model.layers.values():
+        for name, latent in layer.latents().items():
+            dims[f"{layer.name}.{name}"] = _layer_dims(layer, name, latent.prior.event_shape)
+    return dims, coords
+
+
+def _primitive(edge: str) -> str:
+    return f"{edge}.primitive"
+
+
+def _layer_dims(layer: BayesianLayer, latent: str, event: torch.Size) -> tuple[str, ...]:
+    """Of a latent of a layer: ``1.output``, ``1.input`` and those of the kernel of a
+    convolution."""
+    shape, output = layer.affine.shape, layer.affine.output_dim
+    axes = ["input", "output"] if output == 1 else ["output", "input"]
+    axes += _KERNEL[len(shape.weight) - 2]
+    prefix = f"{layer.name}." if layer.name else ""
+    if event == shape.weight:
+        chosen = axes
+    elif not event:
+        chosen = []
+    elif latent == "bias":
+        chosen = ["output"]
+    else:  # a multiplier of groups
+        chosen = [axes[shape.group_dim or 0]]
+    return tuple(prefix + axis for axis in chosen)
+
+
+def _exact(fits: Sequence[Fit]) -> xr.Dataset:
+    """Probabilities of what is discrete, in closed form, by chain.
+
+    Of learnt depth ``depth_probs``, q(d), and ``depth_exact_probs``, the posterior given the
+    weights; of an edge the probabilities of its primitives.
+    """
+    model = fits[0].model
+    found: dict[str, Any] = {}
+    if isinstance(model, LearntDepth):
+        q = [one.weights.double().cpu() for one in fits]
+        found["depth_probs"] = (("chain", "depth"), torch.stack(q).numpy())
+        exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]
+        if len(exact) == len(fits):
+            found["depth_exact_probs"] = (("chain", "depth"), torch.stack(exact).numpy())
+        return xr.Dataset(found, {"depth": np.arange(model.max_depth + 1)})
+    coords = {}
+    if isinstance(model, StructuredNetwork):
+        for site, prior in model.structure.items():
+            guides: list[Any] = [one.guide for one in fits]
+            probs = torch.stack([g.edge(site).probs().detach().cpu() for g in guides])
+            dim = _primitive(prior.edge)
+            found[f"{site}_probs"] = (("chain", dim), probs.numpy())
+            coords[dim] = list(prior.primitives)
+    return xr.Dataset(found, coords)
+
+
+def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "inference_library": "pyroccam",
+        "model": type(fit.model).__name__,
+        "guide": type(fit.guide).__name__,
+        "data": fit.data.name,
+        "split": split,
+        "seed": fit.settings.seed,
+    }
+    found |= {f"version_{name}": str(value) for name, value in versions().items()}
+    if drawn.log_prior and {*drawn.log_q} != {*drawn.log_prior}:
+        found["points"] = ", ".join(s for s in drawn.log_prior if s not in drawn.log_q)
+    if not drawn.complete:
+        found["log_p"] = "left out: it needs all training rows (split='train', rows=None)"
+    return found

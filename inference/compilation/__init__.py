@@ -1,0 +1,1 @@
+"""A training step made fast: a pair in, a graph of tensor operations out."""

@@ -1,0 +1,119 @@
+"""A graph that is run as it is, without a compiler: the same operations with less Python."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import fx
+
+from .trace import root, written
+
+__all__ = ["lean"]
+
+aten = torch.ops.aten
+
+
+def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
+    """The graph of :func:`~pyroccam.inference.compilation.trace.joint_graph`, for running without a
+    compiler.
+
+    Operations become the functions of torch's Python interface, which parse their arguments faster
+    than operators called by schema; views that were taken twice are taken once; state is changed in
+    place, where the graph would change a copy.
+
+    Arguments:
+        graph: changed in place and returned.
+        changed: positions of the inputs of which the graph changes a copy, its first.
+    """
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    copied = {inputs[i] for i in changed}
+    kept = {root(n) for node in graph.graph.nodes for n in written(node)}  # copies of constants
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.graph.nodes):
+        source: Any = node.args[0] if node.args else None
+        if node.target is aten.clone.default and source in copied:
+            copied.remove(source)
+            _drop(graph, node, source)
+        elif node.target in _NOTHING and node not in kept:
+            _drop(graph, node, source)
+        elif node.target is aten.t.default and getattr(source, "target", None) is aten.t.default:
+            _drop(graph, node, source.args[0])
+        elif node.target in _VIEWS:
+            same = known.setdefault((node.target, str(node.args)), node)
+            if same is not node:
+                _drop(graph, node, same)
+    graph.graph.eliminate_dead_code(is_impure_node=_changes)
+    for node in graph.graph.nodes:
+        if node.target is aten.slice.Tensor and _of_rows(node):
+            source, _, start, stop = node.args
+            node.target = operator.getitem
+            node.args = (source, slice(start, None if stop >= sys.maxsize else stop))
+        elif not node.kwargs or node.target in _KEYWORDS:
+            node.target = _PYTHON.get(node.target, node.target)
+    graph.recompile()
+    return graph
+
+
+def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    graph.graph.erase_node(node)
+
+
+def _changes(node: fx.Node) -> bool:
+    """Whether a node matters though nothing uses what it returns."""
+    if node.op in ("placeholder", "output"):
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable or "batch_norm" in schema.name)
+
+
+def _of_rows(node: fx.Node) -> bool:
+    return not node.kwargs and len(node.args) == 4 and bool(node.args[1] == 0)
+
+
+_NOTHING = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
+
+_VIEWS = {
+    aten.t.default,
+    aten.transpose.int,
+    aten.view.default,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.permute.default,
+}
+
+_KEYWORDS = {aten.var_mean.correction, aten.add.Tensor, aten.add_.Tensor, aten.clone.default}
+
+_PYTHON: dict[Any, Any] = {
+    aten.add.Tensor: torch.add,
+    aten.add_.Tensor: torch.Tensor.add_,
+    aten.addmm.default: torch.addmm,
+    aten.bmm.default: torch.bmm,
+    aten.cat.default: torch.cat,
+    aten.clone.default: torch.clone,
+    aten.div.Tensor: torch.div,
+    aten.exp.default: torch.exp,
+    aten.expand.default: torch.Tensor.expand,
+    aten.log.default: torch.log,
+    aten.mm.default: torch.mm,
+    aten.mul.Tensor: torch.mul,
+    aten.mul_.Tensor: torch.Tensor.mul_,
+    aten.native_batch_norm.default: torch.native_batch_norm,
+    aten.neg.default: torch.neg,
+    aten.permute.default: torch.permute,
+    aten.relu.default: torch.relu,
+    aten.rsqrt.default: torch.rsqrt,
+    aten.sub.Tensor: torch.sub,
+    aten.sum.dim_IntList: torch.sum,
+    aten.t.default: torch.t,
+    aten.transpose.int: torch.transpose,
+    aten.unsqueeze.default: torch.unsqueeze,
+    aten.var_mean.correction: torch.var_mean,
+    aten.view.default: torch.Tensor.view,
+    aten.where.self: torch.where,
+}

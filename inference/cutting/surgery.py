@@ -1,0 +1,309 @@
+"""Cut groups out of a plain network: smaller, faster, and the same function as with zeros.
+
+torch-pruning was tried for the dependencies and set aside, because it does not keep the function:
+it takes a whole channel for one unit behind a flatten, cannot cut the inputs of a network, and
+treats whatever it does not know (a softmax, a normalisation over units, a flip) as acting on every
+unit alone; constants it does not know at all. So the dependencies are read here, with torch.fx and
+a list of operations that are known to be safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ...models.plain.feature_choice import Select
+from ...models.plain.surgery import Edit, Plan, rows_first, shrink
+from ..pruning.depth import count_parameters
+from .liveness import Live, find_live, follow_input, spread
+from .masks import Mask, masked
+from .report import CutReport, LayerCut
+from .wiring import Step, Wiring, read_wiring
+
+__all__ = ["ROWS", "Alignment", "Cut", "cut", "groups"]
+
+ROWS = 64
+"""Rows of the data on which a cut network is compared with the whole one."""
+
+
+class Cut(NamedTuple):
+    """A smaller network, and what was taken away."""
+
+    net: nn.Module
+    report: CutReport
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Labels of a layer's inputs ``(I,)`` and outputs ``(O,)``: equal ones live and die together.
+
+    ``-1`` where the inputs cannot be followed.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+
+
+def cut(
+    net: nn.Module,
+    example: Tensor | tuple[Tensor, ...],
+    masks: Mapping[str, Mask] | None = None,
+) -> Cut:
+    """A smaller network that computes what ``net`` computes with the masked groups at zero.
+
+    Everything that dies of it goes too: units that nobody reads, what only fed them, units that
+    became constant (they move into the next bias, or into one constant channel if a convolution
+    with a border of zeros comes next). What cannot be cut exactly is left, as zeros: channels of a
+    residual sum that another branch needs. The two networks agree in evaluation mode; that is
+    checked on the example.
+
+    Arguments:
+        net: a plain network that torch.fx can trace; it is not changed.
+        example: inputs as the network is called with, ``(B, ...)``. On their values the result is
+            checked, so rows of the data serve best, and :data:`ROWS` of them will do.
+        masks: by the names of the layers. Without any, only what is dead already is cut.
+
+    Returns:
+        The network in evaluation mode, and a report. The network has the class of ``net``, with
+        smaller modules in it; if ``forward`` flattens to a size written into it
+        (``x.view(-1, 800)``), it is a :class:`torch.fx.GraphModule`.
+
+    Raises:
+        TypeError: for a mask that is not one of bools.
+        ValueError: for masks that do not fit, or leave no path from input to output; if the network
+            cannot be traced.
+        RuntimeError: if the result is not the masked network after all; then ``forward`` does
+            something that its trace does not show.
+    """
+    examples = example if isinstance(example, tuple) else (example,)
+    masks = {} if masks is None else masks
+    zeroed = masked(net, masks).eval()
+    wiring = read_wiring(zeroed, examples)
+    alive, stopped = follow_input(wiring)
+    if not alive:
+        raise ValueError(_nothing_left(zeroed, masks, stopped))
+    live = find_live(wiring)
+    plan = _plan(wiring, live, len(examples))
+    small = shrink(zeroed, plan).eval()
+    for step in wiring.layers():
+        _settle(step, live, plan, small)
+    _compare(zeroed, small, examples)
+    layers = {}
+    for step in wiring.layers():
+        assert step.name is not None
+        edit = plan.edits.get(step.name, Edit())
+        layers[step.name] = LayerCut.of(step.module, edit)
+    report = CutReport(
+        layers=layers,
+        left_whole=dict(wiring.reasons),
+        parameters_before=count_parameters(net),
+        parameters_after=count_parameters(small),
+    )
+    return Cut(small, report)
+
+
+def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Alignment]:
+    """Which inputs and outputs of the layers are the same unit, by the names of the layers.
+
+    The inputs of a linear layer carry the labels of the outputs of the layer before it; behind a
+    flatten, the units of one channel carry its label; channels that are added share one.
+
+    Arguments:
+        net: a plain network that torch.fx can trace; it is not changed.
+        example: inputs as the network is called with.
+
+    Raises:
+        ValueError: if the network cannot be traced.
+    """
+    wiring = read_wiring(masked(net, {}), example if isinstance(example, tuple) else (example,))
+    labels, start = {}, 0
+    for node, step in wiring.steps.items():
+        labels[node] = torch.arange(start, start + step.port.size)
+        start += step.port.size
+    spread(wiring, labels)
+    found = {}
+    for step in wiring.layers():
+        assert step.name is not None
+        outputs = labels[step.node]
+        inputs = outputs  # of a depthwise convolution
+        if step.reads is not None:
+            inputs = labels[step.reads] if step.aligned else torch.full((step.width,), -1)
+        found[step.name] = Alignment(inputs, outputs)
+    return found
+
+
+def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
+    edits, reshapes = {}, {}
+    for node, step in wiring.steps.items():
+        there = live.there[node]
+        if step.passing is not None and step.passing.rigid and not there.all():
+            reshapes[node.name] = int(there.sum())
+        if step.module is None:
+            continue
+        assert step.name is not None
+        outputs = None if there.all() else _index(there)
+        if step.kind == "passing":
+            edit = Edit(outputs=outputs, bias=_wants_bias(step, live))
+        else:
+            assert step.reads is not None
+            given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
+            place = given.cumsum(0) - given.long()  # where each input now stands
+            if isinstance(step.module, Select):
+                index = step.module.index.cpu()
+                # What is there but unused may point at what is gone: anything else will do.
+                new = torch.where(given[index], place[index], 0)[there]
+                edit = Edit(select=None if torch.equal(new, index) else new.tolist())
+            else:
+                reads = _columns(step, live, given)
+                edit = Edit(
+                    outputs,
+                    None if reads.all() else _index(reads),
+                    None if torch.equal(reads, given) else place[reads].tolist(),
+                    _wants_bias(step, live),
+                )
+        if edit != Edit():
+            edits[step.name] = edit
+    return Plan(edits, reshapes, inputs)
+
+
+def _index(mask: Tensor) -> list[int]:
+    return mask.nonzero()[:, 0].tolist()
+
+
+def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
+    """The inputs that a layer keeps; at least one, since no layer can be without."""
+    assert step.name is not None
+    reads = live.rows[step.name].reads
+    if reads.any():
+        return reads
+    return torch.arange(len(given)) == int(given.long().argmax())
+
+
+def _wants_bias(step: Step, live: Live) -> bool:
+    """Whether constants have to be added to a layer that has no bias."""
+    if step.name not in live.rows or getattr(step.module, "bias", None) is not None:
+        return False
+    bias = _final_bias(step, live)
+    return bool((bias != 0).any())
+
+
+def _final_bias(step: Step, live: Live) -> Tensor:
+    """``(O,)``: its own bias with all constants, zero for outputs that nobody uses."""
+    assert step.name is not None
+    rows = live.rows[step.name]
+    bias = torch.where(rows.constant.isnan(), rows.bias, rows.constant)
+    return torch.where(live.used[step.node], bias, 0.0)
+
+
+@torch.no_grad()
+def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
+    """Write the constants into the bias and zeros into the rows that only fill a place."""
+    assert step.name is not None
+    edit = plan.edits.get(step.name, Edit())
+    layer = small.get_submodule(step.name)
+    if edit.select is not None:
+        assert isinstance(layer, nn.Sequential)
+        layer = layer[1]
+    weight, bias = rows_first(layer), layer.bias
+    rows, there = live.rows[step.name], live.there[step.node]
+    if rows.merged is not None and rows.reads[rows.merged[0]]:
+        column = int(rows.reads[: rows.merged[0]].sum())
+        weight[:, column] = rows.merged[1][there].view_as(weight[:, column]).to(weight)
+    idle = ~live.used[step.node] | ~rows.constant.isnan()
+    weight[idle[there].to(weight.device)] = 0
+    if step.kind == "layer":  # a column that only fills a place may have weights that cancelled
+        read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
+        weight[:, ~read.to(weight.device)] = 0
+    if isinstance(bias, Tensor):
+        bias.copy_(_final_bias(step, live)[there])
+
+
+def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> str:
+    """Names the layer, how many groups it has left, and what to try."""
+    for name, mask in masks.items():
+        for side, kept in (("inputs", mask.inputs), ("outputs", mask.outputs)):
+            if kept is not None and not kept.any():
+                return (
+                    f"Layer {name!r} keeps 0 of its {len(kept)} {side}, so the output of the "
+                    "network no longer depends on its input. Keep more groups there: a threshold "
+                    "that prunes less (a higher one on log alpha or on the log-mode, a lower one "
+                    "on a signal-to-noise ratio)."
+                )
+    own = masks.get(stopped, Mask())
+    left = [
+        f"{int(m.sum())} of {len(m)} {side}"
+        for side, m in (("inputs", own.inputs), ("outputs", own.outputs))
+        if m is not None
+    ]
+    return (
+        f"No path is left from the input of {type(net).__name__} to its output: at layer "
+        f"{stopped!r} (its mask keeps {' and '.join(left) or 'everything'}) nothing that "
+        "is kept is fed by anything that is kept. Use thresholds that prune less, there or in the "
+        "layer before it."
+    )
+
+
+def _compare(zeroed: nn.Module, small: nn.Module, examples: tuple[Tensor, ...]) -> None:
+    """What a trace does not show (``+=`` on a tensor that is read again) must not go unseen.
+
+    Raises:
+        RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.
+    """
+    noise = torch.Generator().manual_seed(0)
+    others = tuple(
+        x + torch.randn(x.shape, generator=noise).to(x) if x.is_floating_point() else x
+        for x in examples
+    )
+    with torch.no_grad():
+        for inputs in (examples, others):
+            expected = tree_leaves(zeroed(*(x.clone() for x in inputs)))
+            try:
+                found = tree_leaves(small(*(x.clone() for x in inputs)))
+            except Exception as error:  # shapes that no longer fit
+                raise RuntimeError(_not_seen(zeroed, f"it fails: {error}")) from error
+            for a, b in zip(expected, found, strict=True):
+                if isinstance(a, Tensor) and a.is_floating_point() and (why := _differ(a, b)):
+                    raise RuntimeError(_not_seen(zeroed, why))
+
+
+def _not_seen(net: nn.Module, why: str) -> str:
+    return (
+        f"{type(net).__name__} cannot be cut: its forward does something that torch.fx does not "
+        f"see, so the cut network would compute something else ({why}). The usual causes are += on "
+        "a tensor that is read again, sizes of layers used as numbers, and paths that depend on "
+        "the kind of a layer (isinstance). Write y = y + z, and take sizes from tensors (x.shape); "
+        "or keep the network in its size with zeros in it, inference.cutting.masked(net, masks)."
+    )
+
+
+def _differ(a: Tensor, b: Tensor) -> str:
+    """How ``b`` differs from what is expected, ``a``; empty if it does not.
+
+    Row by row: in the shade of one that is very large, the others could be anything.
+    """
+    if a.shape != b.shape:
+        return f"its output has shape {tuple(b.shape)}, expected {tuple(a.shape)}"
+    if not a.numel():
+        return ""
+    # Loose, because other shapes are summed in another order, and on CUDA in another format.
+    loose = torch.finfo(a.dtype).eps ** 0.5 * (10 if a.is_cuda else 1)
+    rows = a.detach().double().reshape(len(a) if a.dim() else 1, -1)
+    others = b.detach().double().reshape(rows.shape)
+    error = torch.where(rows == others, 0.0, others - rows).abs()  # infinities may be equal
+    size = rows.nan_to_num().square().mean(1, keepdim=True).sqrt()
+    usual = size.median() if size.median() > 0 else size.mean()
+    scale = (size + usual).clamp_min(torch.finfo(a.dtype).tiny)
+    error = error.masked_fill(rows.isnan() & others.isnan(), 0.0) / scale
+    if (error <= loose).all():
+        return ""
+    worst = int(error.nan_to_num(math.inf).amax(1).argmax())
+    return (
+        f"the outputs of row {worst}, of size {float(size[worst]):.3g}, differ by "
+        f"{float(error[worst].max() * scale[worst]):.3g}"
+    )

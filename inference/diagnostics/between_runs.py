@@ -1,0 +1,328 @@
+"""Whether independent runs of one fit found the same posterior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...models.bayesian import BayesianNetwork
+from ...models.learnt_depth import LearntDepth
+from ...models.likelihoods import Regression
+from ..arviz.adapter import rhat
+from ..arviz.densities import even_rows
+from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ..posterior.draws import seeded
+from ..posterior.ensemble import members
+from ..posterior.predict import component_weights, predictive_outputs
+from ..posterior.same_rows import same_inputs
+from ..pruning.relevance import irrelevance
+from .finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit, Repeats
+
+__all__ = ["Agreement", "RunsOf", "agreement", "between_runs"]
+
+Floats = NDArray[np.float64]
+
+GOOD, DOUBTFUL = 1.1, 1.5  # R-hat: runs apart by 0.46 and 1.1 of their standard deviations
+ALIKE, ABOUT = 0.05, 0.2  # of what is one number in each run: its spread beside its size
+
+
+@dataclass(frozen=True)
+class RunsOf:
+    """One quantity over the runs.
+
+    Attributes:
+        name: of the quantity.
+        rhat: of each of its numbers, ``(K,)``; infinite where it is one number in each run, and
+            another in another; 1 where it is the same in all draws of all runs.
+        means: by run, ``(M, K)``.
+        constant: it is one number in each run: it has no posterior, and R-hat is no measure of it.
+        refused: why there is no verdict.
+    """
+
+    name: str
+    rhat: Floats = field(repr=False)
+    means: Floats = field(repr=False)
+    constant: bool
+    refused: str | None = None
+
+    @property
+    def worst(self) -> float:
+        """The largest R-hat."""
+        return float(self.rhat.max())
+
+    @property
+    def spread(self) -> float:
+        """The largest standard deviation of the means over the runs, beside the size of the mean
+        (where that is zero, of the largest mean)."""
+        sizes = np.abs(self.means.mean(0))
+        sizes = np.where(sizes > 0.0, sizes, np.abs(self.means).max(0))
+        spreads = self.means.std(0, ddof=1)
+        return float(np.max(np.divide(spreads, sizes, out=np.zeros_like(spreads), where=sizes > 0)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the largest R-hat: ``good`` to 1.1, ``doubtful`` to 1.5, ``poor`` beyond; of numbers
+        without a posterior by their spread: to 5 %, to 20 %, beyond."""
+        if self.refused is not None:
+            return "refused"
+        value, good, most = self.worst, GOOD, DOUBTFUL
+        if self.constant:
+            value, good, most = self.spread, ALIKE, ABOUT
+        return "good" if value <= good else "doubtful" if value <= most else "poor"
+
+    def described(self) -> str:
+        """In words."""
+        if self.refused is not None:
+            return self.refused
+        if self.constant:
+            shown = ", ".join(f"{v:.3g}" for v in self.means[:, 0][:6])
+            return f"{self.name}: {shown}, a spread of {100 * self.spread:.0f} %."
+        gap = math.sqrt(max(self.worst**2 - 1.0, 0.0))
+        apart = f"the runs are about {gap:.1f} of their standard deviations apart"
+        where = f" at the worst of {len(self.rhat)}" if len(self.rhat) > 1 else ""
+        return f"R-hat of {self.name} is {self.worst:.2f}{where}: {apart}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Of Python's own types; an infinite R-hat is ``None``."""
+        found: dict[str, Any] = {"verdict": self.verdict, "numbers": len(self.rhat)}
+        if self.constant:
+            return {**found, "spread": self.spread, "by_run": self.means[:, 0].tolist()}
+        both = {"rhat": self.worst, "median_rhat": float(np.median(self.rhat))}
+        return found | {name: v if math.isfinite(v) else None for name, v in both.items()}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What several runs agree in.
+
+    Attributes:
+        quantities: that were compared.
+        runs, draws: M and S.
+    """
+
+    quantities: tuple[RunsOf, ...]
+    runs: int
+    draws: int
+
+    def finding(self) -> Finding:
+        """The worst verdict, with the quantity that has it."""
+        order: list[Verdict] = ["poor", "doubtful", "good", "refused"]
+        verdict = min((one.verdict for one in self.quantities), key=order.index)
+        said = [one.described() for one in self.quantities if one.verdict == verdict]
+        if verdict == "good":
+            text = f"{self.runs} runs agree. {said[0]}"
+        elif verdict == "refused":
+            text = said[0]
+        else:
+            text = (
+                f"{self.runs} runs {'differ' if verdict == 'poor' else 'differ a little'}. "
+                f"{' '.join(said[:3])} Each has found a part of the posterior, and says too little "
+                "of what is not known: predict with all of them (Repeats.evaluate), or train "
+                "longer if they have not converged."
+            )
+        numbers: dict[str, Any] = {"runs": self.runs, "draws": self.draws}
+        numbers |= {one.name: one.to_json() for one in self.quantities}
+        return Finding("agreement", verdict, text, numbers, self.figure())
+
+    @styled
+    def figure(self) -> Figure:
+        """R-hat of every quantity, one mark for each of its numbers; of what has no posterior
+        within a run, only that this is so."""
+        from ..figures.canvas import new_figure
+
+        fig = new_figure(1.1 + 0.26 * len(self.quantities))
+        ax = fig.subplots()
+        most = 3.0
+        names = []
+        for place, one in enumerate(reversed(self.quantities)):
+            names.append(one.name)
+            if one.constant:
+                words = f"one number in each run, spread {100 * one.spread:.0f} %"
+                ax.text(1.02, place, words, color=GREY, va="center")
+                continue
+            values = np.minimum(one.rhat, most)
+            at = np.full(len(values), float(place))
+            ax.plot(values, at, "|", color=CYCLE[0], alpha=0.5, markersize=7)
+            ax.plot(values.max(), place, MARKERS[0], color=CYCLE[1])
+        for limit in (GOOD, DOUBTFUL):
+            ax.axvline(limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        ax.set_yticks(range(len(names)), names)
+        ax.set(xlabel="R-hat over runs", xlim=(0.98, None), ylim=(-0.6, len(names) - 0.4))
+        ax.set_xlim(right=max(ax.get_xlim()[1], DOUBTFUL + 0.1))
+        ax.grid(False)
+        return fig
+
+
+def between_runs(name: str, values: Floats) -> RunsOf:
+    """Compare a quantity over runs.
+
+    Arguments:
+        name: of it.
+        values: draws of each run, ``(M, S, *)``.
+    """
+    flat = values.reshape(*values.shape[:2], -1)
+    still = (np.ptp(flat, axis=1) == 0.0).all(0)  # one number in each run
+    same = np.ptp(flat, axis=(0, 1)) == 0.0
+    found = np.where(still, math.inf, 1.0)
+    found[same] = 1.0
+    if not still.all():
+        found[~still] = rhat(flat[:, :, ~still])
+    constant = bool(still.all()) and not bool(same.all())
+    return RunsOf(name, found, flat.mean(1), constant)
+
+
+def agreement(
+    repeats: Fit | Repeats | Sequence[Fit],
+    *,
+    split: str = "test",
+    rows: int = 50,
+    draws: int = 400,
+    seed: int = 0,
+) -> Agreement:
+    r"""Whether independent runs found the same posterior, by R-hat with runs for chains.
+
+    .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
+
+    Within *one* run R-hat says nothing. Draws from q are independent, and all from the same q,
+    whatever that is: split into chains they agree by construction, also where q is wrong. What can
+    disagree is what was learnt from other initial weights and other noise. Then each run has found
+    one part of the posterior, or has not converged, and the certainty of a single one is too great.
+
+    Compared is only what does not change when hidden units change places or signs, as weights do:
+
+    * ``prediction``: of some rows, the mean of the targets in original units, or the probabilities
+      of the classes, of single draws;
+    * ``depth``, and what each primitive of an edge counts (its γ);
+    * ``noise``, the standard deviation of regression, a number in each run;
+    * ``groups left in <layer>``: those with more mean than noise, a number in each run, where every
+      layer has groups.
+
+    Numbers without a posterior within a run would have an infinite R-hat, however near they are:
+    they are judged by their spread beside their size. Predictions of point estimates get no
+    verdict: an ensemble is made of their differences.
+
+    Arguments:
+        repeats: two runs or more, of one model on one data set.
+        split: whose rows are predicted.
+        rows: so many at most, evenly spread.
+        draws: S of each run, at least 8.
+        seed: of the draws.
+
+    Raises:
+        ValueError: for a single run, runs whose rows or quantities differ, or no rows.
+
+    References:
+        Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16, for R-hat; Yao,
+        Vehtari, Gelman 2022, Stacking for non-mixing Bayesian computations, JMLR 23, for runs that
+        find different modes.
+    """
+    fits = members(repeats)
+    if len(fits) < 2:
+        raise ValueError(
+            "One run cannot disagree: its draws are independent by construction. Repeat it, "
+            "inference.fit_repeats(build, seeds=range(4))."
+        )
+    if draws < 8 or rows < 1:
+        raise ValueError(f"draws must be at least 8 and rows at least 1, got {draws} and {rows}.")
+    inputs = _same_rows(fits, split, rows)
+    each = [
+        _quantities(one, x, draws, seed + k)
+        for k, (one, x) in enumerate(zip(fits, inputs, strict=True))
+    ]
+    for one, found in zip(fits, each, strict=True):
+        ours, theirs = ({n: v.shape for n, v in q.items()} for q in (each[0], found))
+        if ours != theirs:
+            odd = sorted(
+                {n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n)}, key=str.lower
+            )
+            raise ValueError(
+                f"The runs of seeds {fits[0].settings.seed} and {one.settings.seed} differ in "
+                f"{odd[0]!r}: compare runs of one model."
+            )
+    compared = [between_runs(n, np.stack([found[n] for found in each])) for n in each[0]]
+    return Agreement(tuple(map(_judged, compared)), len(fits), draws)
+
+
+def _judged(one: RunsOf) -> RunsOf:
+    if one.name != "prediction" or not one.constant:
+        return one
+    return RunsOf(
+        one.name,
+        one.rhat,
+        one.means,
+        one.constant,
+        "Each run predicts with certainty (a point estimate), so that R-hat of the predictions has "
+        "nothing to compare their differences with. Use random weights, guides.MeanField(model), "
+        "or predict with all runs, Repeats.evaluate.",
+    )
+
+
+def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
+    """Inputs of the same rows for every run, on the scale of its own data."""
+    first = fits[0].data
+    mine = first.split(split)[0]
+    if not len(mine):
+        raise ValueError(f"There are no {split} rows to predict: take another split=.")
+    chosen = even_rows(len(mine), rows).to(mine.device)
+    found = []
+    for one in fits:
+        if not same_inputs(first, one.data, split):
+            raise ValueError(
+                f"The {split} rows of seeds {fits[0].settings.seed} and {one.settings.seed} "
+                "differ: each seed carves validation rows of its own. Take split='test'."
+            )
+        found.append(one.data.split(split)[0][chosen])
+    return found
+
+
+@torch.no_grad()
+def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]:
+    """By name, draws first."""
+    model, guide, data = fit.model, fit.guide, fit.data
+    found: dict[str, Tensor] = {}
+    if isinstance(model, BayesianNetwork):
+        outputs = predictive_outputs(model, guide, x, draws=draws, seed=seed)
+        with seeded(seed, x.device):
+            for site, prior in model.structure.items():
+                fn: Any = guide
+                gamma = prior.gamma(fn.distribution(site).sample((draws,)))
+                for name, count in zip(prior.primitives, gamma.unbind(-1), strict=True):
+                    found[f"{prior.edge}: {name}"] = count
+    else:
+        shares = component_weights(model, guide, data).double()
+        with seeded(seed, x.device):
+            depth = torch.multinomial(shares, draws, replacement=True)
+        outputs = predictive_outputs(model, guide, x)[depth]
+        if isinstance(model, LearntDepth):
+            found["depth"] = depth
+    predicted = model.likelihood.predicted(outputs)
+    if model.likelihood.task == "classification":
+        found["prediction"] = predicted.exp()
+    else:
+        found["prediction"] = predicted * data.y_std + data.y_mean
+        if type(model.likelihood) is Regression:
+            found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
+    for name, left in _groups_left(model, guide).items():
+        found[f"groups left in {name}"] = torch.full((draws,), float(left))
+    return {name: value.double().cpu().numpy() for name, value in found.items()}
+
+
+def _groups_left(model: Any, guide: Any) -> dict[str, int]:
+    """Of every layer, if all have groups."""
+    if not isinstance(model, BayesianNetwork) or not model.layers:
+        return {}
+    if not all({*layer.latents()} - {"weight", "bias"} for layer in model.layers.values()):
+        return {}
+    found = irrelevance(model, guide, by="noise")
+    return {name: int((one.values <= 0.0).sum()) for name, one in found.items() if one.grouped}

@@ -1,0 +1,164 @@
+"""The log joint density of a Bayesian network where some of its sites vary and the rest is held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...guides.mean_field import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.distributions.symmetric import CentredUniform, Rademacher
+from ...models.layers.local_reparameterisation import base
+from ..posterior.draws import at_once, chunks, outputs_of, weights_of
+from ..posterior.weight_moments import mean_network, power_moments
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["LogJoint", "centres", "is_discrete", "is_improper", "is_point", "no_density"]
+
+Values = Mapping[str, Tensor]
+
+CENTRE_DRAWS = 1000  # of relaxed structure, for its mean
+
+
+def is_point(q: Any) -> bool:
+    """Whether a posterior is one value."""
+    return hasattr(base(q), "v")
+
+
+def is_discrete(q: Any) -> bool:
+    """Whether a posterior is over finitely many values, with a probability for each."""
+    return isinstance(q, torch.distributions.Categorical)
+
+
+def no_density(q: Any) -> str | None:
+    """Why ratios to the density of a posterior mean nothing, or ``None`` if they do."""
+    if is_point(q):
+        return "q is a point, which has no density"
+    if isinstance(base(q), Rademacher):
+        return "q has two points, which have no density"
+    if isinstance(base(q), CentredUniform):
+        return (
+            "q has no mass outside an interval, where the posterior has some: its draws never see "
+            "the ratios that would be infinite"
+        )
+    return None
+
+
+def is_improper(prior: Any) -> bool:
+    """Whether a prior has no draws: its density has no finite integral, or is not fixed."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            prior.sample()
+    except NotImplementedError:
+        return True
+    return False
+
+
+def centres(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
+    """A value in the middle of the posterior of every site, ``(*)``.
+
+    The mean; of relaxed structure that of γ (of 1,000 draws), in the coordinates of the site; of
+    enumerated structure the most probable vertex.
+    """
+    found: dict[str, Tensor] = {}
+    for site in model.sites:
+        q = guide.distribution(site)
+        found[site] = power_moments(q, 1.0)[0].detach().expand(q.event_shape)
+    for site, prior in model.structure.items():
+        q = guide.distribution(site)
+        if is_discrete(q):
+            found[site] = q.logits.argmax(-1)
+            continue
+        gamma = prior.gamma(q.sample((CENTRE_DRAWS,))).mean(0)
+        tiny = torch.finfo(gamma.dtype).eps
+        cube = prior.restriction.startswith("cube")
+        found[site] = gamma.logit(tiny) if cube else gamma.clamp_min(tiny).log()
+    return found
+
+
+class LogJoint:
+    r"""``log p(θ_b, θ_rest, y)`` for S values of some sites, up to what does not depend on them.
+
+    Arguments:
+        model, guide: a pair, in evaluation mode.
+        data: whose training rows are ``y``.
+        rows: positions of those that count, ``(R,)``, each as N / R rows; all by default.
+        batch_size: rows in a pass.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        guide: NetworkGuide,
+        data: Dataset,
+        rows: Tensor | None = None,
+        batch_size: int = 1024,
+    ) -> None:
+        self.model, self.data = model, data
+        self.net = mean_network(model, guide)
+        x, y = data.split("train")
+        if rows is not None:
+            x, y = x[rows.to(x.device)], y[rows.to(y.device)]
+        self.batches = list(zip(x.split(batch_size), y.split(batch_size), strict=True))
+        self.rows = len(x)
+        weights = sum(p.numel() for p in self.net.parameters())
+        self.at_once = at_once(weights, min(self.rows, batch_size))
+
+    def log_prior(self, values: Values, sites: Sequence[str]) -> Tensor:
+        """Of the sites, and of the others where their prior depends on values, ``(S,)``, float64.
+
+        Arguments:
+            values: of all sites, ``(S, *)``.
+        """
+        total = torch.zeros((), dtype=torch.float64)
+        for site, prior in self.model.priors_given(values).items():
+            if site in sites or prior.batch_shape:
+                total = total + prior.log_prob(values[site]).double().cpu()
+        return total
+
+    def log_likelihood(self, values: Values) -> Tensor:
+        """Of each row, ``(S, R)``, float64, on the CPU; in a model with random structure of γ."""
+        networks = weights_of(self.model, values)
+        parts = []
+        for x, y in self.batches:
+            outputs = outputs_of(self.net, networks, x)
+            parts.append(self.model.likelihood(outputs).log_prob(y).double().cpu())
+        return torch.cat(parts, 1)
+
+    def __call__(
+        self, block: Values, rest: Values, reference: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        r"""The log joint density, ``(S,)``, and the variance of what the chosen rows leave open.
+
+        With R of N rows the likelihood is N / R times their sum. As a draw of rows without
+        replacement this has the variance :math:`N² / R (1 - R / N) V_n[l_n(θ) - l_n(θ_0)]` about
+        the sum over all rows (up to what does not depend on θ).
+
+        Arguments:
+            block: values of the sites that vary, ``(S, *)``.
+            rest: of all the others, ``(*)``.
+            reference: log-likelihoods at θ_0, ``(R,)``; without it the variance is zero.
+
+        Returns:
+            two tensors ``(S,)``, float64, on the CPU.
+        """
+        (draws,) = {len(value) for value in block.values()}
+        joint, variance, start = [], [], 0
+        size, chosen = self.data.N, self.rows
+        for count in chunks(draws, self.at_once):
+            part = {site: value[start : start + count] for site, value in block.items()}
+            part |= {site: value.expand(count, *value.shape) for site, value in rest.items()}
+            start += count
+            each = self.log_likelihood(part)
+            joint.append(size / chosen * each.sum(1) + self.log_prior(part, list(block)))
+            if reference is None:
+                variance.append(torch.zeros(count, dtype=torch.float64))
+            else:
+                spread = (each - reference).var(1)
+                variance.append(size**2 / chosen * (1 - chosen / size) * spread)
+        return torch.cat(joint), torch.cat(variance)

@@ -1,0 +1,189 @@
+"""What Pareto k̂ says of a posterior: a verdict for each block, and a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
+from .finding import Finding, Verdict
+
+__all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
+
+GOOD = 0.5  # k̂ below which the variance of the ratios is finite
+TV_GOOD, TV_DOUBTFUL = 0.1, 0.3
+NOISE_MOST = 0.5  # nats, of log ratios of a subset of the rows
+
+
+@dataclass(frozen=True)
+class KhatBlock:
+    """Of one block of latents.
+
+    Attributes:
+        name: of the block.
+        sites: in it.
+        dimension: numbers in it; of what is discrete, values that it can have.
+        khat, error: and its standard error; ``None`` where there is none.
+        share: of the draws that is effective in importance sampling from q to the posterior.
+        limit: up to which k̂ is usable, by the number of draws.
+        total_variation: of what is discrete, between q and the full conditional.
+        elsewhere: k̂ (or the total variation) with the rest at draws from q instead.
+        noise: standard deviation of the log ratios that comes of taking few rows, in nats.
+        rows: that were taken, where not all.
+        refused: why there is no answer.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    dimension: int
+    khat: float | None = None
+    error: float | None = None
+    share: float | None = None
+    limit: float | None = None
+    total_variation: float | None = None
+    elsewhere: tuple[float, ...] = ()
+    noise: float = 0.0
+    rows: int | None = None
+    refused: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """By k̂: ``good`` below 0.5, ``doubtful`` up to the limit (0.7 of many draws), then
+        ``poor``; by the total variation, up to 0.1, 0.3 and beyond. Of a subset of the rows never
+        ``good``."""
+        if self.refused is not None:
+            return "refused"
+        if self.total_variation is not None:
+            bounds, value = (TV_GOOD, TV_DOUBTFUL), self.total_variation
+        else:
+            assert self.khat is not None
+            assert self.limit is not None
+            bounds, value = (min(GOOD, self.limit), self.limit), self.khat
+        if not value <= bounds[1]:
+            return "poor"
+        return "good" if value <= bounds[0] and self.rows is None else "doubtful"
+
+    def finding(self) -> Finding:
+        """The verdict in words."""
+        name = f"k-hat of {self.name}" if self.total_variation is None else f"q of {self.name}"
+        numbers: dict[str, Any] = {"dimension": self.dimension, "sites": list(self.sites)}
+        for key in ("khat", "error", "share", "limit", "total_variation", "rows"):
+            value = getattr(self, key)
+            if value is not None:
+                numbers[key] = value if math.isfinite(value) else None  # an infinite k-hat
+        numbers |= {"elsewhere": list(self.elsewhere)} if self.elsewhere else {}
+        if self.refused is not None:
+            return Finding(name, "refused", self.refused, numbers)
+        return Finding(name, self.verdict, " ".join(self._sentences()), numbers)
+
+    def _sentences(self) -> list[str]:
+        found = []
+        if self.total_variation is not None:
+            found.append(
+                f"Of {self.dimension} values, q is off by {self.total_variation:.2f} in total "
+                f"variation; {100 * (self.share or 0.0):.0f} % of its draws would count."
+            )
+            if self.verdict != "good":
+                found.append("Train q longer, or with a larger guide_lr.")
+        else:
+            found.append(f"k-hat is {self.khat:.2f} ± {self.error:.2f} (limit {self.limit:.2f}).")
+            found.append(
+                {
+                    "good": "q is a good proposal for the posterior here.",
+                    "doubtful": "q is usable here, and its tails are too light.",
+                    "poor": "q is too narrow here, or in the wrong place: its spread understates "
+                    "what is not known. Train longer, lift max_scale=, or take another guide.",
+                }[self.verdict]
+            )
+        if self.elsewhere:
+            low, high = min(self.elsewhere), max(self.elsewhere)
+            found.append(
+                f"With the rest at {len(self.elsewhere)} draws it is {low:.2f} to {high:.2f}."
+            )
+        if self.rows is not None:
+            found.append(
+                f"Only {self.rows} rows were taken, scaled up: that is the posterior of other "
+                f"data, by {self.noise:.2f} nats; rows=None tells."
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Khat:
+    """Of all blocks that were looked at.
+
+    Attributes:
+        blocks: in the order of the model.
+        draws: S of each.
+    """
+
+    blocks: tuple[KhatBlock, ...]
+    draws: int
+
+    def findings(self) -> list[Finding]:
+        """One for each block."""
+        return [block.finding() for block in self.blocks]
+
+    def finding(self) -> Finding:
+        """The worst verdict of a block; ``refused`` if all are."""
+        order: list[Verdict] = ["poor", "doubtful", "good", "refused"]
+        each = self.findings()
+        verdict = min((one.verdict for one in each), key=order.index)
+        concerned = [one for one in each if one.verdict == verdict]
+        text = f"{concerned[0].name[0].upper()}{concerned[0].name[1:]}: {concerned[0].text}"
+        if len(each) > 1:
+            counts = [(v, sum(one.verdict == v for one in each)) for v in order]
+            parts = ", ".join(f"{count} {v}" for v, count in counts if count)
+            text = f"Of {len(each)} blocks, {parts}. {text}"
+        numbers = {"draws": self.draws, "blocks": {b.name: f.numbers for b, f in self._pairs(each)}}
+        figure = None if verdict == "refused" else self.figure()
+        return Finding("k-hat", verdict, text, numbers, figure)
+
+    def _pairs(self, findings: Sequence[Finding]) -> list[tuple[KhatBlock, Finding]]:
+        return list(zip(self.blocks, findings, strict=True))
+
+    @styled
+    def figure(self) -> Figure:
+        """k̂ of every block that has one, with two standard errors; discrete blocks by their total
+        variation, hollow.
+
+        Raises:
+            ValueError: if all blocks were refused.
+        """
+        from ..figures.canvas import legend_above, new_figure
+
+        shown = [block for block in self.blocks if block.refused is None]
+        if not shown:
+            raise ValueError(f"There is no k-hat to draw. {self.blocks[0].refused}")
+        fig = new_figure(1.1 + 0.24 * len(shown))
+        ax = fig.subplots()
+        for place, block in enumerate(reversed(shown)):
+            if block.elsewhere:
+                ax.plot(
+                    block.elsewhere, [place] * len(block.elsewhere), "|", color=GREY,
+                    label="rest at draws",
+                )  # fmt: skip
+            if block.total_variation is not None:
+                ax.plot(
+                    block.total_variation, place, MARKERS[1], color=CYCLE[1],
+                    markerfacecolor="white", label="total variation",
+                )  # fmt: skip
+                continue
+            k, error = min(block.khat or 0.0, 3.0), block.error or 0.0
+            ax.errorbar(
+                k, place, xerr=2 * error, color=CYCLE[0], marker=MARKERS[0], capsize=2.0,
+                linestyle="", label="k-hat",
+            )  # fmt: skip
+        limits = [block.limit for block in shown if block.limit is not None]
+        for limit in sorted({GOOD, *limits}) if limits else []:
+            ax.axvline(limit, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        ax.set_yticks(range(len(shown)), [block.name for block in reversed(shown)])
+        ax.set(xlabel="k-hat", ylim=(-0.6, len(shown) - 0.4))
+        ax.grid(False)
+        handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        legend_above(ax, [n for n in ("k-hat", "total variation", "rest at draws") if n in handles])
+        return fig

@@ -1,0 +1,309 @@
+"""Simulation-based calibration of a variational posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyro
+import torch
+from numpy.typing import NDArray
+from pyro import poutine
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ...guides.depth import CategoricalDepth
+from ...guides.mean_field import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.local_reparameterisation import base
+from ...models.learnt_depth import LearntDepth, stacked_outputs
+from ...models.modes import evaluating
+from ...models.names import unknown_name
+from ..elbo.estimator import local_parameters
+from ..fits.fitting import fit_repeats
+from ..posterior.depth import exact_depth_posterior
+from ..posterior.draws import draw_sites, outputs_of, seeded, weights_of
+from .calibration import Calibration
+from .log_joint import is_discrete, is_improper
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Quantity", "outputs_at", "vsbc"]
+
+Floats = NDArray[np.float64]
+Build = Callable[[int], tuple[Any, nn.Module, "Dataset"]]
+
+# From a model and values of its sites (S, *) to S values of something, (S, *).
+Quantity = Callable[[Any, Mapping[str, Tensor]], Tensor]
+
+
+def outputs_at(x: Tensor) -> Quantity:
+    """The outputs of the network for given inputs, as a quantity for :func:`vsbc`.
+
+    Arguments:
+        x: inputs ``(K, *)``, on the scale of the data.
+    """
+
+    def outputs(model: Any, values: Mapping[str, Tensor]) -> Tensor:
+        if isinstance(model, LearntDepth):
+            return stacked_outputs(model, x.to(model.log_prior.device))[values["depth"]]
+        weights = weights_of(model, values)
+        device = next(iter(weights.values())).device
+        return outputs_of(model.start_network(), weights, x.to(device))
+
+    return outputs
+
+
+def vsbc(
+    build: Build,
+    simulations: int = 200,
+    *,
+    sites: Sequence[str] | None = None,
+    quantities: Mapping[str, Quantity] | None = None,
+    draws: int = 1000,
+    level: float = 0.05,
+    at_once: int = 100,
+    seed: int = 0,
+    together: bool | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> Calibration:
+    r"""Whether what a guide learns is calibrated, by simulations in which the truth is known.
+
+    .. math:: θ^* \sim p(θ), \quad y \sim p(y \mid θ^*, x), \quad q \text{ fitted to } y, \quad
+        p = P_q(θ < θ^*)
+
+    Over simulations p is uniform if q is the exact posterior. If it is not symmetric about ½, q is
+    biased; if it gathers at 0 and 1, q is too narrow; about ½, too wide. The two tests are those of
+    :class:`~pyroccam.inference.diagnostics.calibration.Calibration`: a verdict of ``poor`` comes
+    with the chance ``level``, at most, to an exact posterior.
+
+    Each simulation has the inputs of the data set that ``build`` gives, and new targets at the
+    training and the validation rows. Random are the latents: weights with a prior, scales, depth,
+    structure. What the model holds as numbers (the noise of regression, weights without a prior,
+    what a prior learns) is part of the model that is simulated, and is held in the fit too. Learnt
+    depth in closed form then has the exact posterior of the depth at once.
+
+    Of a normal or log-normal factor p is in closed form. Of what is discrete (depth, enumerated
+    structure) it is randomised, :math:`P_q(d < d^*) + U\, P_q(d = d^*)` with a uniform U, which is
+    as uniform; of everything else it is the rank among draws, randomised likewise.
+
+    Passing is necessary, not sufficient: a q that stays at the prior and ignores the data passes as
+    well. Convergence and k̂ see that.
+
+    Hidden units can change places and signs without any change of the function. So the exact
+    posterior of their weights has many equal modes, and q, in one of them, fails for weights in
+    every network with hidden units, however well it predicts. There test what a network computes:
+    ``sites=[]`` and ``quantities={"f": outputs_at(x)}``.
+
+    Arguments:
+        build: makes model, guide and data for a seed, as for
+            :func:`~pyroccam.inference.fit_repeats`; an equal pair each time.
+        simulations: n; below about 100 only gross errors are seen.
+        sites: latents whose numbers are tested, all by default.
+        quantities: to test as well, by name: functions of the model and of values of all its sites
+            ``(S, *)`` that give ``(S, *)``.
+        draws: from q, where ranks are needed.
+        level: false-alarm rate of the verdict.
+        at_once: simulations that are fitted in common steps.
+        seed: of the first simulation; the others follow.
+        together, device, settings: of the fits, see :func:`~pyroccam.inference.fit_repeats`. Each
+            is evaluated once, at its end, unless ``evaluations`` says otherwise.
+
+    Raises:
+        ValueError: for a prior without draws, a network that computes otherwise in training than
+            afterwards (dropout, batch statistics), a model without latents, unknown sites, or
+            fewer than 20 simulations.
+        NonFiniteLoss: if a fit fails.
+
+    References:
+        Yao, Vehtari, Simpson, Gelman 2018, arXiv:1802.02538; Talts et al. 2018, arXiv:1804.06788;
+        Modrák et al. 2023, arXiv:2211.02383, for quantities that depend on data and parameters.
+    """
+    if simulations < 20 or draws < 20 or at_once < 1:
+        raise ValueError(
+            "simulations and draws must be at least 20, at_once at least 1; got "
+            f"{simulations}, {draws} and {at_once}."
+        )
+    if sites is not None and not sites and not quantities:
+        raise ValueError("sites=[] leaves nothing to test: give quantities=.")
+    settings = {"progress": False, "evaluations": 1, **settings}
+    rng = np.random.default_rng(seed)
+    rows: list[Floats] = []
+    names: list[str] = []
+    for first in range(0, simulations, at_once):
+        seeds = range(seed + first, seed + min(first + at_once, simulations))
+        for one in _fitted(build, seeds, together, device, settings):
+            names, found = one.probabilities(sites, quantities or {}, draws, rng)
+            rows.append(found)
+    return Calibration.of(names, np.stack(rows), level=level, seed=seed)
+
+
+class _Simulation:
+    """A pair, the truth of its targets, and where that lies in the posterior."""
+
+    def __init__(self, build: Build, seed: int) -> None:
+        self.seed = seed
+        self.model, self.guide, data = build(seed)
+        _refuse(self.model, self.guide)
+        self.model.requires_grad_(False)
+        x = torch.cat([data.x_train, data.x_val])
+        around = local_parameters(), pyro.validation_enabled(False)
+        with evaluating(self.model), seeded(_simulated(seed), x.device), around[0], around[1]:
+            run: Any = poutine.trace(self.model)
+            trace: Any = run.get_trace(x)
+        y = trace.nodes["y"]["value"].to(data.y_train.dtype)
+        self.data = replace(data, y_train=y[: data.N], y_val=y[data.N :])
+        self.truth = {name: trace.nodes[name]["value"] for name in _latents(self.model)}
+
+    def probabilities(
+        self,
+        sites: Sequence[str] | None,
+        quantities: Mapping[str, Quantity],
+        draws: int,
+        rng: np.random.Generator,
+    ) -> tuple[list[str], Floats]:
+        """Names of the numbers, and of each the posterior probability of what is below the
+        truth, ``(P,)``."""
+        names: list[str] = []
+        parts: list[Floats] = []
+        known = _latents(self.model)
+        for site in known if sites is None else sites:
+            if site not in known:
+                raise ValueError(unknown_name("site", site, known))
+        with evaluating(self.model), evaluating(self.guide):
+            device = next(self.guide.parameters()).device
+            truth = {name: value.to(device) for name, value in self.truth.items()}
+            with seeded(_simulated(self.seed), device):
+                for site in known if sites is None else sites:
+                    found = _below(self.q(site), truth[site], draws, rng)
+                    names += _numbered(site, found)
+                    parts.append(found.ravel())
+                drawn = self.draw(draws) if quantities else {}
+            for name, quantity in quantities.items():
+                value = quantity(self.model, {n: t[None] for n, t in truth.items()})
+                found = _rank(quantity(self.model, drawn), value[0], rng)
+                names += _numbered(name, found)
+                parts.append(found.ravel())
+        return names, np.concatenate(parts)
+
+    def q(self, site: str) -> Any:
+        if isinstance(self.guide, CategoricalDepth):
+            return torch.distributions.Categorical(probs=self.guide.probs)
+        assert isinstance(self.guide, NetworkGuide)
+        return self.guide.distribution(site)
+
+    def draw(self, draws: int) -> dict[str, Tensor]:
+        if isinstance(self.guide, CategoricalDepth):
+            return {"depth": self.q("depth").sample((draws,))}
+        assert isinstance(self.guide, NetworkGuide)
+        return draw_sites(self.model, self.guide, draws)
+
+
+def _fitted(
+    build: Build,
+    seeds: range,
+    together: bool | None,
+    device: str,
+    settings: dict[str, Any],
+) -> list[_Simulation]:
+    """Simulations with posteriors that were fitted to them."""
+    made: dict[int, _Simulation] = {}
+
+    def simulate(seed: int) -> tuple[Any, nn.Module, Dataset]:
+        one = made[seed] = _Simulation(build, seed)
+        return one.model, one.guide, one.data
+
+    cpu = torch.device("cpu")
+    with seeded(seeds[0], cpu):
+        first = _Simulation(build, seeds[0])
+    if isinstance(first.guide, CategoricalDepth) and first.guide.update == "closed":
+        # Where the weights are held, the closed-form update has one step, and ends there.
+        for seed in seeds:
+            with seeded(seed, cpu):
+                model, guide, data = simulate(seed)
+            exact = exact_depth_posterior(model, data)
+            with torch.no_grad():
+                guide.logits.copy_(exact.log().clamp_min(-1e4))  # type: ignore[operator]
+    else:
+        fit_repeats(simulate, seeds, together=together, device=device, **settings)
+    return [made[seed] for seed in seeds]
+
+
+def _simulated(seed: int) -> int:
+    """Of a simulation: far from that of its fit, whose random numbers begin the guide, and from
+    those of its neighbours."""
+    return int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+
+
+def _latents(model: Any) -> list[str]:
+    if isinstance(model, BayesianNetwork):
+        return [*model.structure, *model.sites]
+    return ["depth"] if isinstance(model, LearntDepth) else []
+
+
+def _refuse(model: Any, guide: nn.Module) -> None:
+    """What cannot be simulated, by name."""
+    if not _latents(model) or not isinstance(guide, CategoricalDepth | NetworkGuide):
+        raise ValueError(
+            f"Nothing is random in models.{type(model).__name__} with guides."
+            f"{type(guide).__name__}: there is no posterior to calibrate."
+        )
+    closed = isinstance(guide, CategoricalDepth) and guide.update == "closed"
+    for name, part in model.named_modules():
+        noisy = isinstance(part, _DropoutNd) and part.p > 0.0
+        if not closed and (noisy or isinstance(part, _BatchNorm)):
+            raise ValueError(
+                f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
+                "afterwards, so that what is fitted is not the model that is simulated: leave it "
+                "out of the network (torch.nn.Identity(), or normalisation by layer or group)."
+            )
+    if not isinstance(model, BayesianNetwork):
+        return
+    for site, (layer, name) in model.sites.items():
+        prior = layer.latents()[name].prior
+        if is_improper(prior):
+            raise ValueError(
+                f"The prior of site {site!r}, {type(base(prior)).__name__}, has no draws (no "
+                "finite integral, or none that is fixed), so no truth can be drawn from it: take a "
+                "proper prior, such as priors.Normal(), StudentT() or GroupHorseshoe()."
+            )
+
+
+def _below(q: Any, truth: Tensor, draws: int, rng: np.random.Generator) -> Floats:
+    """``P_q(θ < θ*)`` of each number of a site, in its shape."""
+    own = base(q)
+    if is_discrete(own):
+        probs = own.probs.double().cpu().numpy()
+        k = int(truth)
+        return np.array(min(probs[:k].sum() + rng.uniform() * probs[k], 1.0))
+    if isinstance(own, torch.distributions.Normal | torch.distributions.LogNormal):
+        value = truth.log() if isinstance(own, torch.distributions.LogNormal) else truth
+        z = (value.double() - own.loc.double()) / own.scale.double()
+        found: Floats = torch.special.ndtr(z).cpu().numpy()
+        return found
+    return _rank(q.sample((draws,)), truth, rng)
+
+
+def _rank(drawn: Tensor, truth: Tensor, rng: np.random.Generator) -> Floats:
+    """The share of S draws below the truth: uniform if the truth is one more of them, whatever
+    ties there are.
+
+    Arguments:
+        drawn: ``(S, *)``.
+        truth: ``(*)``.
+    """
+    less = (drawn < truth).sum(0).cpu().numpy()
+    equal = (drawn == truth).sum(0).cpu().numpy()
+    found: Floats = (less + rng.uniform(size=less.shape) * (equal + 1)) / (len(drawn) + 1)
+    return found
+
+
+def _numbered(name: str, values: Floats) -> list[str]:
+    if values.ndim == 0:
+        return [name]
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(values.shape)]

@@ -1,0 +1,332 @@
+"""The bound: one estimator for every pair, exact where it can be, traceable to a tensor graph."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from pyro.infer import config_enumerate
+from pyro.infer.elbo import ELBO, ELBOModule
+from pyro.poutine import trace_messenger
+from pyro.poutine.enum_messenger import EnumMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.util import check_model_guide_match, warn_if_nan
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from ...guides.depth import Marginal
+from .expectation import (
+    Expectation,
+    check_shape,
+    check_sites,
+    is_deterministic,
+    log_prob_of,
+    plates_of,
+    sample_sites,
+    site_kl,
+    unmasked,
+)
+from .summed_out import SummedOut
+
+__all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound", "local_parameters"]
+
+
+@dataclass
+class Terms:
+    """An evaluation of the bound, in nats over the whole data set.
+
+    Attributes:
+        log_likelihood: estimate of ``E_q[log p(y | z)]`` over all N observations. Where the model
+            sums latents out, everything that depends on them is part of it.
+        kl: ``KL(q || p)``, or an estimate of it, not weighted.
+        by_site: for each observed site its log-probabilities, one for each value of the enumerated
+            latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
+            where masked, unscaled and without gradient. Of the first particle.
+        summed_out: latents that the model sums out.
+    """
+
+    log_likelihood: Tensor
+    kl: Tensor
+    by_site: dict[str, Tensor] = field(default_factory=dict)
+    summed_out: tuple[str, ...] = ()
+
+    def loss(self, kl_weight: float | Tensor = 1.0) -> Tensor:
+        """``β KL - E_q[log p(y | z)]``.
+
+        Raises:
+            ValueError: for β other than 1 where the model sums latents out (a tensor is looked at
+                only while validation is on).
+        """
+        if self.summed_out:
+            look = not isinstance(kl_weight, Tensor) or pyro.infer.util.is_validation_enabled()
+            if look and bool(kl_weight != 1.0):
+                raise ValueError(
+                    f"kl_weight is {float(kl_weight):g}, but the model sums out "
+                    f"{', '.join(map(repr, self.summed_out))}, which therefore has no KL to weigh: "
+                    "leave kl_weight at 1 (no KL warm-up), or give the latent a guide."
+                )
+        return kl_weight * self.kl - self.log_likelihood
+
+
+class EnumMeanFieldELBO(ELBO):
+    r"""The union of Pyro's ``TraceEnum_ELBO`` and ``TraceMeanField_ELBO``.
+
+    .. math:: E_q[\log p(y \mid z)] - β\, KL(q \| p)
+
+    * Discrete sites of the guide are enumerated, all of them unless marked
+      ``infer={"enumerate": None}``, and the expectation over them is exact.
+    * The KL of a reparameterised site is analytic where torch's registry has one, for every value
+      of the enumerated sites; elsewhere it is the log-ratio at the draw.
+    * A site that can be neither enumerated nor reparameterised gets the score function (DiCE).
+    * Discrete sites of the model alone are summed out (full batch), where they are marked for
+      enumeration.
+    * β multiplies the KL alone. In minibatches every term is unbiased.
+
+    While validation is off, nothing in it looks at the value of a tensor, so that it can be traced
+    to a graph of tensor operations (:mod:`~pyroccam.inference.compilation.trace`); Pyro's checks of
+    shapes and of values run where validation is on. It is an ordinary ``ELBO`` for
+    ``pyro.infer.SVI``.
+
+    The conditional KL of a site is unbiased if the parents that it has in the model are no
+    descendants of it in the guide. That is certain where every latent that precedes it in the
+    model precedes it in the guide too; a site in another order gets the log-ratio, which is right
+    in any order.
+
+    Arguments:
+        num_particles: draws of the latents that are averaged.
+        max_plate_nesting: number of nested plates; found out in the first call if left out.
+        kl_weight: β.
+
+    Raises:
+        ValueError: for fewer than one particle; at the first evaluation, for sites that only one
+            of guide and model has, a shape that is neither plate nor enumeration, a KL that is
+            infinite by construction (a guide with mass where the prior has none), or an outside of
+            a plate that depends on what is enumerated inside.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797, for enumerated guides; Foerster et al. 2018,
+        arXiv:1802.05098, for DiCE; Pyro's issues 1710 and 2809 ask for this estimator.
+    """
+
+    def __init__(
+        self,
+        num_particles: int = 1,
+        max_plate_nesting: float = float("inf"),
+        kl_weight: float = 1.0,
+    ) -> None:
+        if num_particles < 1:
+            raise ValueError(f"num_particles must be 1 or more, got {num_particles}.")
+        super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
+        self.kl_weight = kl_weight
+
+    # -- what SVI and ELBOModule call -------------------------------------------------------------
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Minus the bound, with gradients."""
+        return self.terms(model, guide, *args, **kwargs).loss(self.kl_weight)
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Minus the bound, as a number."""
+        with torch.no_grad():
+            loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        return float(warn_if_nan(loss, "loss"))
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Minus the bound, as a number, with its gradients left in the parameters."""
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        if loss.requires_grad:
+            loss.backward()
+        return float(warn_if_nan(loss.detach(), "loss"))
+
+    # -- the estimator ----------------------------------------------------------------------------
+
+    def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Terms:
+        """The likelihood term and the KL of one evaluation (averaged over particles)."""
+        found = [self._particle(model, guide, args, kwargs) for _ in range(self.num_particles)]
+        first = found[0]
+        if len(found) > 1:
+            first.log_likelihood = torch.stack([t.log_likelihood for t in found]).mean()
+            first.kl = torch.stack([t.kl for t in found]).mean()
+        return first
+
+    def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        # As Pyro does it, but silent, and without a trace in random state, buffers or a graph.
+        modules = [m for m in map(poutine.unwrap, (model, guide)) if isinstance(m, nn.Module)]
+        devices = range(torch.cuda.device_count())
+        with disable_proxy_modes_tracing(), torch.random.fork_rng(devices), poutine.block():
+            before = {b: b.detach().clone() for module in modules for b in module.buffers()}
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            replayed = poutine.replay(model, trace=guide_trace)
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+            with torch.no_grad():
+                for buffer, value in before.items():
+                    buffer.copy_(value)
+            ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+            check_sites(ours, theirs)
+            sites = [*ours.values(), *theirs.values()]
+            if pyro.infer.util.is_validation_enabled():
+                for site in sites:
+                    check_shape(site, float("inf"))
+        dims = [dim for site in sites for dim in plates_of(site).values()]
+        self.max_plate_nesting = -min(dims, default=0)
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if isinstance(poutine.unwrap(guide), Messenger):
+            raise ValueError(
+                f"{type(guide).__name__} is a guide of Pyro's that works on the model's messages; "
+                "this bound takes guides that are called like the model (AutoNormal for example)."
+            )
+        if self.max_plate_nesting == float("inf"):
+            self._guess_max_plate_nesting(model, guide, args, kwargs)
+        # The model's messenger goes on with the dims where the guide's has stopped.
+        guide = EnumMessenger(first_available_dim=-1 - int(self.max_plate_nesting))(
+            config_enumerate(guide)
+        )
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        replayed = poutine.replay(EnumMessenger()(model), trace=guide_trace)
+        model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        check_sites(sample_sites(guide_trace), sample_sites(model_trace))
+        if pyro.infer.util.is_validation_enabled():
+            for name in [n for n, s in guide_trace.nodes.items() if is_deterministic(s)]:
+                guide_trace.remove_node(name)
+            check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
+        return model_trace, guide_trace
+
+    def _particle(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Terms:
+        model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
+        ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
+        expectation, summed = Expectation(ours), SummedOut(theirs, ours)
+        likelihood: list[Tensor] = []
+        kl: list[Tensor] = []
+        by_site: dict[str, Tensor] = {}
+        reach = -1  # position in the guide of the last latent that the model has seen
+        for name, site in theirs.items():
+            plates, scale, mask = plates_of(site), site["scale"], site["mask"]
+            if name in summed.latents:  # p(z) sums to one, masked or not
+                site["log_prob"] = unmasked(site["fn"]).log_prob(site["value"])
+                check_shape(site, self.max_plate_nesting)
+                summed.add(site, site["log_prob"])
+            elif site["is_observed"]:
+                site["log_prob"] = log_p = log_prob_of(site)
+                masked = scale_and_mask(log_p, mask=mask)
+                by_site[name] = masked.detach()
+                check_shape(site, self.max_plate_nesting)
+                if summed.concerns(site, log_p.shape):
+                    summed.add(site, masked)
+                else:
+                    cost = scale_and_mask(log_p, scale, mask)
+                    likelihood.append(expectation(cost, plates, name, reach))
+            else:
+                own = ours[name]
+                ordered = expectation.position[name] > reach
+                reach = max(reach, expectation.position[name])
+                if summed.concerns(site, site["fn"].batch_shape):
+                    site["log_prob"] = log_prob_of(site)
+                    summed.add(site, scale_and_mask(site["log_prob"], mask=mask))
+                    cost = scale_and_mask(own["log_prob"], own["scale"], own["mask"])
+                else:
+                    cost = site_kl(own, site, ordered)
+                check_shape(site, self.max_plate_nesting)
+                check_shape(own, self.max_plate_nesting)
+                kl.append(expectation(cost, plates | plates_of(own), name, reach))
+        for left, term in summed.terms():
+            likelihood.append(expectation(term, left, summed.label, reach))
+        for name, site in ours.items():
+            if name not in theirs:  # auxiliary: its density counts, its prior is flat
+                check_shape(site, self.max_plate_nesting)
+                cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
+                kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
+        zero = _zero([*theirs.values(), *ours.values()])
+        return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
+
+
+def _zero(sites: list[Any]) -> Tensor:
+    return torch.zeros((), device=sites[0]["value"].device if sites else None)
+
+
+class Bound(ELBOModule):
+    """The negative ELBO of a pair as a module: ``bound(x, y)`` in nats over the whole data set.
+
+    Its parameters are those of model and guide. ``kl_weight`` is a tensor, so that a graph traced
+    from it takes the weight as an input; it starts with that of ``elbo``.
+    """
+
+    elbo: EnumMeanFieldELBO
+    kl_weight: Tensor
+
+    def __init__(self, model: nn.Module, guide: nn.Module, elbo: EnumMeanFieldELBO) -> None:
+        super().__init__(model, guide, elbo)
+        self.enumerate_model = isinstance(guide, Marginal)
+        device = next((p.device for p in self.parameters()), None)
+        weight = torch.full((), float(elbo.kl_weight), device=device)
+        self.register_buffer("kl_weight", weight, persistent=False)
+        for module in self.modules():  # Pyro's modules made under its default lack a local store
+            context = module.__dict__.get("_pyro_context")
+            if context is not None and not hasattr(context, "param_state"):
+                context.param_state = {"params": {}, "constraints": {}}
+
+    def terms(self, *args: Tensor) -> Terms:
+        """One evaluation, in its parts."""
+        model: Any = config_enumerate(self.model) if self.enumerate_model else self.model
+        # Local reparameterisation, for one: an effect around guide and model.
+        handler = getattr(self.guide, "handler", None)
+        installed = handler is None or handler in pyro.poutine.runtime._PYRO_STACK
+        around: Any = nullcontext() if installed else handler
+        try:
+            with local_parameters(), around:
+                return self.elbo.terms(model, self.guide, *args)
+        except Exception as error:
+            own = _before_pyro(error)
+            if own is error:
+                raise
+        raise own
+
+    def forward(self, *args: Tensor) -> Tensor:
+        """``β KL - E_q[log p(y | z)]``, a scalar."""
+        return self.terms(*args).loss(self.kl_weight)
+
+
+def _before_pyro(error: Exception) -> Exception:
+    """What a network raised: Pyro makes it anew with the shapes of all sites in its message, and
+    fails where the class takes other arguments."""
+    while True:
+        own = error.__cause__
+        anew = type(own) is type(error) and "Trace Shapes:" in str(error)
+        if own is None:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            anew = frame.f_globals.get("__name__") == trace_messenger.__name__
+            own = error.__context__
+        if not anew or not isinstance(own, Exception):
+            return error
+        error = own
+
+
+def bound(
+    model: nn.Module,
+    guide: nn.Module,
+    max_plate_nesting: float = float("inf"),
+    particles: int = 1,
+) -> Bound:
+    """The negative ELBO of a (model, guide) pair, by :class:`EnumMeanFieldELBO`.
+
+    Arguments:
+        model, guide: a pair with the same signature;
+            :class:`~pyroccam.guides.Marginal` sums the depth out in the model.
+        max_plate_nesting: as for :class:`EnumMeanFieldELBO`.
+        particles: draws of the latents that are averaged.
+    """
+    return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))
+
+
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Keep parameters in their modules, out of Pyro's global store, for the time being."""
+    with pyro.settings.context(module_local_params=True):
+        yield

@@ -1,0 +1,101 @@
+"""The evidence lower bound of a fit, over the whole data set, with its error."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyro
+import torch
+from torch import Tensor
+
+from ...guides.depth import Marginal
+from ...models.learnt_depth import LearntDepth
+from ...models.modes import evaluating
+from ..posterior.depth import log_likelihood_by_depth
+from ..posterior.draws import seeded
+from .estimator import bound
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Evidence", "evidence"]
+
+
+class Evidence(NamedTuple):
+    """In nats over all rows.
+
+    Attributes:
+        elbo: ``log_likelihood - kl``, the mean over passes.
+        error: its standard error.
+        log_likelihood: ``E_q[log p(y | w)]``; of latents that the model sums out, ``log p(y)``.
+        kl: ``KL(q || p)``; of an improper prior up to the constant that its density has.
+        rows: that were summed over.
+    """
+
+    elbo: float
+    error: float
+    log_likelihood: float
+    kl: float
+    rows: int
+
+
+def evidence(
+    model: Any,
+    guide: Any,
+    data: Dataset,
+    *,
+    split: str = "train",
+    rows: int | None = None,
+    passes: int = 5,
+    seed: int = 0,
+    batch_size: int = 1024,
+) -> Evidence:
+    """The evidence lower bound by passes through all rows, in evaluation mode; weights are as
+    random as in training, dropout modules do nothing.
+
+    With ``guides.Marginal`` it is the log evidence itself, ``log Σ_d p(d) Π_n p(y_n | x_n, d)``, at
+    the present weights, and has no error.
+
+    Arguments:
+        model, guide: a pair.
+        data: on its device.
+        split: whose rows; their number takes the place of N.
+        rows: only the first ones.
+        passes: each with fresh noise.
+        seed: of the noise; the state of the generator is left as it was.
+
+    Raises:
+        ValueError: for fewer than two passes, which show no error.
+    """
+    if passes < 2:
+        raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
+    x, y = (part[:rows] for part in data.split(split))
+    if isinstance(guide, Marginal):
+        return _summed_out(model, x, y, batch_size)
+    evaluate = bound(model, guide)
+    found = []
+    quiet = pyro.validation_enabled(False)
+    with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
+        for _ in range(passes):
+            likelihood, kls = 0.0, []
+            for part, target in zip(x.split(batch_size), y.split(batch_size), strict=True):
+                terms = evaluate.terms(part, target)
+                # Scaled as if the batch were all of the model's N rows.
+                likelihood += float(terms.log_likelihood) * len(part) / model.size
+                kls.append(float(terms.kl))
+            found.append((likelihood, sum(kls) / len(kls)))
+    values = torch.tensor(found, dtype=torch.float64)
+    elbos = values[:, 0] - values[:, 1]
+    means = values.mean(0).tolist()
+    error = float(elbos.std()) / math.sqrt(passes)
+    return Evidence(float(elbos.mean()), error, means[0], means[1], len(x))
+
+
+def _summed_out(model: LearntDepth, x: Tensor, y: Tensor, batch_size: int) -> Evidence:
+    """Of a depth that is summed out: the sum over depths is outside of that over rows, so that
+    batches add up within a depth, and not their bounds."""
+    with evaluating(model):
+        by_depth = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+        log_evidence = float(torch.logsumexp(model.log_prior.double() + by_depth, 0))
+    return Evidence(log_evidence, 0.0, log_evidence, 0.0, len(x))

@@ -1,0 +1,54 @@
+"""Where a loss that is not finite comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import config_enumerate
+from torch import Tensor, nn
+
+from .estimator import EnumMeanFieldELBO, local_parameters
+from .expectation import sample_sites
+
+__all__ = ["first_non_finite"]
+
+
+def first_non_finite(
+    model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor, *, stepped: bool = True
+) -> str:
+    """What is not finite: an input, a parameter, or the first site in the order of the model.
+
+    Arguments:
+        stepped: whether a step has been made, which a parameter that is not finite comes of.
+    """
+
+    def bad(t: Tensor) -> bool:
+        return t.is_floating_point() and not bool(torch.isfinite(t).all())
+
+    if bad(x) or bad(y):
+        return "the data itself has values that are not finite"
+    for name, p in [*model.named_parameters(), *guide.named_parameters()]:
+        if bad(p):
+            why = " (a step too large)" if stepped else ""
+            return f"parameter {name!r} was the first that is not finite{why}"
+    with (
+        torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
+        torch.no_grad(),
+        local_parameters(),
+        pyro.validation_enabled(False),
+    ):
+        for name, site in _sites(model, guide, x, y):
+            if bad(site["value"]) or bad(site["log_prob"]):
+                return f"site {name!r} was the first that is not finite"
+    return "no single site is to blame: their sum overflowed"
+
+
+def _sites(model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[str, Any]]:
+    # Enumerated, so that no depth is missed.
+    traces = EnumMeanFieldELBO()._get_trace(config_enumerate(model), guide, (x, y), {})
+    for trace in reversed(traces):  # the guide's first
+        trace.compute_log_prob()
+        yield from sample_sites(trace).items()

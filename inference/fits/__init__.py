@@ -1,0 +1,1 @@
+"""What a person calls to train, and what comes back."""

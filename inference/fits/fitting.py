@@ -1,0 +1,301 @@
+"""``fit``: train a (model, guide) pair on a data set, whatever the method."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ...guides.depth import CategoricalDepth
+from ...models.learnt_depth import LearntDepth
+from ...models.turns import fitting
+from ..posterior.depth import Structure, check_share, exact_depth_posterior
+from ..posterior.predict import component_weights
+from ..storage import checkpoint as run_directory
+from ..storage.lock import claimed
+from ..training.interrupt import StopSignal
+from ..training.replicate import Replicate, Track
+from ..training.settings import Settings
+from ..training.terminal import FitProgress
+from ..training.trainer import Interrupted, NonFiniteLoss, Trainer
+from .devices import pick_device
+from .requests import check_kinds, refuse_one_network
+from .result import Fit, Repeats
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
+
+
+def fit(
+    model: Any,
+    guide: nn.Module,
+    data: Dataset,
+    *,
+    device: str = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    threshold: float = 0.95,
+    label: str | None = None,
+    track: Track | None = None,
+    **settings: Any,
+) -> Fit:
+    """Train a pair by stochastic variational inference.
+
+    The checkpoint is chosen by the negative log-likelihood on the validation rows, which are carved
+    from the training rows (without any, by the training loss); of random weights the last is taken
+    (``checkpoint=``). The test rows are never looked at.
+
+    Arguments:
+        model, guide: a pair; both are trained in place.
+        data: a :class:`pyroccam.data.Dataset`.
+        device: ``auto`` (CUDA if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
+        out: folder for checkpoints, ``fit.json`` (settings, versions, structure), history and
+            weights.
+        resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
+            number of threads); starts anew if there is none.
+        progress: show a bar; ``None`` shows it on a terminal only.
+        threshold: of the 95 % rule.
+        label: in front of the bar.
+        track: a function of model, guide and data that is called at each evaluation, in evaluation
+            mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
+            training goes on as if it had not been called.
+        settings: see :class:`~pyroccam.inference.training.settings.Settings`.
+
+    Raises:
+        ValueError, TypeError: for settings or a pair that cannot be run.
+        NonFiniteLoss: if the loss turns NaN or infinite.
+        Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
+            after all is written (the ``fits`` of the error).
+        Busy: while a fit is running in another thread.
+        FolderInUse: if another fit writes into ``out``.
+        FolderLost: if ``out`` is removed meanwhile.
+        FileExistsError: if ``out`` holds a checkpoint and ``resume`` is not asked for.
+        CheckpointError: if ``resume`` meets a checkpoint that does not belong to this run.
+    """
+    chosen = Settings.of(settings)
+    job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
+    (result,) = train([job], chosen, job.out, device, resume, progress, threshold, label, track)
+    return result
+
+
+@dataclass
+class Job:
+    """A pair to train, and the folder of its results."""
+
+    model: Any
+    guide: nn.Module
+    data: Dataset
+    seed: int
+    out: Path | None
+
+
+def train(
+    jobs: Sequence[Job],
+    settings: Settings,
+    folder: Path | None,
+    device: str,
+    resume: bool,
+    progress: bool | None,
+    threshold: float,
+    label: str | None,
+    track: Track | None = None,
+) -> list[Fit]:
+    """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
+
+    Arguments:
+        folder: of the checkpoint.
+    """
+    for job in jobs:
+        check_kinds(job.model, job.guide, job.data, track)
+    modules = [part for job in jobs for part in (job.model, job.guide)]
+    folders = {one for one in (folder, *(job.out for job in jobs)) if one is not None}
+    with ExitStack() as held:
+        stop = held.enter_context(StopSignal())
+        held.enter_context(fitting(*modules))
+        # Gradients, where a person has none: in a callback of another fit, for one.
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
+        for one in sorted(folders):
+            held.enter_context(claimed(one))
+        if resume and folder is None:
+            raise ValueError("resume=True needs out=, the folder of the run to go on with.")
+        check_share(threshold)  # it would be found out after the training
+        where = pick_device(device)
+        moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
+        replicates = []
+        for job in jobs:
+            if id(job.data) not in moved:
+                moved[id(job.data)] = job.data.to(where)
+            data = moved[id(job.data)]
+            job.model.to(where)
+            job.guide.to(where)
+            replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
+        with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
+            if where.type == "cuda":
+                with torch.cuda.device(where):
+                    torch.cuda.manual_seed(settings.seed)
+            trainer = Trainer(replicates, settings, out=folder)
+            if resume:
+                trainer.load()
+            elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
+                raise FileExistsError(
+                    f"{folder} holds the checkpoint of another fit. Go on with it with "
+                    "resume=True, or give another out=."
+                )
+            name = str(label) if label else type(jobs[0].model).__name__
+            name += f" x {len(jobs)}" if len(jobs) > 1 else ""
+            with FitProgress(name, trainer.total_steps, progress, trainer.step_number) as bar:
+                trainer.run(bar, stop)
+        sound = [
+            _finish(one, job, trainer, threshold)
+            for one, job in zip(replicates, jobs, strict=True)
+            if one.broken is None
+        ]
+        if stop:
+            kept = "saved; resume=True gives it" if folder else "the fits of this error"
+            interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
+            interrupted.fits = sound
+            raise interrupted
+        if len(sound) < len(jobs):
+            broken = [f"seed {one.seed}: {one.broken}" for one in replicates if one.broken]
+            error = NonFiniteLoss(
+                f"{len(broken)} of {len(jobs)} replicates were given up, the others are complete"
+                f" (the fits of this error). {' '.join(broken)}"
+            )
+            error.fits = sound
+            raise error
+        return sound
+
+
+def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit:
+    """The result of a replicate, written to its folder."""
+    model, guide, data, best = one.model, one.guide, one.data, one.best
+    assert best is not None
+    weights = component_weights(model, guide, data)
+    structure = None
+    if isinstance(model, LearntDepth):
+        exact = exact_depth_posterior(model, data)
+        q = weights if not isinstance(guide, CategoricalDepth) else guide.probs
+        structure = Structure.from_probs(q, exact, threshold, best["running"])
+    settings = dataclasses.replace(trainer.settings, seed=one.seed)
+    result = Fit(
+        model=model,
+        guide=guide,
+        data=data,
+        settings=settings,
+        history=one.history,
+        best_epoch=best["epoch"],
+        val_nll=best["value"],
+        seconds=trainer.elapsed,
+        structure=structure,
+        weights=weights,
+        out=job.out,
+        engine=trainer.step.describe(),
+    )
+    if job.out is not None:
+        described = {"settings": vars(settings), "best_epoch": result.best_epoch}
+        described |= {"val_nll": result.val_nll, "seconds": result.seconds}
+        described["engine"] = result.engine
+        described["structure"] = None if structure is None else structure.to_json()
+        described["versions"] = run_directory.versions()
+        run_directory.write_json(job.out / "fit.json", described)
+        run_directory.write_history(job.out / "history.csv", result.history)
+        run_directory.save_weights(job.out / "model.safetensors", model=model, guide=guide)
+        run_directory.seal(job.out)
+    return result
+
+
+def fit_repeats(
+    build: Callable[[int], tuple[Any, nn.Module, Dataset]],
+    seeds: Sequence[int],
+    *,
+    together: bool | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool | None = None,
+    threshold: float = 0.95,
+    label: str | None = None,
+    track: Track | None = None,
+    **settings: Any,
+) -> Repeats:
+    """Fit afresh for each seed, all in common steps where that pays.
+
+    Together, the replicates are one vectorised network
+    (:class:`~pyroccam.inference.training.step.TrainingStep`): each has its own initial weights,
+    data, order of rows, noise, early stopping and chosen checkpoint, as it has alone. Results agree
+    with single
+    fits in distribution, not bit for bit: sums are ordered otherwise, and noise is drawn from a
+    common stream.
+
+    Arguments:
+        build: makes model, guide and data for a seed; torch is seeded before the call, so that
+            initial weights differ too.
+        seeds: one for each repeat.
+        together: in common steps. ``None`` does so for small networks without convolutions, if the
+            replicates differ in their values only.
+        out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
+        resume, device, progress, threshold, label, track, settings: as for :func:`fit`.
+
+    Raises:
+        ValueError: with ``together=True``, if the replicates differ in more than values.
+        NonFiniteLoss: as for :func:`fit`; the sound fits are the ``fits`` of the error: together,
+            all the others, which are finished first; else those before it.
+        Interrupted: as for :func:`fit`; the ``fits`` of the error are those that are complete.
+    """
+    if "seed" in settings:
+        raise TypeError("fit_repeats takes seeds=[...], not seed=.")
+    each = [Settings.of({**settings, "seed": seed}) for seed in seeds]
+    if not each or len(set(seeds)) < len(each):
+        raise ValueError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
+    start = time.perf_counter()
+    folder = None if out is None else Path(out)
+    jobs = []
+    for seed in seeds:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model, guide, data = build(seed)
+        where = None if folder is None else folder / f"seed-{seed}"
+        jobs.append(Job(model, guide, data, seed, where))
+    for job in jobs:
+        check_kinds(job.model, job.guide, job.data, track)
+    refuse_one_network([job.model for job in jobs])
+    rest = (device, resume, progress, threshold, label, track)
+    if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
+        return Repeats(train(jobs, each[0], folder, *rest), time.perf_counter() - start)
+    fits: list[Fit] = []
+    for job, own in zip(jobs, each, strict=True):
+        try:
+            fits += train([job], own, job.out, *rest)
+        except (Interrupted, NonFiniteLoss) as error:
+            error.fits = [*fits, *error.fits]
+            raise
+    return Repeats(fits, time.perf_counter() - start)
+
+
+# Large matrix products keep the processor busy alone.
+_SMALL = 200_000
+
+
+def _pays_together(jobs: Sequence[Job]) -> bool:
+    first, *others = [Replicate(job.model, job.guide, job.data, job.seed) for job in jobs]
+    # Convolutions of several networks become grouped convolutions, which no processor likes.
+    if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
+        return False
+    try:
+        for other in others:
+            first.check_like(other)
+    except ValueError:
+        return False
+    return True

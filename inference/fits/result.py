@@ -1,0 +1,280 @@
+"""What a fit gives: a trained pair, or several that differ in their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...models.bayesian import BayesianNetwork
+from ...models.priors.base import one_of
+from ..posterior.depth import Structure
+from ..posterior.draws import Noise
+from ..posterior.metrics import mean_spread
+from ..posterior.predict import (
+    HOWS,
+    How,
+    evaluate_outputs,
+    evaluate_single,
+    mixture_log_probs,
+    predictive_outputs,
+    streamed,
+)
+from ..posterior.weight_moments import mean_network
+from ..training.settings import Settings
+from .doubts import doubts
+from .mixture import evaluate_together
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Fit", "Repeats"]
+
+
+@dataclass
+class Fit:
+    """A trained pair.
+
+    Attributes:
+        model, guide: with the weights of the chosen checkpoint, in evaluation mode.
+        data: on the device of the fit.
+        settings: as run.
+        history: one row for each evaluation.
+        best_epoch: of the chosen checkpoint.
+        val_nll: of the chosen checkpoint on the validation rows (the training loss if there are
+            none), in nats; regression targets standardised. Where the weights are numbers, the
+            noise of a regression is that of those rows, too
+            (:mod:`~pyroccam.inference.training.validated_noise`).
+        seconds: spent in training steps and evaluations, over all sittings.
+        structure: what was learnt about depth; ``None`` for a model of fixed depth.
+        weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
+        engine: how the steps ran: ``kind`` (eager, graph or compiled), ``replicates`` in a step,
+            ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
+    """
+
+    model: Any
+    guide: nn.Module
+    data: Dataset
+    settings: Settings
+    history: list[dict[str, float]]
+    best_epoch: int
+    val_nll: float
+    seconds: float
+    structure: Structure | None
+    weights: Tensor = field(repr=False)
+    out: Path | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before the results are believed, a sentence or two each: a network no better
+        than the mean of the targets, a checkpoint at the edge of those that could be chosen."""
+        return doubts(self)
+
+    def evaluate(
+        self,
+        split: str = "test",
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+        batch_size: int | None = None,
+    ) -> dict[str, float]:
+        """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
+
+        Arguments:
+            split: ``train``, ``val`` or ``test``.
+            how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
+                random weights also ``deterministic``, of the network of the posterior means, and
+                ``stochastic``, of one draw (the mean of each metric over the draws).
+            draws: of random weights, 20 by default.
+            noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
+            batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
+                memory.
+        """
+        x, y = self.data.split(split)
+        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
+        return self._judged(outputs, y, how)
+
+    def evaluate_ways(
+        self,
+        split: str = "test",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+        batch_size: int | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """:meth:`evaluate` in every way that there is for random weights; of the same draws, which
+        pass once.
+
+        Arguments:
+            split, draws, noise, batch_size: as for :meth:`evaluate`.
+        """
+        x, y = self.data.split(split)
+        drawn = self.outputs(x, draws=draws, noise=noise, batch_size=batch_size)
+        means = self.outputs(x, "deterministic", batch_size=batch_size)
+        outputs = {how: means if how == "deterministic" else drawn for how in HOWS}
+        return {how: self._judged(found, y, how) for how, found in outputs.items()}
+
+    def _judged(self, outputs: Tensor, y: Tensor, how: How) -> dict[str, float]:
+        evaluate = evaluate_single if how == "stochastic" else evaluate_outputs
+        shares = self._shares(outputs)
+        return evaluate(outputs, shares, self.model.likelihood, y, self.data.y_std)
+
+    def outputs(
+        self,
+        x: Tensor,
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """What a prediction mixes, ``(S, N, outputs)``: outputs at every depth, or of S draws of
+        random weights (by the seed of the fit), or of the one network of their means.
+
+        Arguments:
+            x: inputs ``(N, *)``, standardised as the data set is.
+            how, draws, noise, batch_size: as for :meth:`evaluate`.
+
+        Raises:
+            ValueError: for a way to predict that there is not for this model.
+        """
+        one_of("how", how, HOWS)
+        if how == "deterministic":
+            if not isinstance(self.model, BayesianNetwork):
+                raise ValueError(
+                    "how='deterministic' is for random weights: those of this model are numbers, "
+                    "and what it mixes are depths. Use inference.prune for a single network."
+                )
+            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
+            with torch.no_grad():
+                return streamed(lambda part: net(part)[None], x, batch_size)
+        count = len(self.weights) if draws is None else draws
+        return predictive_outputs(
+            self.model, self.guide, x,
+            draws=count, noise=noise, seed=self.settings.seed, batch_size=batch_size,
+        )  # fmt: skip
+
+    def predict(
+        self,
+        x: Tensor,
+        how: How = "ensemble",
+        *,
+        draws: int | None = None,
+        noise: Noise = "weights",
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
+
+        Probabilities are averaged over the draws, not logits.
+
+        Arguments:
+            x: inputs ``(B, *)``, standardised as the data set is.
+            how, draws, noise, batch_size: as for :meth:`evaluate`; ``stochastic`` predicts with one
+                draw.
+        """
+        draws = 1 if how == "stochastic" else draws
+        x = x.to(self.weights.device)
+        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
+        shares, likelihood = self._shares(outputs), self.model.likelihood
+        with torch.no_grad():
+            predicted = likelihood.predicted(outputs)
+        if likelihood.task == "classification":
+            return mixture_log_probs(predicted, shares)
+        return torch.einsum("s,sbt->bt", shares, predicted)
+
+    def to_arviz(
+        self,
+        draws: int = 500,
+        *,
+        split: str = "train",
+        rows: int | None = None,
+        weights: bool = False,
+        prior: bool = True,
+        seed: int | None = None,
+    ) -> Any:
+        """The posterior for ArviZ: an ``InferenceData`` of ArviZ 0.23, a ``DataTree`` of 1.x.
+
+        Groups: ``posterior`` (structure as γ, scales, and weights if wanted; one chain),
+        ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
+        site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
+        ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
+        probabilities of depths and primitives. Targets are in original units. Variables have the
+        names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the
+        layer ``1``), ``x-h.primitive`` (of an edge).
+
+        Draws of a variational posterior are independent: effective sample sizes and R-hat of one
+        fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).
+
+        Arguments:
+            draws: S; of a point estimate one.
+            split: whose rows; of others than ``train`` there is no ``log_p``.
+            rows: only so many, evenly spread; there is no ``log_p`` either.
+            weights: keep weights and biases too: S times their number.
+            prior: draw from the prior as well.
+            seed: of the draws, that of the fit if left out.
+
+        Raises:
+            ValueError: for more log-likelihoods than fit into 2 GiB.
+        """
+        from ..arviz.groups import to_arviz
+
+        return to_arviz(
+            [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
+        )
+
+    def components(
+        self, x: Tensor, *, draws: int | None = None, noise: Noise = "weights"
+    ) -> tuple[Tensor, Tensor]:
+        """What an ensemble mixes: :meth:`outputs` ``(S, N, outputs)`` and their weights ``(S,)``.
+
+        Arguments:
+            x, draws, noise: as for :meth:`outputs`.
+        """
+        outputs = self.outputs(x, draws=draws, noise=noise)
+        return outputs, self._shares(outputs)
+
+    def _shares(self, outputs: Tensor) -> Tensor:
+        """Of what is mixed: depths have their weights, draws are equally likely."""
+        if not isinstance(self.model, BayesianNetwork):
+            return self.weights.to(outputs)
+        return outputs.new_full((len(outputs),), 1.0 / len(outputs))
+
+
+@dataclass
+class Repeats:
+    """Several fits that differ in their seeds."""
+
+    fits: list[Fit]
+    seconds: float
+
+    def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:
+        """Metrics of all repeats together, each with its own likelihood, weights and scale of the
+        targets: a deep ensemble, if each is a point estimate.
+
+        Raises:
+            ValueError: if the repeats have different rows in the split.
+
+        References:
+            Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474.
+        """
+        return evaluate_together(self.fits, split, noise=noise)
+
+    def to_arviz(self, draws: int = 500, **options: Any) -> Any:
+        """The repeats as chains, see :meth:`Fit.to_arviz`: R-hat then compares runs.
+
+        Raises:
+            ValueError: if they differ in their latents, or in their rows.
+        """
+        from ..arviz.groups import to_arviz
+
+        return to_arviz(self.fits, draws, **options)
+
+    def spread(self, metrics: Callable[[Fit], dict[str, float]] = Fit.evaluate) -> dict[str, Any]:
+        """Mean, standard deviation and number of each metric over the repeats."""
+        return mean_spread([metrics(one) for one in self.fits])

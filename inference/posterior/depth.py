@@ -1,0 +1,225 @@
+"""What a fit says about depth: the exact posterior, the chosen depth, how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ...models.learnt_depth import FixedDepth, LearntDepth
+from ...models.modes import evaluating
+from ...models.numbers import as_number
+
+__all__ = [
+    "Structure",
+    "TailRule",
+    "check_share",
+    "choose_depth",
+    "exact_depth_posterior",
+    "log_likelihood_by_depth",
+    "pruned_weights",
+    "rounded_mean",
+    "total_variation",
+]
+
+TailRule = Literal["tail_to_last", "proportional"]
+
+
+class Splits(Protocol):
+    """A data set with named splits (``pyroccam.data.Dataset`` is one)."""
+
+    def split(self, name: str) -> tuple[Tensor, Tensor]: ...
+
+
+@torch.no_grad()
+def log_likelihood_by_depth(
+    model: LearntDepth | FixedDepth, x: Tensor, y: Tensor, *, batch_size: int = 1024
+) -> Tensor:
+    """``Σ_n log p(y_n | x_n, d)`` at every depth, streamed, in the module's present mode.
+
+    Returns:
+        ``(D + 1,)``, float64, in nats.
+    """
+    device = next(model.parameters()).device
+    total: Tensor | None = None
+    for rows in range(0, x.shape[0], batch_size):
+        ll = model.log_likelihood(
+            x[rows : rows + batch_size].to(device), y[rows : rows + batch_size].to(device)
+        )
+        ll = ll.double().sum(1)
+        total = ll if total is None else total + ll
+    if total is None:
+        raise ValueError("Cannot compute a likelihood on no observations: x has 0 rows.")
+    return total
+
+
+def exact_depth_posterior(
+    model: LearntDepth, data: Splits, *, split: str = "train", batch_size: int = 1024
+) -> Tensor:
+    r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
+
+    Streams over the data in log space and in evaluation mode; the mode is put back.
+
+    Arguments:
+        model: with weights as they are.
+        data: where ``split`` comes from.
+
+    Returns:
+        ``(D + 1,)``, float64, summing to one.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
+    """
+    x, y = data.split(split)
+    with evaluating(model):
+        log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+    return (model.log_prior.double() + log_likelihood).softmax(0)
+
+
+def check_share(threshold: Any) -> None:
+    """Refuse what can be no threshold of the 95 % rule.
+
+    Raises:
+        ValueError: for anything but a number in (0, 1].
+    """
+    if not 0.0 < as_number(threshold) <= 1.0:
+        raise ValueError(
+            f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
+            "share of the largest probability is chosen."
+        )
+
+
+def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
+    r"""The 95 % rule: :math:`\min \{ i : q_i \ge threshold \cdot \max_j q_j \}`.
+
+    Arguments:
+        probs: q(d), ``(D + 1,)``.
+        threshold: in (0, 1]; 1 is the mode.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797. (Their code has > in place of >=.)
+
+    Example:
+        >>> choose_depth(torch.tensor([0.1, 0.39, 0.4, 0.11]))
+        1
+    """
+    check_share(threshold)
+    return int((probs >= threshold * probs.max()).nonzero()[0])
+
+
+def rounded_mean(probs: Tensor) -> int:
+    """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
+    return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
+
+
+def total_variation(p: Tensor, q: Tensor) -> float:
+    """``½ Σ |p - q|``, in [0, 1]."""
+    return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
+
+
+def pruned_weights(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:
+    """Weights over the depths 0 ... ``depth`` that a pruned network marginalises with.
+
+    Arguments:
+        probs: q(d), ``(D + 1,)``.
+        depth: where the network is cut.
+        rule: ``tail_to_last`` gives all mass of the depths cut off to the deepest one left (the
+            authors' code); ``proportional`` conditions, ``q(d | d <= depth)``.
+
+    Returns:
+        ``(depth + 1,)``, summing to one.
+
+    Raises:
+        ValueError: for an unknown rule or a depth that q does not have.
+
+    Example:
+        >>> pruned_weights(torch.tensor([0.2, 0.2, 0.6]), 1)
+        tensor([0.2000, 0.8000])
+        >>> pruned_weights(torch.tensor([0.2, 0.2, 0.6]), 1, "proportional")
+        tensor([0.5000, 0.5000])
+    """
+    if not 0 <= depth < len(probs):
+        raise ValueError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
+    kept = probs[: depth + 1].clone()
+    if rule == "tail_to_last":
+        kept[-1] = probs[depth:].sum()
+    elif rule != "proportional":
+        raise ValueError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
+    elif not kept.sum() > 0:
+        raise ValueError(
+            f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
+            "use rule='tail_to_last', or cut deeper."
+        )
+    return kept / kept.sum()
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The learnt depth.
+
+    Attributes:
+        depth_probs: q(d), ``(D + 1,)``.
+        exact_depth_probs: the exact posterior at the final weights, ``(D + 1,)``.
+        depth_chosen: by the 95 % rule on q.
+        depth_chosen_exact: by the same rule on the exact posterior.
+        depth_rounded_mean: by the rounded mean of q.
+        depth_expected: E_q[d].
+        tv_to_exact: total variation between the two.
+        threshold: of the rule.
+        running_depth_probs: the running estimate that trained the weights, before the exact
+            posterior took its place at the chosen checkpoint (closed-form update only).
+        tv_running: total variation between that estimate and the exact posterior.
+        depth_chosen_running: by the 95 % rule on that estimate.
+    """
+
+    depth_probs: Tensor
+    exact_depth_probs: Tensor
+    depth_chosen: int
+    depth_chosen_exact: int
+    depth_rounded_mean: int
+    depth_expected: float
+    tv_to_exact: float
+    threshold: float
+    running_depth_probs: Tensor | None = None
+    tv_running: float | None = None
+    depth_chosen_running: int | None = None
+
+    @classmethod
+    def from_probs(
+        cls, q: Tensor, exact: Tensor, threshold: float = 0.95, running: Tensor | None = None
+    ) -> Structure:
+        """Summarise q (and the running estimate of it, if any) beside the exact posterior."""
+        q, exact = q.detach().double().cpu(), exact.detach().double().cpu()
+        if running is not None:
+            running = running.detach().double().cpu()
+        return cls(
+            depth_probs=q,
+            exact_depth_probs=exact,
+            depth_chosen=choose_depth(q, threshold),
+            depth_chosen_exact=choose_depth(exact, threshold),
+            depth_rounded_mean=rounded_mean(q),
+            depth_expected=float((q * torch.arange(len(q))).sum()),
+            tv_to_exact=total_variation(q, exact),
+            threshold=threshold,
+            running_depth_probs=running,
+            tv_running=None if running is None else total_variation(running, exact),
+            depth_chosen_running=None if running is None else choose_depth(running, threshold),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Plain numbers for a result file."""
+        return {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+        }
+
+    def __str__(self) -> str:
+        q = self.depth_probs
+        return (
+            f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
+            f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
+            f"E[d] = {self.depth_expected:.1f}); exact posterior: depth {self.depth_chosen_exact}, "
+            f"total variation {self.tv_to_exact:.3f}"
+        )

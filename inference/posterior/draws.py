@@ -1,0 +1,355 @@
+"""Outputs of draws from the posterior of a Bayesian network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Literal
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from ...guides.delta import Delta
+from ...guides.mean_field import NetworkGuide
+from ...models.bayesian import BayesianLayer, BayesianNetwork, convolves
+from ...models.modes import evaluating
+from ...models.names import unknown_name
+from ...models.priors.base import one_of
+from ...models.structured import StructuredNetwork
+from ...models.turns import turn
+from ..elbo.estimator import local_parameters
+from .weight_moments import mean_network, moments
+
+__all__ = [
+    "NOISES",
+    "DrawnNetwork",
+    "Noise",
+    "draw_outputs",
+    "draw_sites",
+    "draw_weights",
+    "weights_of",
+]
+
+Noise = Literal["weights", "activations"]
+NOISES = ("weights", "activations")
+
+# Weights of networks that are drawn at once, in numbers.
+AT_ONCE = 2**24
+ROWS_AT_ONCE = 2**16  # of all of them together
+IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU's cache holds
+
+
+def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
+    """Values of all sites, independent draws from the posterior, ``(S, *)`` by site."""
+    sites = (*model.sites, *model.structure)
+    return {site: guide.distribution(site).sample((draws,)) for site in sites}
+
+
+def weights_of(
+    model: BayesianNetwork,
+    values: Mapping[str, Tensor],
+    held: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+) -> dict[str, Tensor]:
+    """Weights, biases and structure by their names in a plain network, from values of the sites.
+
+    Arguments:
+        values: ``(S, *)`` of every site.
+        held: of layers by name, which of their weights follow from the values, and what the others
+            are.
+
+    Returns:
+        tensors ``(S, *)``.
+    """
+    found: dict[str, Tensor] = {}
+    for name, layer in model.layers.items():
+        latents = layer.latents()
+        own = {n: values[f"{name}.{n}"] for n in latents}
+
+        def effective(
+            one: dict[str, Tensor], layer: BayesianLayer = layer, latents: Any = latents
+        ) -> dict[str, Tensor]:
+            weight, bias = layer.effective(one, latents)
+            return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+        weights = vmap(effective)(own)
+        if held is not None and name in held:
+            chosen, others = held[name]
+            weights["weight"] = torch.where(chosen, weights["weight"], others)
+        prefix = f"{name}." if name else ""
+        found |= {prefix + key: value for key, value in weights.items()}
+    if not isinstance(model, StructuredNetwork):
+        return found
+    gammas = {prior.edge: prior.gamma(values[site]) for site, prior in model.structure.items()}
+    return model.scaled(found, gammas) | {_gamma(edge): g for edge, g in gammas.items()}
+
+
+def draw_weights(
+    model: BayesianNetwork,
+    guide: NetworkGuide,
+    draws: int,
+    only: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Weights, biases and structure of networks drawn from the posterior, by their names in a plain
+    network.
+
+    Arguments:
+        draws: S.
+        only: weights that are drawn, by layer, booleans in their shape; the others are means.
+
+    Returns:
+        tensors ``(S, *)``.
+    """
+    held = None
+    if only is not None:
+        means = moments(model, guide)
+        if unknown := sorted({*only} - {*means}):
+            raise ValueError(unknown_name("Bayesian layer in only=", unknown[0], means))
+        held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
+    return weights_of(model, draw_sites(model, guide, draws), held)
+
+
+def _gamma(edge: str) -> str:
+    """Name of the buffer that says what the primitives of an edge count."""
+    graph, _, own = edge.rpartition(".")
+    return f"{graph}.gamma.{own}".lstrip(".")
+
+
+class DrawnNetwork(nn.Module):
+    """The network with fresh noise in every pass; differentiable in its inputs and parameters.
+
+    Arguments:
+        model, guide: a pair.
+        noise: draw the ``weights`` once for a pass, or ``activations`` for each example, as the
+            guide's local reparameterisation does in training. For linear layers each example has
+            the same distribution either way; a convolution with drawn activations has noise of its
+            own at every place, and is not the network that a posterior over weights speaks of.
+
+    Dropout modules of the network are noise as well, whatever mode they are in (Gal, Ghahramani
+    2016, arXiv:1506.02142).
+
+    Raises:
+        ValueError: for activations of a guide that draws its weights.
+    """
+
+    def __init__(
+        self, model: BayesianNetwork, guide: NetworkGuide, noise: Noise = "weights"
+    ) -> None:
+        super().__init__()
+        one_of("noise", noise, NOISES)
+        if noise == "activations" and guide.handler is None:
+            raise ValueError(
+                f"noise='activations' needs a guide with local reparameterisation, this "
+                f"{type(guide).__name__} draws weights: use noise='weights'."
+            )
+        self.model, self.guide = model, guide
+        self.noise: Noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs ``(B, outputs)`` for ``x``, ``(B, *)``."""
+        return self._pass(x, nullcontext())
+
+    def passes(self, x: Tensor, count: int) -> Tensor:
+        """Outputs of several passes, each with noise of its own: ``(S, B, outputs)``.
+
+        What comes before the first random layer is computed once for all of them.
+        """
+        random = any(convolves(layer) for layer in self.model.layers.values())
+        if count == 1 or (random and x.device.type == "cpu"):  # see outputs_of
+            return torch.stack([self(x) for _ in range(count)])
+
+        def one(zero: Tensor, part: Tensor) -> Tensor:
+            return self._pass(part, _OwnNoise(zero))
+
+        together = vmap(one, in_dims=(0, None), randomness="different")
+        size = max(1, (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count)
+        try:
+            return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
+        except RuntimeError as error:
+            if not _cannot_be_mapped(error):
+                raise
+            return torch.stack([self(x) for _ in range(count)])
+
+    def _pass(self, x: Tensor, drawing: Any) -> Tensor:
+        handler: Any = self.guide.handler if self.noise == "activations" else nullcontext()
+        around = (local_parameters(), pyro.validation_enabled(False), dropping(self.model))
+        with around[0], around[1], around[2], handler:
+            with drawing:
+                trace = poutine.trace(self.guide).get_trace(x)
+            outputs: Tensor = poutine.replay(self.model.outputs, trace=trace)(x)
+        return outputs
+
+
+class _OwnNoise(TorchFunctionMode):
+    """Noise that a distribution writes into a new tensor, for each of the passes that are mapped.
+
+    Arguments:
+        zero: of each pass, mapped; a tensor to which it is added can hold what differs.
+    """
+
+    def __init__(self, zero: Tensor) -> None:
+        super().__init__()
+        self.zero = zero
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _WRITES_NOISE:
+            empty = torch.zeros_like(args[0])
+            args = (empty + self.zero.to(empty), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+_WRITES_NOISE = {
+    getattr(Tensor, name) for name in ("normal_", "uniform_", "exponential_", "cauchy_")
+}
+
+
+@torch.no_grad()
+def draw_outputs(
+    model: BayesianNetwork,
+    guide: NetworkGuide,
+    x: Tensor,
+    draws: int,
+    *,
+    noise: Noise = "weights",
+    only: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> Tensor:
+    """Outputs of the network for draws from the posterior.
+
+    Arguments:
+        x: ``(N, *)``.
+        draws: S.
+        noise: see :class:`DrawnNetwork`. With drawn weights each draw is one network for all
+            inputs.
+        only: weights that are drawn, by layer, booleans in their shape; those of other layers are
+            drawn, and the rest are means
+            (:func:`~pyroccam.inference.posterior.mean_propagation.to_sample`). For drawn weights.
+        seed: of the draws; the state of the generator is left as it was.
+        batch_size: rows in a pass, by default 1024, or fewer large images. Several networks pass at
+            once where their weights fit into 64 MiB.
+
+    Returns:
+        ``(S, N, outputs)``.
+    """
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}.")
+    if only is not None and noise != "weights":
+        raise ValueError(f"only= says which weights are drawn, noise={noise!r} draws none.")
+    batch_size = rows_in_a_pass(x, batch_size)
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(seeded(seed, x.device))
+        if noise != "weights":
+            drawn = DrawnNetwork(model, guide, noise)
+            return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
+        net = mean_network(model, guide)
+        if isinstance(guide, Delta) and not guide.edges and not _drops(net):  # nothing is random
+            one = torch.cat([net(part) for part in x.split(batch_size)])
+            return one.expand(draws, *one.shape)
+        stack.enter_context(dropping(net))
+        count = sum(p.numel() for p in net.parameters())
+        found: list[Tensor] = []
+        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
+            weights = draw_weights(model, guide, size, only)
+            parts = [outputs_of(net, weights, part) for part in x.split(batch_size)]
+            found.append(torch.cat(parts, 1))
+        return torch.cat(found)
+
+
+def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B, outputs)``."""
+    (count,) = {len(value) for value in weights.values()}
+
+    def outputs(one: dict[str, Tensor], part: Tensor) -> Tensor:
+        found: Tensor = functional_call(net, one, (part,))
+        return found
+
+    def one_by_one() -> Tensor:
+        each = ({name: value[s] for name, value in weights.items()} for s in range(count))
+        return torch.stack([outputs(one, x) for one in each])
+
+    size = images_at_once(x) // count if convolves(net) else len(x)
+    if x.device.type == "cpu" and convolves(net):
+        # Convolutions of several networks become grouped ones, which are slower on a CPU; those
+        # that the networks share do not.
+        owners = {name.rpartition(".")[0] for name in weights}
+        if any(convolves(net.get_submodule(owner)) for owner in owners):
+            return one_by_one()
+    together = vmap(outputs, in_dims=(0, None), randomness="different")
+    try:
+        return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
+    except RuntimeError as error:
+        if not _cannot_be_mapped(error):
+            raise
+        return one_by_one()
+
+
+def _cannot_be_mapped(error: RuntimeError) -> bool:
+    """Whether the network decides by values, say, which several draws at once cannot."""
+    return "vmap" in str(error)
+
+
+def _drops(module: nn.Module) -> bool:
+    return any(isinstance(part, _DropoutNd) and part.p > 0.0 for part in module.modules())
+
+
+@contextmanager
+def dropping(module: nn.Module) -> Iterator[None]:
+    """Dropout that drops, for a while."""
+    parts = [part for part in module.modules() if isinstance(part, _DropoutNd)]
+    modes = [part.training for part in parts]
+    for part in parts:
+        part.training = True
+    try:
+        yield
+    finally:
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+
+
+def images_at_once(x: Tensor) -> int:
+    """Rows of ``x``, ``(N, C, *)``, that may pass at once through networks with convolutions: the
+    fewer, the larger their images are."""
+    images = IMAGES_AT_ONCE if x.device.type == "cpu" else 4 * IMAGES_AT_ONCE
+    return max(1, images * 28 * 28 // max(1, math.prod(x.shape[2:])))
+
+
+def rows_in_a_pass(x: Tensor, asked: int | None = None) -> int:
+    """Rows of ``x`` in a pass through one network: as asked for, or up to 1024."""
+    return min(1024, images_at_once(x)) if asked is None else asked
+
+
+def at_once(weights: int, rows: int) -> int:
+    """Networks that pass at once: so many that neither their weights nor their hidden units take
+    much memory.
+
+    Arguments:
+        weights: of a network.
+        rows: in a pass.
+    """
+    return max(1, min(AT_ONCE // max(weights, 1), ROWS_AT_ONCE // max(rows, 1)))
+
+
+def chunks(total: int, most: int) -> list[int]:
+    """A number in parts of at most ``most``."""
+    return [min(most, total - start) for start in range(0, total, most)]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A seed for a while; the state of the generators is put back."""
+    cuda = [device] if device.type == "cuda" else []
+    with turn(), torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -1,0 +1,246 @@
+"""The averaged prediction of draws, or of several fits, as one network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.checkpoint import checkpoint
+
+from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.layers.local_reparameterisation import base
+from ...models.networks.structure_graph import StructureGraph
+from ..fits.fitting import Fit, Repeats
+from .draws import DrawnNetwork, Noise, chunks, seeded
+from .same_rows import on_scale_of
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["EnsembleNetwork", "components", "members"]
+
+
+class EnsembleNetwork(nn.Module):
+    r"""The predictive log-probabilities of one fit, or of several, differentiable in the inputs.
+
+    .. math:: \log \frac{1}{S} \sum_s \mathrm{softmax}(f_{w_s}(x)), \qquad w_s \sim q(w)
+
+    Where the likelihood is one of your own, its probabilities stand for the softmax.
+
+    Every call draws anew, so a gradient is an unbiased look at what another call will say: an
+    attack that iterates then averages over the noise that it cannot know (Athalye et al. 2018).
+    With a ``seed`` each call draws the same noise, and the network is a function: for finite
+    differences, line searches, or an attack that is to mislead those very draws. Such an attack
+    fits their noise, and is no test of a prediction by other draws, so that is not the default.
+
+    The fits are copied as they are, in evaluation mode (of which dropout is excepted, see
+    :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`), and their parameters get no
+    gradients. Of an ``nn.Sequential`` what comes before the first noise is computed once in a call.
+
+    Arguments:
+        fits: of Bayesian networks that classify. Several are averaged with equal shares: a deep
+            ensemble, if they are point estimates.
+        draws: S, of each fit. A point estimate without dropout needs one, and gets one.
+        noise: see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`. With drawn weights a
+            draw is one network for all inputs of a call; with a seed also for those of other calls.
+        seed: of all draws, or ``None`` for fresh ones at each call, from torch's generator.
+        at_once: passes whose intermediate results are held at once. Beyond them the gradient
+            computes passes again: memory is bounded, for a third more time.
+
+    Raises:
+        TypeError: for a fit of anything but a Bayesian network.
+        ValueError: for a fit of regression, or no fit, or numbers below 1.
+
+    References:
+        Lakshminarayanan, Pritzel, Blundell 2017, arXiv:1612.01474; Athalye, Carlini, Wagner 2018,
+        arXiv:1802.00420, for gradients through noise.
+    """
+
+    def __init__(
+        self,
+        fits: Fit | Repeats | Sequence[Fit],
+        *,
+        draws: int = 20,
+        noise: Noise = "weights",
+        seed: int | None = None,
+        at_once: int = 32,
+    ) -> None:
+        super().__init__()
+        for name, value in (("draws", draws), ("at_once", at_once)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        trunks: list[nn.Module] = []
+        networks: list[nn.Module] = []
+        likelihoods: list[nn.Module] = []
+        self._passes: list[int] = []  # the network of each pass
+        all_of = members(fits)
+        for one in all_of:
+            if not isinstance(one.model, BayesianNetwork):
+                raise TypeError(
+                    f"EnsembleNetwork draws from a models.BayesianNetwork, got a fit of "
+                    f"{type(one.model).__name__}. Of learnt depth, inference.prune makes a plain "
+                    "network, which is differentiable as it is."
+                )
+            if one.model.likelihood.task != "classification":
+                raise ValueError(
+                    f"EnsembleNetwork averages probabilities of classes, got a fit of "
+                    f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}. Use "
+                    "Fit.predict, or inference.DrawnNetwork."
+                )
+            model: Any
+            guide: Any
+            model, guide = copy.deepcopy((one.model, one.guide))
+            self._passes += [len(networks)] * (1 if is_point(one) else draws)
+            likelihoods.append(model.part("likelihood"))
+            trunk, model.net = _split(model.part("net"))
+            trunks.append(_of_own_scale(trunk, all_of[0].data, one.data))
+            networks.append(DrawnNetwork(model, guide, noise))
+        counts = [self._passes.count(k) for k in range(len(networks))]
+        self._shares = [1.0 / (len(networks) * counts[k]) for k in self._passes]
+        self.trunks, self.networks = nn.ModuleList(trunks), nn.ModuleList(networks)
+        self.likelihoods = nn.ModuleList(likelihoods)
+        self.requires_grad_(False)
+        self.draws, self.seed, self.at_once = draws, seed, at_once
+        self.eval()
+
+    def train(self, mode: bool = True) -> EnsembleNetwork:
+        """It stays in evaluation mode."""
+        super().train(False)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities ``(B, C)`` for ``x``, ``(B, *)``, standardised as the data of the first
+        fit; in double precision: of a sure class the single one says that its probability is one,
+        and that nothing would change that."""
+        seeds = self._seeds()
+        features = [trunk(x) for trunk in self.trunks]
+        again = len(seeds) > self.at_once and any(h.requires_grad for h in features)
+        parts, first = [], 0
+        for count in chunks(len(seeds), self.at_once):
+            passes = range(first, first + count)
+            if again:  # every pass has its seed, so it can be computed again
+                part = checkpoint(
+                    self._mixed, passes, seeds, *features,
+                    use_reentrant=False, preserve_rng_state=False,
+                )  # fmt: skip
+            else:
+                part = self._mixed(passes, seeds, *features)
+            parts.append(part)
+            first += count
+        return torch.logsumexp(torch.stack(parts), 0)
+
+    def _mixed(self, passes: Sequence[int], seeds: Sequence[int], *features: Tensor) -> Tensor:
+        """``log Σ_s share_s softmax_s`` over some of the passes.
+
+        Arguments:
+            seeds: of all passes.
+            features: of every network, where its noise begins.
+        """
+        found = []
+        for s in passes:
+            h = features[self._passes[s]]
+            with seeded(seeds[s], h.device):
+                outputs = self.networks[self._passes[s]](h)
+            likelihood: Any = self.likelihoods[self._passes[s]]
+            found.append(likelihood.predicted(outputs.double()))
+        shares = torch.tensor([self._shares[s] for s in passes], dtype=torch.float64)
+        shares = shares.to(features[0].device)
+        return torch.logsumexp(torch.stack(found) + shares.log()[:, None, None], 0)
+
+    def _seeds(self) -> list[int]:
+        """Of every pass in a call."""
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        return torch.randint(2**62, (len(self._passes),), generator=generator).tolist()
+
+    def extra_repr(self) -> str:
+        return f"passes={len(self._passes)}, seed={self.seed}"
+
+
+class _Rescaled(nn.Module):
+    """Inputs on the scale of another data set: ``x * scale + shift``."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
+def _of_own_scale(trunk: nn.Module, first: Dataset, own: Dataset) -> nn.Module:
+    """A trunk that takes inputs on the scale of the first fit's data."""
+    zero = first.x_train.new_zeros(1, *first.input_shape)
+    shift, above = on_scale_of(zero, first, own), on_scale_of(zero + 1.0, first, own)
+    if torch.equal(shift, zero) and torch.equal(above, zero + 1.0):
+        return trunk
+    return nn.Sequential(_Rescaled(above - shift, shift), trunk)
+
+
+def _split(net: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """A network as two: the second begins with the first part that is random."""
+    if type(net) is not nn.Sequential:  # a subclass may do more than one part after the other
+        return nn.Identity(), net
+    random = (BayesianLayer, StructureGraph, _DropoutNd)
+    first = next(
+        k for k, part in enumerate(net) if any(isinstance(m, random) for m in part.modules())
+    )
+    return net[:first], net[first:]
+
+
+def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
+    """The fits that a prediction averages.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if isinstance(fits, Fit):
+        return [fits]
+    found = list(fits.fits if isinstance(fits, Repeats) else fits)
+    if not found:
+        raise ValueError("fits: got none, expected at least one fit.")
+    return found
+
+
+def is_point(one: Fit) -> bool:
+    """Whether every pass through a Bayesian network gives the same: weights that are points, a
+    known structure, and no dropout."""
+    if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
+        return False
+    guide: Any = one.guide
+    return not guide.edges and all(
+        hasattr(base(guide.distribution(site)), "v") for site in one.model.sites
+    )
+
+
+def components(
+    fits: Fit | Repeats | Sequence[Fit],
+    x: Tensor,
+    *,
+    draws: int | None = None,
+    noise: Noise = "weights",
+) -> tuple[Tensor, Tensor]:
+    """What a prediction averages: outputs ``(S, N, outputs)`` and their weights ``(S,)``.
+
+    Arguments:
+        fits: one, or several with equal shares.
+        x: ``(N, *)``, standardised as the data of the first fit.
+        draws, noise: of each fit, as for :meth:`~pyroccam.inference.Fit.outputs`. A point estimate
+            without dropout gets one draw.
+    """
+    found, shares = [], []
+    all_of = members(fits)
+    for one in all_of:
+        count = 1 if isinstance(one.model, BayesianNetwork) and is_point(one) else draws
+        own_x = on_scale_of(x, all_of[0].data, one.data).to(one.weights.device)
+        outputs, own = one.components(own_x, draws=count, noise=noise)
+        found.append(outputs)
+        shares.append(own / len(all_of))
+    return torch.cat(found), torch.cat(shares)

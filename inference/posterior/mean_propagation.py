@@ -1,0 +1,228 @@
+"""Which weights may be replaced by their means: curvature beside the posterior's variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vjp, vmap
+
+from ...guides.mean_field import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.local_reparameterisation import base
+from ...models.modes import evaluating
+from ...models.priors.base import one_of
+from .draws import draw_weights, seeded
+from .weight_moments import mean_network, moments
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
+
+__all__ = ["Curvature", "curvature", "to_sample"]
+
+At = Literal["means", "posterior"]
+
+# Directions that are differentiated along at once, in numbers of weights.
+AT_ONCE = 2**22
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Of the weights of one layer.
+
+    Attributes:
+        kappa: σ² times the second derivative, in nats for each observation, in the weight's shape.
+        error: its standard error; zero where it is exact.
+        rows: observations that it is the mean of.
+    """
+
+    kappa: Tensor
+    error: Tensor
+    rows: int
+
+
+def curvature(
+    fit: Fit,
+    *,
+    at: At = "means",
+    probes: int | None = 64,
+    rows: int = 512,
+    split: str = "train",
+    seed: int = 0,
+) -> dict[str, Curvature]:
+    r"""The curvature test for mean propagation, for every random weight.
+
+    .. math:: κ_{ij} = σ_{ij}^2 \, \frac{1}{N} \sum_n
+        \frac{∂^2}{∂W_{ij}^2} \log p(y_n \mid x_n, W) \Big|_{W = M}
+
+    Half of it is, to second order, what the log-likelihood of an observation changes if the weight
+    is drawn and not set to its mean: a weight of small κ need not be drawn.
+
+    With piecewise linear activations a unit whose inputs are all zero lies on a bend, where there
+    is no second derivative (and the one computed is zero): so it is behind weights without a mean.
+    ``at="posterior"`` takes the mean of the derivative over draws of all weights instead, as
+    :math:`σ^2 E[∂^2 f] = E[σ ε \, ∂f]` (Stein's lemma), which has no such gaps. It is the
+    derivative of the expected log-likelihood in log σ, too: where the KL does not depend on σ, it
+    is zero at the optimum for every weight by itself, which does not say that all of them together
+    may be replaced.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
+        at: where the derivative is taken.
+        probes: random directions (or draws, ``at="posterior"``) of the estimate. ``None`` is exact
+            at the means, by one directional derivative for each weight: for small layers.
+        rows: at most this many observations of the split, the first ones.
+        split: ``train``, ``val`` or ``test``.
+        seed: of the probes; the state of the generator is left as it was.
+
+    Returns:
+        by layer. Hutchinson's estimate ``v ⊙ H v`` of a diagonal, v = ±1 in one layer and zero in
+        the others, is unbiased; its variance is the sum of the squared off-diagonal entries of the
+        row.
+
+    Raises:
+        TypeError: for a fit of another model.
+        ValueError: for fewer than two probes, exact derivatives over the posterior, or weights
+            whose posterior is not normal there.
+
+    References:
+        Neklyudov et al. 2018, arXiv:1803.03764 (version 1), for the test; Bekas, Kokiopoulou, Saad
+        2007, An estimator for the diagonal of a matrix; Stein 1981, Estimation of the mean of a
+        multivariate normal distribution.
+    """
+    model, guide = fit.model, fit.guide
+    if not isinstance(model, BayesianNetwork) or not isinstance(guide, NetworkGuide):
+        raise TypeError(
+            f"curvature needs a fit of models.BayesianNetwork, got one of {type(model).__name__}: "
+            "the weights of others are numbers."
+        )
+    one_of("at", at, ("means", "posterior"))
+    if probes is not None and probes < 2:
+        raise ValueError(f"probes must be at least 2, for a standard error, or None; got {probes}.")
+    if probes is None and at == "posterior":
+        raise ValueError("probes=None is exact at the means; over the posterior give a number.")
+    x, y = (part[:rows] for part in fit.data.split(split))
+    net = mean_network(model, guide)
+    known = moments(model, guide)
+    names = {layer: f"{layer}.weight" if layer else "weight" for layer in model.layers}
+    means = {name: p.detach() for name, p in net.named_parameters()}
+
+    def log_likelihood(weights: Mapping[str, Tensor]) -> Tensor:
+        outputs = functional_call(net, dict(weights), (x,))
+        found: Tensor = model.likelihood(outputs[None]).log_prob(y).mean()
+        return found
+
+    with evaluating(model), seeded(seed, x.device):
+        if at == "posterior":
+            assert probes is not None
+            return _over_posterior(log_likelihood, model, guide, means, names, probes, len(x))
+        found = {}
+        for layer, name in names.items():
+            diagonal = _diagonal(_own(log_likelihood, means, name), means[name], probes)
+            variance = known[layer].variance
+            found[layer] = Curvature(variance * diagonal[0], variance * diagonal[1], len(x))
+        return found
+
+
+def _own(
+    f: Callable[[Mapping[str, Tensor]], Tensor], at: Mapping[str, Tensor], name: str
+) -> Callable[[Tensor], Tensor]:
+    """A function of one weight tensor, the others at their values."""
+    return lambda w: f({**at, name: w})
+
+
+def _diagonal(
+    f: Callable[[Tensor], Tensor], at: Tensor, probes: int | None
+) -> tuple[Tensor, Tensor]:
+    """Of the Hessian of f, and the standard error of the estimate."""
+    back = vjp(grad(f), at)[1]  # the Hessian is symmetric
+
+    def product(v: Tensor) -> Tensor:
+        """``v ⊙ H v``"""
+        found: Tensor = v * back(v)[0]
+        return found
+
+    if probes is None:
+        size = at.numel()
+        at_once = max(1, AT_ONCE // size)
+        parts = []
+        for start in range(0, size, at_once):
+            index = torch.arange(start, min(size, start + at_once), device=at.device)
+            units = torch.nn.functional.one_hot(index, size).to(at).reshape(-1, *at.shape)
+            parts.append(vmap(product)(units).flatten(1).sum(1))
+        exact = torch.cat(parts).reshape(at.shape)
+        return exact, torch.zeros_like(exact)
+    drawn = (2.0 * torch.bernoulli(torch.full_like(at, 0.5)) - 1.0 for _ in range(probes))
+    return _mean_and_error(product(v) for v in drawn)
+
+
+def _over_posterior(
+    f: Callable[[Mapping[str, Tensor]], Tensor],
+    model: BayesianNetwork,
+    guide: NetworkGuide,
+    means: Mapping[str, Tensor],
+    names: Mapping[str, str],
+    draws: int,
+    rows: int,
+) -> dict[str, Curvature]:
+    """By Stein's lemma, for normal posteriors of the weights themselves."""
+    for layer, part in model.layers.items():
+        weight = base(guide.distribution(f"{layer}.weight"))
+        if not isinstance(weight, torch.distributions.Normal) or {*part.latents()} - {
+            "weight",
+            "bias",
+        }:
+            raise ValueError(
+                f"at='posterior' needs normal weights without scales, which those of layer "
+                f"{layer!r} are not: take at='means'."
+            )
+    found: dict[str, list[Tensor]] = {layer: [] for layer in names}
+    for _ in range(draws):
+        drawn = {name: value[0] for name, value in draw_weights(model, guide, 1).items()}
+        slopes = grad(f)({**means, **drawn})
+        for layer, name in names.items():
+            found[layer].append((drawn[name] - means[name]) * slopes[name])
+    return {layer: Curvature(*_mean_and_error(iter(each)), rows) for layer, each in found.items()}
+
+
+def _mean_and_error(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of equally distributed tensors, without keeping them (Welford's algorithm)."""
+    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    for value in values:
+        count += 1
+        gap = value - mean
+        mean = mean + gap / count
+        squares = squares + gap * (value - mean)
+    return mean, (squares / (count * (count - 1))).sqrt()
+
+
+def to_sample(
+    found: Mapping[str, Curvature], *, threshold: float | None = None, share: float | None = None
+) -> dict[str, Tensor]:
+    """The weights that have to be drawn, by layer, as ``only=`` of
+    :func:`~pyroccam.inference.draw_outputs` takes them; the others are set to their means.
+
+    Arguments:
+        found: of :func:`curvature`.
+        threshold: draw those of ``|κ|`` at or above it, in nats.
+        share: or draw this share of all weights, those of the greatest ``|κ|``, and whatever ties
+            with the last of them: many are exactly zero behind units that a ReLU cuts off.
+
+    Raises:
+        ValueError: unless one of both is given, or for a share outside of [0, 1].
+    """
+    if (threshold is None) == (share is None):
+        raise ValueError("Give threshold= or share=, one of both.")
+    sizes = {layer: one.kappa.abs() for layer, one in found.items()}
+    if share is not None:
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"share must be in [0, 1], got {share}.")
+        ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
+        first = len(ordered) - round(share * len(ordered))
+        threshold = float(ordered[first]) if first < len(ordered) else math.inf
+    assert threshold is not None
+    return {layer: size >= threshold for layer, size in sizes.items()}

@@ -1,0 +1,160 @@
+"""How unsure a prediction is, and of what: of the class, or of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..fits.fitting import Fit, Repeats
+from .draws import Noise
+from .ensemble import components
+
+__all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
+
+
+class Uncertainty(NamedTuple):
+    """Of every row, in nats, ``(N,)``, float64.
+
+    Attributes:
+        predictive_entropy: of the averaged prediction.
+        expected_entropy: of one component, on average.
+        mutual_information: between the class and the component; the first less the second.
+    """
+
+    predictive_entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+
+
+def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
+    r"""Entropies of a mixture of predictions, and what its components tell.
+
+    .. math::
+        H\Big[\sum_s w_s p_s\Big] = \sum_s w_s H[p_s] + \sum_s w_s\, KL\Big(p_s \,\Big\|\,
+        \sum_r w_r p_r\Big)
+
+    The last sum is the mutual information of class and component: what a look at the weights would
+    tell of the class. It is computed as that sum, which has no cancellation, and is zero for
+    components that agree.
+
+    Arguments:
+        outputs: logits (or log-probabilities) ``(S, N, C)``; ``-inf`` is a class that cannot be.
+        weights: ``(S,)``, summing to one; equal ones if not given.
+
+    Raises:
+        ValueError: for another shape, logits that are no distribution, or weights that are none.
+
+    References:
+        Houlsby, Huszár, Ghahramani, Lengyel 2011, arXiv:1112.5745; Depeweg et al. 2018,
+        arXiv:1710.07283.
+
+    Example:
+        >>> two = torch.tensor([[[50.0, -50.0]], [[-50.0, 50.0]]])  # both sure, of different things
+        >>> round(float(uncertainty(two).mutual_information), 4)
+        0.6931
+    """
+    if outputs.dim() != 3 or 0 in outputs.shape:
+        raise ValueError(
+            f"outputs: got shape {tuple(outputs.shape)}, expected (S, N, C): components, rows and "
+            "classes; try outputs[None] for one component."
+        )
+    log_p = outputs.detach().double().log_softmax(-1)
+    if bool(log_p.isnan().any()):
+        row = int(log_p.isnan().any(-1).any(0).nonzero()[0])
+        raise ValueError(
+            f"outputs: row {row} holds nan, +inf or no class that can be, expected logits."
+        )
+    w = _checked_weights(outputs, weights)
+    kept = w > 0.0
+    log_p, w = log_p[kept], w[kept]
+    log_mean = torch.logsumexp(w.log()[:, None, None] + log_p, 0)
+    p = log_p.exp()
+    expected = torch.einsum("s,snc->n", w, torch.special.entr(p))
+    # 0 log 0 is 0, and a class that cannot be has no logarithm to be taken.
+    told = torch.where(p > 0.0, p * (log_p - log_mean), 0.0)
+    information = torch.einsum("s,snc->n", w, told).clamp_min(0.0)
+    return Uncertainty(torch.special.entr(log_mean.exp()).sum(-1), expected, information)
+
+
+def _checked_weights(outputs: Tensor, weights: Tensor | None) -> Tensor:
+    count = len(outputs)
+    if weights is None:
+        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=outputs.device)
+    w = weights.detach().to(outputs.device, torch.float64)
+    if w.shape != (count,):
+        raise ValueError(
+            f"weights: got shape {tuple(w.shape)}, expected ({count},), one for each component of "
+            f"outputs {tuple(outputs.shape)}."
+        )
+    if not bool((w >= 0.0).all()) or abs(float(w.sum()) - 1.0) > 1e-3:
+        raise ValueError(
+            f"weights: smallest is {float(w.min()):.4g} and they sum to {float(w.sum()):.4g}, "
+            "expected none negative and a sum of 1; try weights=None for equal ones."
+        )
+    return w / w.sum()
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The probability that a row from outside scores higher than one from inside, ties by half.
+
+    Arguments:
+        inside, outside: scores ``(N,)`` and ``(M,)``, finite.
+
+    Raises:
+        ValueError: for a score that is not finite, or no rows.
+    """
+    for name, scores in (("inside", inside), ("outside", outside)):
+        if scores.dim() != 1 or not len(scores) or not bool(torch.isfinite(scores).all()):
+            raise ValueError(
+                f"{name}: got shape {tuple(scores.shape)}, expected finite scores (N,), N of at "
+                "least 1."
+            )
+    from torchmetrics.functional.classification import binary_auroc  # slow to import
+
+    scores = torch.cat([inside.double(), outside.double()])
+    target = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
+    # Ranks: torchmetrics passes scores above one through a sigmoid, in which large ones are equal.
+    ranks = scores.unique(return_inverse=True)[1].double()
+    return float(binary_auroc(ranks / max(len(scores), 2), target.to(scores.device)))
+
+
+def out_of_domain(
+    fits: Fit | Repeats | Sequence[Fit],
+    x_in: Tensor,
+    x_out: Tensor,
+    *,
+    draws: int | None = None,
+    noise: Noise = "weights",
+) -> dict[str, float]:
+    """How well uncertainty tells inputs of another kind from those of the kind that was trained on:
+    the area under the ROC curve of each measure, the other kind being the positive one.
+
+    1 tells all apart, ½ none. A single network has no mutual information, and gets ½ for it.
+
+    Arguments:
+        fits: that classify; several are averaged, as a deep ensemble.
+        x_in: inputs of the kind that was trained on, ``(N, *)``.
+        x_out: of another kind, ``(M, *)``, on the same scale: see
+            :meth:`pyroccam.data.Dataset.standardised_as`.
+        draws, noise: see :meth:`~pyroccam.inference.Fit.outputs`.
+
+    Returns:
+        by the names of :class:`Uncertainty`.
+
+    References:
+        Hendrycks, Gimpel 2017, arXiv:1610.02136, for the measure.
+    """
+    if x_in.shape[1:] != x_out.shape[1:]:
+        raise ValueError(
+            f"x_out: got inputs of shape {tuple(x_out.shape[1:])}, expected "
+            f"{tuple(x_in.shape[1:])} as in x_in."
+        )
+    inside, outside = (
+        uncertainty(*components(fits, x, draws=draws, noise=noise)) for x in (x_in, x_out)
+    )
+    return {
+        name: auroc(getattr(inside, name), getattr(outside, name)) for name in Uncertainty._fields
+    }

@@ -1,0 +1,121 @@
+"""The moments of the weights of a Bayesian network, and the network of their means."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...guides.mean_field import NetworkGuide
+from ...models.bayesian import BayesianLayer, BayesianNetwork, power
+from ...models.distributions.symmetric import CentredUniform, Rademacher
+from ...models.layers.local_reparameterisation import base
+from ...models.structured import StructuredNetwork
+
+__all__ = ["Moments", "mean_network", "moments", "power_moments", "vertices"]
+
+
+class Moments(NamedTuple):
+    """Of the weights that a layer computes with, scales included.
+
+    Attributes:
+        mean, variance: of the weight, in its shape.
+        bias: its mean, or ``None``.
+        bias_variance: or ``None`` without a bias; zero where it is a parameter.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    bias: Tensor | None
+    bias_variance: Tensor | None
+
+
+def power_moments(q: Any, exponent: float) -> tuple[Tensor, Tensor]:
+    r"""``E[v^p]`` and ``E[v^{2p}]`` under a factor of the posterior, elementwise.
+
+    Normal, p = 1: ``μ`` and ``μ² + σ²``. Log-normal: :math:`e^{pμ + p²σ²/2}` and
+    :math:`e^{2pμ + 2p²σ²}`. A point: its powers. A relaxed Bernoulli counts as the Bernoulli that
+    it relaxes: both are its probability.
+
+    Arguments:
+        q: with any event shape.
+        exponent: p.
+
+    Raises:
+        ValueError: for another family, or a power of a normal other than 1.
+    """
+    own = base(q)
+    if isinstance(own, torch.distributions.LogNormal):
+        mean, variance = exponent * own.loc, (exponent * own.scale).square()
+        return (mean + 0.5 * variance).exp(), (2 * mean + 2 * variance).exp()
+    if isinstance(own, torch.distributions.Normal) and exponent == 1.0:
+        return own.loc, own.loc.square() + own.scale.square()
+    if isinstance(own, CentredUniform | Rademacher) and exponent == 1.0:
+        return own.mean, own.variance
+    if hasattr(own, "v"):  # Delta
+        value = power(own.v, exponent)
+        return value, value.square()
+    if hasattr(own, "temperature"):
+        return own.probs, own.probs
+    raise ValueError(
+        f"No moments of {type(own).__name__} to the power {exponent}: known are Normal (power 1), "
+        "LogNormal, Delta and relaxed Bernoullis."
+    )
+
+
+@torch.no_grad()
+def moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Moments]:
+    r"""Posterior means and variances of all weights, by layer.
+
+    The factors of a weight ``w = w̃ Π v_k^{p_k}`` are independent, so ``E[w]`` and ``E[w²]`` are the
+    products of theirs, and ``V[w] = E[w²] - E[w]²``.
+
+    References:
+        Louizos et al. 2017, arXiv:1705.08665, eq. 10-11, for one scale.
+    """
+    return {name: _layer_moments(layer, guide) for name, layer in model.layers.items()}
+
+
+def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
+    found = {
+        name: power_moments(guide.distribution(f"{layer.name}.{name}"), latent.power)
+        for name, latent in layer.latents().items()
+    }
+    first, second = found["weight"]
+    bias, bias_second = found.get("bias", (layer.bias, None))
+    if bias is not None and bias_second is None:
+        bias_second = bias.square()
+    for name, (mean, square) in found.items():
+        if name in ("weight", "bias"):
+            continue
+        first = first * layer.affine.on_weight(mean)
+        second = second * layer.affine.on_weight(square)
+        if bias is not None and bias_second is not None and layer.covers_bias(mean.shape):
+            bias, bias_second = bias * mean, bias_second * square
+    # Rounding may leave a tiny negative number.
+    variance = (second - first.square()).clamp_min(0.0)
+    bias_variance = None
+    if bias is not None and bias_second is not None:
+        bias_variance = (bias_second - bias.square()).clamp_min(0.0)
+    # A mean may be the parameter itself.
+    own_bias = None if bias is None else bias.detach()
+    return Moments(first.detach(), variance, own_bias, bias_variance)
+
+
+@torch.no_grad()
+def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
+    """The plain network with the posterior means as weights, in evaluation mode.
+
+    Of random structure it has the most probable: its graphs are at a vertex.
+    """
+    weights = {name: (m.mean, m.bias) for name, m in moments(model, guide).items()}
+    if not isinstance(model, StructuredNetwork):
+        return model.plain(weights)
+    return model.plain(weights, vertices(model, guide))
+
+
+@torch.no_grad()
+def vertices(model: StructuredNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
+    """The most probable γ, zeros and ones ``(K,)``, by edge."""
+    return {prior.edge: guide.edge(site).vertex() for site, prior in model.structure.items()}

@@ -1,0 +1,278 @@
+"""From the posterior of a Bayesian network to a small plain one: cut, round, count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ... import guides
+from ...models.bayesian import BayesianNetwork
+from ..cutting.report import CutReport
+from ..cutting.surgery import ROWS, cut
+from ..packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
+from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
+from ..packing.rates import (
+    FLOAT_BITS,
+    Layer,
+    Rates,
+    group_rates,
+    layers_of,
+    place_bits,
+    sparse_rates,
+)
+from ..posterior.weight_moments import Moments, mean_network, moments
+from .magnitude import PerLayer, by_layer
+from .relevance import Irrelevance
+from .thresholds import Threshold, choose_thresholds, refuse_uncut, relevant_to, with_zeros
+from .weight_sharing import assigned_guide, mixtures
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
+
+__all__ = ["Compressed", "compress", "inside"]
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A small network, and how it came about.
+
+    Attributes:
+        net: plain, cut and rounded, in evaluation mode.
+        thresholds: by layer; what is above is cut. Empty for a point estimate.
+        irrelevance: what was compared with them.
+        bits: of a weight, by layer; of an index, where weights share values.
+        rates: the three rates of the published tables. Without groups they count where weights are,
+            too (:func:`~pyroccam.inference.packing.rates.sparse_rates`). Where weights share
+            values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
+            would have to be looked up.
+        report: what the cut left of each layer.
+    """
+
+    net: nn.Module
+    thresholds: dict[str, float]
+    irrelevance: dict[str, Irrelevance]
+    bits: dict[str, LayerBits]
+    rates: Rates
+    report: CutReport
+
+    @property
+    def nonzero(self) -> int:
+        """Weights that are left, those of a group all counted."""
+        return self.rates.kept
+
+    def to_json(self) -> dict[str, Any]:
+        """The structure for a result file."""
+        return {
+            "architecture": self.report.architecture,
+            "nonzero_percent": self.rates.nonzero_percent,
+            "weights": self.nonzero,
+            "bits": {name: bits.total for name, bits in self.bits.items()},
+            "significand_bits": {name: bits.significand for name, bits in self.bits.items()},
+            "rates": {
+                name: value if math.isfinite(value) else None
+                for name, value in (
+                    ("pruning", self.rates.pruning),
+                    ("fast_prediction", self.rates.fast),
+                    ("maximum", self.rates.maximum),
+                )
+            },
+            "thresholds": {
+                name: t if math.isfinite(t) else None for name, t in self.thresholds.items()
+            },
+            "left_whole": dict(self.report.left_whole),
+        }
+
+
+def compress(
+    fit: Fit,
+    *,
+    threshold: Threshold | None = None,
+    tolerance: float | None = None,
+    significand: SignificandRule = "relative",
+    exponent: ExponentRule = "range",
+    codebook: PerLayer | None = None,
+) -> Compressed:
+    """Cut what the posterior does not need, and round the rest to the digits that it knows.
+
+    The weights are the posterior means. Groups (or, for a prior without groups, single weights)
+    whose irrelevance is above the threshold of their layer are zero; what dies of it is cut out.
+
+    A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
+    need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
+    are, and other weights keep 23 of float32's 24 significand bits, unless a ``codebook`` is asked
+    for. Under
+    :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
+    component, or to zero (:func:`~pyroccam.inference.pruning.weight_sharing.assign`).
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
+        threshold: ``validation``: as much is cut as keeps the negative log-likelihood of the
+            validation rows within ``tolerance`` of that of the whole mean network. ``valley``:
+            where a density of the values is lowest between two clusters; a layer without two
+            clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
+            is cut (log alpha of 0); the least noisy of a layer stays. Or numbers, one or by layer.
+            By default ``validation``, or ``valley`` where there are no validation rows. Not for a
+            point estimate.
+        tolerance: of ``validation``, in nats; 0.001 by default.
+        significand, exponent: rules for the bits, see
+            :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
+            are rounded to significand bits, by the others to multiples of 2^-bits, as those rules
+            mean it. Not where all layers share values.
+        codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
+            k-means. For numbers by layer see
+            :func:`~pyroccam.inference.pruning.magnitude.by_layer`.
+
+    Raises:
+        TypeError: for a fit of another model.
+        ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
+            ``validation`` without validation rows, a tolerance of another rule, any threshold for a
+            point estimate, rules for bits that nothing is rounded by, or weights without a mean.
+
+    References:
+        Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
+    """
+    model, data = fit.model, fit.data
+    if not isinstance(model, BayesianNetwork):
+        raise TypeError(
+            f"compress needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. "
+            "To cut the depth of a learnt-depth network use inference.prune."
+        )
+    guide: Any = fit.guide
+    refuse_uncut(guide)
+    if type(guide) is guides.Delta and mixtures(model):
+        guide = assigned_guide(model, guide)
+    known = moments(model, guide)
+    net = mean_network(model, guide)
+    found: dict[str, Irrelevance] = {}
+    thresholds: dict[str, float] = {}
+    if isinstance(guide, guides.Delta):
+        _check_point(net, model, threshold, tolerance)
+    else:
+        found = relevant_to(threshold, model, guide)
+        thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
+        net = with_zeros(net, found, thresholds, model)
+    net = net.cpu()
+    small = cut(net, data.x_train[:ROWS].cpu())
+    kept = _kept(small.report, known, small.net, model)
+    bits = bit_precision(kept, significand=significand, exponent=exponent)
+    where = {name: inside(small.net, name) for name in bits}
+    # An absolute step belongs to the published rules, digits to the other.
+    rounding = Significand if significand == "relative" else FixedPoint
+    rounded: dict[str, Rounding] = {
+        where[name]: rounding(b.significand) for name, b in bits.items() if b.total
+    }
+    shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
+    if {*shared} == {name for name, b in bits.items() if b.total}:
+        for rule, value, usual in (
+            ("significand", significand, "relative"),
+            ("exponent", exponent, "range"),
+        ):
+            if value != usual:
+                raise ValueError(
+                    f"{rule}={value!r} changes nothing where the weights of every layer share "
+                    f"values: an index has neither. Leave out {rule}=, or codebook=."
+                )
+    bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
+    rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
+    sizes = layers_of(small.net)
+    # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
+    layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
+    total = model.weights_before
+    counts = [b.total for b in bits.values()]
+    nonzero = [len(kept[name][0]) for name in bits]
+    dense = nonzero == [layer.weights for layer in layers]
+    if dense or (found and all(one.grouped for one in found.values())):
+        rates = group_rates(total, layers, counts)
+        nonzero = [layer.weights for layer in layers]
+        dense = True
+    else:
+        rates = sparse_rates(total, layers, nonzero, counts)
+    if shared:
+        places = [] if dense else list(map(place_bits, layers, nonzero))
+        rates = _with_books(rates, nonzero, counts, shared, sum(places))
+    report = small.report
+    if model.parameters_before != report.parameters_before:
+        report = replace(report, parameters_given=model.parameters_before)
+    return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, report)
+
+
+def _check_point(
+    net: nn.Module, model: BayesianNetwork, threshold: Threshold | None, tolerance: float | None
+) -> None:
+    """A point estimate has no spread; some of each layer must be left of it."""
+    for name, value in (("threshold", threshold), ("tolerance", tolerance)):
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
+                f"it takes no {name}; what is exactly zero is cut. To make small weights zero, "
+                "train further after inference.prune_weights, as the method deep-compression does."
+            )
+    for name in model.layers:
+        layer: Any = net.get_submodule(name)
+        if not layer.weight.count_nonzero():
+            raise ValueError(
+                f"All weights of layer {name!r} are zero: prune it less, by a smaller sensitivity= "
+                "or c=, or a larger keep=, of this layer."
+            )
+
+
+def _shared(model: BayesianNetwork, guide: Any, asked: PerLayer | None) -> dict[str, int]:
+    """Bits of an index, for layers whose weights share values: as asked, or as the guide has it."""
+    found: dict[str, int] = {}
+    if isinstance(guide, guides.Codebook):
+        for name, size in guide.sizes.items():
+            if not {*model.layers[name].latents()} - {"weight", "bias"}:  # no scales
+                found[name] = max(1, (size - 1).bit_length())
+    if asked is not None:
+        for name, index in by_layer("codebook", asked, model).items():
+            found[name] = int(index)
+    return found
+
+
+def _with_books(
+    rates: Rates, nonzero: list[int], bits: list[int], shared: Mapping[str, int], places: int
+) -> Rates:
+    """The rates of a network with codebooks of its own.
+
+    Arguments:
+        nonzero, bits: of each layer.
+        shared: bits of an index, by layer.
+        places: bits that say which weights are kept.
+    """
+    coded = sum(n * b for n, b in zip(nonzero, bits, strict=True))
+    books = sum(FLOAT_BITS * 2**index for index in shared.values())
+    maximum = FLOAT_BITS * rates.total / (coded + books + places)
+    return replace(rates, fast=math.nan, maximum=maximum)
+
+
+def _kept(
+    report: CutReport, known: Mapping[str, Moments], small: nn.Module, model: BayesianNetwork
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Means and variances of the weights that are left, by layer; zeros are not among them.
+
+    Zeros of the cut network: also what only fills a place there, as on a dead branch.
+    """
+    kept = {}
+    for name, m in known.items():
+        mean, variance = m.mean.cpu(), m.variance.cpu()
+        layer: Any = small.get_submodule(inside(small, name))
+        nonzero = layer.weight.detach().cpu() != 0
+        part = report.layers.get(name)
+        if part is not None:
+            dim = model.layers[name].affine.output_dim
+            # A channel of a depthwise convolution has one input, whichever it is.
+            plain = part.inputs_before == mean.shape[1 - dim]
+            mean, variance = (t.index_select(dim, part.outputs) for t in (mean, variance))
+            if plain:
+                mean, variance = (t.index_select(1 - dim, part.inputs) for t in (mean, variance))
+        kept[name] = (mean[nonzero], variance[nonzero])
+    return kept
+
+
+def inside(net: nn.Module, name: str) -> str:
+    """Where a layer is in a cut network: behind a selection of its inputs, if there is one."""
+    return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name

@@ -1,0 +1,173 @@
+"""One structure out of a posterior over structures, and the plain network that has it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...guides.mean_field import NetworkGuide
+from ...models.networks.structure_graph import discretised
+from ...models.structured import StructuredNetwork
+from ..posterior.draws import seeded
+from ..posterior.weight_moments import mean_network
+from .depth import count_parameters
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
+
+__all__ = ["Choice", "StructureChoice", "choose_structure", "discretise", "random_structures"]
+
+Choice = dict[str, list[str]]
+"""Names of the chosen primitives by edge."""
+
+
+@dataclass(frozen=True)
+class StructureChoice:
+    """What a fit says about structure.
+
+    Attributes:
+        probs: by edge, of each of its primitives that it is the one, or, in the cube, that it is
+            one of those that are in.
+        chosen: the most probable.
+        entropy: of the vertices under the posterior, edges independent, in nats.
+        log_prob: of the chosen structure under it, in nats.
+    """
+
+    probs: dict[str, dict[str, float]]
+    chosen: Choice
+    entropy: float
+    log_prob: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a result file."""
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        parts = []
+        for edge, names in self.chosen.items():
+            found = self.probs.get(edge)
+            shown = [n if found is None else f"{n} ({found[n]:.2f})" for n in names]
+            parts.append(f"{edge}: {' + '.join(shown) or 'none'}")
+        return f"{'; '.join(parts)}. Probability of all {math.exp(self.log_prob):.3f}"
+
+
+def _pair(fit: Fit) -> tuple[StructuredNetwork, NetworkGuide]:
+    model, guide = fit.model, fit.guide
+    if not isinstance(model, StructuredNetwork) or not isinstance(guide, NetworkGuide):
+        raise TypeError(
+            f"This is for a fit of models.StructuredNetwork, got one of {type(model).__name__}, "
+            "whose structure is known (or a depth: inference.prune)."
+        )
+    return model, guide
+
+
+@torch.no_grad()
+def choose_structure(fit: Fit) -> StructureChoice:
+    """The most probable primitive of every edge; in the cube all with a probability above ½.
+
+    Raises:
+        TypeError: for a fit of another model.
+    """
+    model, guide = _pair(fit)
+    probs: dict[str, dict[str, float]] = {}
+    chosen: Choice = {edge: list(names) for edge, names in model.primitives.items()}
+    entropy = log_prob = 0.0
+    for site, prior in model.structure.items():
+        factor = guide.edge(site)
+        p, vertex = factor.probs().double().cpu(), factor.vertex().cpu()
+        pairs = zip(prior.primitives, p.tolist(), strict=True)
+        probs[prior.edge] = {name: round(value, 6) for name, value in pairs}
+        chosen[prior.edge] = [n for n, v in zip(prior.primitives, vertex, strict=True) if v > 0.5]
+        own = factor.vertices_log_prob()
+        entropy, log_prob = entropy + own[0], log_prob + own[1]
+    return StructureChoice(probs, chosen, entropy, log_prob)
+
+
+@torch.no_grad()
+def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None) -> nn.Module:
+    """The plain network of one structure, with the posterior means of its weights.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.StructuredNetwork`; it is not changed.
+        choice: primitives by edge; the most probable (:func:`choose_structure`) if left out.
+
+    Returns:
+        a ``torch.nn.Module`` without anything of Pyro, in evaluation mode; what was not chosen is
+        not in it.
+
+    Raises:
+        TypeError: for a fit of another model.
+        ValueError: for a structure that the graph has not, or that leaves a vertex empty.
+    """
+    model, guide = _pair(fit)
+    if choice is None:
+        choice = choose_structure(fit).chosen
+    return discretised(mean_network(model, guide), choice).eval()
+
+
+def random_structures(
+    model: StructuredNetwork,
+    count: int,
+    *,
+    parameters: int | None = None,
+    tolerance: float = 0.1,
+    other_than: Choice | None = None,
+    seed: int = 0,
+    tries: int = 1000,
+) -> list[Choice]:
+    """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
+
+    Arguments:
+        model: whose structures these are.
+        count: how many different ones, at most.
+        parameters: of the plain network; of any size if left out.
+        tolerance: by which share their number may differ from it. Where ``tries`` draws do not
+            give enough, those nearest in size are taken.
+        other_than: the choice they are to be compared with, never among them.
+        seed: of the draws.
+
+    Returns:
+        by edge the names of the primitives, as :func:`discretise` takes them.
+    """
+    blank = {name: _blank(layer) for name, layer in model.layers.items()}
+    plain = model.plain(blank).to("meta")
+    found: dict[str, tuple[float, Choice]] = {}
+    with seeded(seed, torch.device("cpu")):
+        for _ in range(tries):
+            choice: Choice = {edge: list(names) for edge, names in model.primitives.items()}
+            for prior in model.structure.values():
+                names = prior.primitives
+                if prior.restriction.startswith("cube"):
+                    choice[prior.edge] = [n for n in names if torch.rand(()) < 0.5]
+                else:
+                    choice[prior.edge] = [names[int(torch.randint(len(names), ()))]]
+            if str(choice) in found or choice == other_than:
+                continue
+            gap = 0.0
+            if parameters is not None:
+                try:
+                    size = _size(plain, choice)
+                except ValueError:  # a vertex without edges
+                    continue
+                gap = abs(size - parameters) / max(parameters, 1)
+            found[str(choice)] = gap, choice
+            if sum(gap <= tolerance for gap, _ in found.values()) >= count:
+                break
+    nearest = sorted(found.values(), key=lambda pair: max(pair[0], tolerance))
+    return [choice for _, choice in nearest[:count]]
+
+
+def _blank(layer: Any) -> tuple[Tensor, Tensor | None]:
+    start = layer.start
+    return start["weight"], start.get("bias")
+
+
+def _size(net: nn.Module, choice: Choice) -> int:
+    """Parameters of the discrete network, of a network without numbers."""
+    return count_parameters(discretised(copy.deepcopy(net), choice))

@@ -1,0 +1,120 @@
+"""What is left of every layer of a compressed network, and of its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from ...models.plain.feature_choice import Select
+from ..packing import PackedSize
+from .compression import Compressed, inside
+
+__all__ = ["Remains", "bytes_by_part", "input_use", "remains"]
+
+
+@dataclass(frozen=True)
+class Remains:
+    """Which weights of a layer are left.
+
+    Attributes:
+        layer: its name in the network that was compressed.
+        kept: ``(O, I * kernel)``, bool, of the layer as it is now; single weights of it may be gone
+            too.
+        before: rows and columns of the layer before anything was cut.
+    """
+
+    layer: str
+    kept: Tensor
+    before: tuple[int, int]
+
+    @property
+    def fraction(self) -> float:
+        """Of the weights before."""
+        return int(self.kept.sum()) / math.prod(self.before)
+
+
+def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Remains]:
+    """By layer, in the order of the network.
+
+    Arguments:
+        small: the compressed network.
+        before: shapes ``(O, I, *kernel)`` of the weights of its layers before anything was cut
+            (``(I, O, *kernel)`` of transposed convolutions), in the order of ``small.bits``: those
+            of the first fit, where the network was narrowed since, by the names of that fit, which
+            are used.
+
+    Raises:
+        ValueError: for other than one shape for each layer.
+    """
+    if len(before) != len(small.bits):
+        raise ValueError(
+            f"before: got shapes of {len(before)} layers, expected {len(small.bits)}: "
+            f"{', '.join(small.bits)}."
+        )
+    found = {}
+    for (name, shape), own in zip(before.items(), small.bits, strict=True):
+        layer: Any = small.net.get_submodule(inside(small.net, own))
+        weight = layer.weight.detach().cpu()
+        if isinstance(layer, _ConvTransposeNd) and layer.groups == 1:
+            weight, shape = weight.transpose(0, 1), torch.Size([shape[1], shape[0], *shape[2:]])
+        found[name] = Remains(name, weight.flatten(1) != 0, (shape[0], math.prod(shape[1:])))
+    return found
+
+
+def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Tensor | None:
+    """How many weights of the first layer each input still goes into.
+
+    Arguments:
+        small: the compressed network.
+        before: shape of the weight of its first layer before anything was cut.
+        shape: of an input of the network, without the batch.
+
+    Returns:
+        Counts in that shape, int64; ``None`` where the first layer is no linear layer over all
+        inputs.
+    """
+    total = math.prod(shape)
+    if len(before) != 2 or before[1] != total:
+        return None
+    path = inside(small.net, next(iter(small.bits)))
+    counts = (small.net.get_submodule(path).weight.detach().cpu() != 0).sum(0)  # type: ignore[operator]
+    front: Any = None
+    if path.endswith(".1"):  # behind a selection, perhaps, which knows the numbers of its inputs
+        front = small.net.get_submodule(path[:-1] + "0")
+    if isinstance(front, Select):
+        every = torch.zeros(total, dtype=counts.dtype)
+        counts = every.index_add_(0, front.index.cpu(), counts)
+    return counts.reshape(*shape)
+
+
+def bytes_by_part(
+    small: Compressed, written: PackedSize, names: Sequence[str] | None = None
+) -> dict[str, float]:
+    """What takes the bytes of the file of a compressed network.
+
+    Arguments:
+        small: the compressed network.
+        written: what writing it gave.
+        names: of the layers in the result, where they are to differ from ``small.bits``.
+
+    Returns:
+        Bytes of the weights of each layer, then of ``biases and others``, ``tables`` (codebooks and
+        probabilities) and ``description`` (of the network, with the frame of the file). The sum is
+        the size of the file.
+    """
+    coded = {row.name: row.bits / 8 for row in written.tensors}
+    parts = {
+        name: coded.pop(f"{inside(small.net, own)}.weight", 0.0)
+        for name, own in zip(names or list(small.bits), small.bits, strict=True)
+    }
+    weights = sum(parts.values())
+    parts["biases and others"] = max(written.coded - weights, 0.0)
+    parts["tables"] = float(written.tables)
+    parts["description"] = written.total - sum(parts.values())
+    return parts

@@ -1,0 +1,252 @@
+"""Go on from a point estimate with fewer weights, or fewer values: what is small goes.
+
+Each function makes a further pair from a fit, to be fitted in its turn. The fit stays as it was;
+the pair begins at its weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...guides.codebook import Codebook
+from ...guides.delta import Delta
+from ...guides.pruned import Pruned
+from ...guides.spliced import Spliced
+from ...models.bayesian import BayesianNetwork
+from ...models.names import unknown_name
+from ...models.numbers import as_number
+from ..packing.quantise import cluster
+from .thresholds import refuse_twice
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
+
+__all__ = ["PerLayer", "by_layer", "prune_weights", "share_weights", "splice_weights"]
+
+PerLayer = float | Sequence[float] | Mapping[str, float]
+WORDS = ("first", "last", "linear", "convolution")
+
+_BITS = (range(1, 17).__contains__, "a whole number in 1 ... 16")
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "keep": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "sensitivity": (lambda x: x >= 0 and math.isfinite(x), "a finite number of at least 0"),
+    "bits": _BITS,
+    "codebook": _BITS,
+    "c": (math.isfinite, "a finite number"),
+}
+
+
+def prune_weights(
+    fit: Fit, *, sensitivity: PerLayer | None = None, keep: PerLayer | None = None
+) -> tuple[BayesianNetwork, Pruned]:
+    """A pair without the weights of small magnitude, to train the others further.
+
+    Weights that are zero already stay zero, so it can be done several times, each after a fit.
+
+    Arguments:
+        fit: of a point estimate (:class:`~pyroccam.guides.Delta` or one of its kinds).
+        sensitivity: what is below this many standard deviations of the layer's weights (those that
+            are not zero) goes. For values by layer see :func:`by_layer`.
+        keep: instead of it, the fraction of each layer's weights that stay.
+
+    Raises:
+        TypeError: for a fit without point estimates.
+        ValueError: for none or both of the rules, a rule that leaves nothing of a layer, numbers
+            that cannot be, or layers that do not exist.
+
+    References:
+        Han, Pool, Tran, Dally 2015, arXiv:1506.02626.
+
+    Example:
+        >>> from pyroccam import data, guides, inference, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> settings = {"epochs": 2, "lr": 0.01, "weight_decay": 0.0}
+        >>> fit = inference.fit(model, guides.Delta(model), digits, **settings)
+        >>> fit = inference.fit(*prune_weights(fit, keep=0.2), digits, **settings)
+        >>> small = inference.compress(fit)
+    """
+    weights = _weights(fit, "prune_weights")
+    model: BayesianNetwork = fit.model
+    if (sensitivity is None) == (keep is None):
+        raise ValueError("prune_weights takes one rule, sensitivity= or keep=.")
+    kept: dict[str, Tensor] = {}
+    if keep is not None:
+        for name, fraction in by_layer("keep", keep, model).items():
+            kept[name] = _largest(weights[name], fraction)
+    elif sensitivity is not None:
+        for name, factor in by_layer("sensitivity", sensitivity, model).items():
+            kept[name] = _above(name, weights[name], factor)
+    model = copy.deepcopy(model)
+    return model, Pruned(model, kept, begin=_guide(fit))
+
+
+def _largest(weight: Tensor, fraction: float) -> Tensor:
+    count = max(1, round(fraction * weight.numel()))
+    kept = torch.zeros(weight.numel(), dtype=torch.bool, device=weight.device)
+    kept[weight.abs().flatten().topk(count).indices] = True
+    return kept.reshape(weight.shape) & (weight != 0)
+
+
+def _above(name: str, weight: Tensor, factor: float) -> Tensor:
+    left = weight[weight != 0]
+    limit = factor * left.std(correction=0) if len(left) else weight.new_zeros(())
+    kept = (weight.abs() >= limit) & (weight != 0)
+    if not kept.any():
+        raise ValueError(
+            f"sensitivity={factor:g} leaves nothing of layer {name!r}: its largest weight is "
+            f"{float(weight.abs().max()):.3g}, the threshold {float(limit):.3g}. Use a smaller one."
+        )
+    return kept
+
+
+def splice_weights(
+    fit: Fit,
+    *,
+    c: PerLayer,
+    gamma: float = 1e-4,
+    power: float = 1.0,
+    stop: int | None = None,
+) -> tuple[BayesianNetwork, Spliced]:
+    """A pair whose small weights are switched off, and on again where they grow.
+
+    Arguments:
+        fit: of a point estimate.
+        c: for values by layer see :func:`by_layer`; otherwise as of
+            :class:`~pyroccam.guides.Spliced`, like the rest.
+
+    Raises:
+        TypeError: for a fit without point estimates.
+        ValueError: for numbers that cannot be, or layers that do not exist.
+
+    References:
+        Guo, Yao, Chen 2016, arXiv:1608.04493.
+    """
+    _weights(fit, "splice_weights")
+    model = copy.deepcopy(fit.model)
+    own = by_layer("c", c, model)
+    return model, Spliced(model, own, gamma=gamma, power=power, stop=stop, begin=_guide(fit))
+
+
+def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Codebook]:
+    """A pair whose weights share few values, to train those; zeros stay zeros.
+
+    The values are found by k-means in one dimension from equally spaced ones.
+
+    Arguments:
+        fit: of a point estimate.
+        bits: of an index; a layer has at most 2^bits values beside zero. By default 5 of linear
+            layers and 8 of convolutions. For values by layer see :func:`by_layer`.
+
+    Raises:
+        TypeError: for a fit without point estimates.
+        ValueError: for bits that are no whole number of at least 1, a layer that is all zeros, or
+            layers that do not exist.
+
+    References:
+        Han, Mao, Dally 2016, arXiv:1510.00149.
+    """
+    weights = _weights(fit, "share_weights")
+    model = copy.deepcopy(fit.model)
+    bits = {"linear": 5, "convolution": 8} if bits is None else bits
+    books: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, number in by_layer("bits", bits, model).items():
+        weight = weights[name]
+        left = weight != 0
+        if not left.any():
+            raise ValueError(f"Layer {name!r} has no weight that is not zero, so no values.")
+        book, own = cluster(weight[left], 2 ** int(number))
+        index = torch.full(weight.shape, -1, dtype=torch.int64, device=weight.device)
+        index[left] = own.to(torch.int64)
+        books[name] = book, index
+    return model, Codebook(model, books, begin=_guide(fit))
+
+
+def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
+    """A number for each layer.
+
+    Arguments:
+        what: the name of the numbers: ``keep``, ``sensitivity``, ``bits``, ``codebook`` or ``c``.
+        value: one for all; or a list, in the order in which the network uses its layers; or by the
+            name of the layer, now or before anything was cut, or else by ``first`` or ``last``, or
+            else by its kind, ``linear`` or ``convolution``. A layer to which nothing applies has
+            none.
+
+    Raises:
+        ValueError: for a list of another length, a name that the network does not have, two of one
+            layer, what is no number, or one that cannot be.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> digits = data.load("digits")
+        >>> net = models.networks.perceptron((1, 8, 8), 10, hidden=(20,))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> by_layer("keep", {"linear": 0.1, "last": 0.5}, model)
+        {'1': 0.1, '3': 0.5}
+    """
+    found = _of_layers(what, value, model)
+    fits, expected = _RANGES[what]
+    for name, number in found.items():
+        if not fits(number):
+            raise ValueError(f"{what}= of layer {name!r} must be {expected}, got {number}.")
+    return found
+
+
+def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
+    layers = model.layers
+    if isinstance(value, Mapping):
+        refuse_twice(what, value, model)
+        for name in value:
+            if name not in layers and name not in (*WORDS, *model.names):
+                raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
+        before = {now: name for name, now in model.names.items()}
+        found = {}
+        for name, layer in layers.items():
+            words = [name, before[name]]
+            words += ["first"] * (layer.position == 0)
+            words += ["last"] * (layer.position == len(layers) - 1)
+            words += ["convolution" if len(layer.affine.shape.weight) > 2 else "linear"]
+            for word in words:
+                if word in value:
+                    found[name] = _number(what, value[word])
+                    break
+        return found
+    if isinstance(value, Sequence):
+        if isinstance(value, str) or len(value) != len(layers):
+            raise ValueError(
+                f"{what}={value!r} must be one number, or {len(layers)}, for the layers "
+                f"{', '.join(map(repr, layers))}."
+            )
+        return {name: _number(what, one) for name, one in zip(layers, value, strict=True)}
+    return dict.fromkeys(layers, _number(what, value))
+
+
+def _number(what: str, value: Any) -> float:
+    number = as_number(value)
+    if math.isnan(number):
+        raise ValueError(f"{what}={value!r}: give a number, a list of them or numbers by layer.")
+    return number
+
+
+def _guide(fit: Fit) -> Delta:
+    guide: Any = fit.guide
+    found: Delta = guide
+    return found
+
+
+def _weights(fit: Fit, what: str) -> dict[str, Tensor]:
+    """The weights of each layer as the guide has them, without scales."""
+    if not isinstance(fit.guide, Delta):
+        raise TypeError(
+            f"{what} needs a fit of point estimates (guides.Delta), got one of "
+            f"{type(fit.guide).__name__}. To cut by a posterior use inference.compress."
+        )
+    guide = fit.guide
+    return {name: guide.distribution(f"{name}.weight").v.detach() for name in fit.model.layers}

@@ -1,0 +1,1 @@
+"""Hyperparameters by optimisation at two levels: a pair with levels in, the selected fit out."""

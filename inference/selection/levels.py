@@ -1,0 +1,334 @@
+"""The two objectives of a selection: L of the posterior, Q of the prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import InverseGamma as TorchInverseGamma
+from torch.distributions import kl_divergence
+
+from ...models.bayesian import BayesianNetwork
+from ...models.priors.base import LayerPrior, positive
+from ...models.priors.structure import EdgePrior, StructurePrior
+from ...models.structured import StructuredNetwork
+from ..compilation.fusion import differentiable
+from ..compilation.graphs import graph_of
+from ..compilation.noise import Draw, lift_noise
+from ..compilation.trace import TracedBound, Untraceable
+from ..elbo.estimator import bound
+from .hypergradient import Tensors
+
+__all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
+
+# Draws of a structure for a KL that is not known in closed form.
+DRAWS_OF_STRUCTURE = 100
+
+
+@dataclass(frozen=True)
+class Against:
+    r"""A term :math:`-weight \cdot KL(p(Γ \mid h) \,\|\, p')` of Q.
+
+    Arguments:
+        prior: p'.
+        weight: positive to draw the prior of the structure towards p', negative to drive it away
+            (from a structure that was found before).
+
+    The formula of the source has this sign, its experiments the opposite one: their
+    ``λ_struct = -1`` with a ``+`` is ``weight=-1`` here. Weights that drive away from vertices, and
+    whose sum is not small beside λ_prior of Q, can leave Q without a maximum: then what is found
+    depends on the number of steps.
+    """
+
+    prior: StructurePrior
+    weight: float
+
+
+@dataclass(frozen=True)
+class InverseGamma:
+    """``p(h)``: every variance of a normal prior is inverse Gamma.
+
+    Of the variance itself, as the source has it: for the logarithm of a scale there is no Jacobian.
+
+    Arguments:
+        shape, rate: positive. Both towards 0 is no hyperprior.
+    """
+
+    shape: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        positive("InverseGamma(shape)", self.shape)
+        positive("InverseGamma(rate)", self.rate)
+
+    def log_density(self, h: Tensors) -> Tensor:
+        """Sum over all variances of weights in ``h``: those of priors' ``log_scale``."""
+        logs = [t for name, t in h.items() if ".log_scale" in name and not of_likelihood(name)]
+        if not logs:
+            raise ValueError(
+                "hyperprior= is for the variances of priors that are learnt, but the model has "
+                "none: use priors.Normal(learn='weight') or learn='layer'."
+            )
+        total = torch.zeros((), dtype=logs[0].dtype, device=logs[0].device)
+        law = TorchInverseGamma(total + self.shape, total + self.rate, validate_args=False)
+        for t in logs:
+            total = total + law.log_prob((2.0 * t).exp()).sum()
+        return total
+
+
+@dataclass(frozen=True)
+class Level:
+    r"""An objective, per observation and maximised:
+
+    .. math:: λ_{lik} E_q[\log p(y \mid x, w, Γ)] - λ_{prior} KL(q \| p(w, Γ \mid h))
+        - \textstyle\sum λ_{struct} KL(p(Γ \mid h) \| p') + \log p(h)
+
+    Arguments:
+        likelihood, prior: λ_lik and λ_prior, at least 0.
+        structure: the terms of λ_struct, for Q.
+        hyperprior: p(h), for Q.
+        split: whose rows are the data: ``val`` makes Q that of hold-out.
+
+    Raises:
+        ValueError: for a negative λ.
+
+    References:
+        Bakhteev, Strijov, Bayesian selection of deep learning model structure; the thesis of the
+        first author.
+    """
+
+    likelihood: float = 1.0
+    prior: float = 1.0
+    structure: Sequence[Against] = ()
+    hyperprior: InverseGamma | None = None
+    split: Literal["train", "val"] = "train"
+
+    def __post_init__(self) -> None:
+        for name in ("likelihood", "prior"):
+            value = getattr(self, name)
+            if not 0.0 <= value < float("inf"):
+                raise ValueError(f"Level({name}) must be at least 0 and finite, got {value}.")
+        if self.split not in ("train", "val"):
+            raise ValueError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
+
+
+@dataclass
+class Key:
+    """A batch and the noise of an evaluation: the same key gives the same value.
+
+    Attributes:
+        noise: of the pair; with a leading dimension for several particles.
+        structure: of each KL between priors of structure, by level.
+    """
+
+    x: Tensor
+    y: Tensor
+    noise: list[Tensor] = field(default_factory=list)
+    structure: list[list[list[Tensor]]] = field(default_factory=list)
+
+
+@dataclass
+class Objectives:
+    """L and Q of a pair as functions of its parameters θ and hyperparameters h.
+
+    θ is what the guide learns, and weights of the network that are numbers; h what the priors learn
+    (scales, probabilities of primitives) and the noise of a regression.
+
+    Arguments:
+        model, guide: a pair.
+        levels: L and Q.
+        particles: draws of the latents in an evaluation.
+
+    Raises:
+        ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
+    """
+
+    model: BayesianNetwork
+    guide: nn.Module
+    levels: tuple[Level, Level]
+    particles: int = 1
+
+    def __post_init__(self) -> None:
+        self.bound = bound(self.model, self.guide)
+        inside = [m for m in self.model.modules() if isinstance(m, LayerPrior | EdgePrior)]
+        outer = {id(p) for m in (*inside, self.model.likelihood) for p in m.parameters()}
+        wanted = {n: p for n, p in self.bound.named_parameters() if p.requires_grad}
+        self.h_names = [n for n, p in wanted.items() if id(p) in outer]
+        self.theta_names = [n for n, p in wanted.items() if id(p) not in outer]
+        if not self.theta_names:
+            raise ValueError("Nothing to learn at the inner level: the guide has no parameters.")
+        if not self.h_names:
+            raise ValueError(
+                "Nothing to learn at the outer level: give the model a prior that learns, such as "
+                "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True)."
+            )
+        self._graphs: dict[Any, tuple[Any, Any]] = {}
+        self._others = [[self._other(term) for term in level.structure] for level in self.levels]
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    @property
+    def _parameters(self) -> dict[str, Tensor]:
+        return dict(self.bound.named_parameters())
+
+    @property
+    def theta(self) -> dict[str, Tensor]:
+        """A copy of θ as it is."""
+        return {n: self._parameters[n].detach().clone() for n in self.theta_names}
+
+    @property
+    def h(self) -> dict[str, Tensor]:
+        """A copy of h as it is."""
+        return {n: self._parameters[n].detach().clone() for n in self.h_names}
+
+    @torch.no_grad()
+    def put(self, theta: Tensors, h: Tensors) -> None:
+        """Into the modules."""
+        for name, value in (*theta.items(), *h.items()):
+            self._parameters[name].copy_(value)
+
+    # -- evaluation ------------------------------------------------------------------------------
+
+    def key(self, x: Tensor, y: Tensor) -> Key:
+        """A batch, and fresh noise for it."""
+        _, draw = self._graph(x, y)
+        structure = [[draw() for _, _, draw in terms] for terms in self._others]
+        if self.particles == 1:
+            return Key(x, y, draw(), structure)
+        each = [draw() for _ in range(self.particles)]
+        return Key(x, y, [torch.stack(parts) for parts in zip(*each, strict=True)], structure)
+
+    def terms(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        """The log-likelihood and the KL, neither weighted, for each observation: ``(2,)``."""
+        graph, _ = self._graph(key.x, key.y)
+        values = {**theta, **h}
+        held = [values[n] for n in (*self.theta_names, *self.h_names)]
+        held += [*self._state, key.x, key.y]
+        if self.particles == 1 or not key.noise:
+            found: Tensor = graph(*held, *key.noise)[0]
+            return found
+        return torch.vmap(lambda *noise: graph(*held, *noise)[0])(*key.noise).mean(0)
+
+    def inner(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        """L."""
+        return self._value(0, theta, h, key)
+
+    def outer(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        """Q."""
+        return self._value(1, theta, h, key)
+
+    def _value(self, which: int, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        level = self.levels[which]
+        log_likelihood, kl = self.terms(theta, h, key)
+        value = level.likelihood * log_likelihood - level.prior * kl
+        rows = float(self.model.size)
+        for k, (weight, graph, _) in enumerate(self._others[which]):
+            noise = key.structure[which][k]
+            value = value - weight * graph(*(h[n] for n in self.h_names), *noise)[0] / rows
+        if level.hyperprior is not None:
+            value = value + level.hyperprior.log_density(h) / rows
+        return value
+
+    def _other(self, term: Against) -> tuple[float, Any, Draw]:
+        """The weight of a term, and its KL as a graph of h and of noise."""
+        if not isinstance(self.model, StructuredNetwork):
+            raise ValueError(
+                f"Level(structure) is for the prior of a models.StructuredNetwork, got "
+                f"{type(self.model).__name__}."
+            )
+        ours = {prior.edge: prior for prior in self.model.structure.values()}
+        made = term.prior.for_edges({edge: prior.primitives for edge, prior in ours.items()})
+        for edge, other in made.items():
+            other.to(ours[edge].logits).requires_grad_(False)
+            own, given = ours[edge].temperature, other.temperature
+            if own is not None and given is not None and float(own.value) == float(given.value):
+                other.temperature = own  # so that the KL is in closed form
+
+        def call(*h: Tensor) -> list[Tensor]:
+            named = dict(zip(self.h_names, h, strict=True))
+            held = {n: t for n, t in named.items() if n.startswith("model.edge_priors.")}
+            return [torch.func.functional_call(_Priors(self.model), held, (made,))]
+
+        present = [self._parameters[n].detach() for n in self.h_names]
+        cuda = [t.device for t in present[:1] if t.device.type == "cuda"]
+        try:
+            with torch.random.fork_rng(devices=cuda):
+                graph = graph_of(call, *present)
+            return term.weight, *lift_noise(graph, *present)
+        except Untraceable as error:
+            raise ValueError(
+                f"Level(structure): {error}. Take a p' of the prior's kind."
+            ) from error
+
+    # -- the graph -------------------------------------------------------------------------------
+
+    def _graph(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
+        found = self._graphs.get((x.shape, y.shape))
+        if found is None:
+            found = self._graphs[x.shape, y.shape] = self._traced(x, y)
+        return found
+
+    def _traced(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
+        names = [*self.theta_names, *self.h_names]
+        kind = f"{type(self.model).__name__} with guides.{type(self.guide).__name__}"
+        try:
+            traced = TracedBound(self.bound, self.model.size, x, y, names, in_terms=True)
+            traced.check(self.bound, x, y)
+            if traced.changed:
+                raise Untraceable(
+                    "a pass changes its buffers, as batch normalisation does: use nn.GroupNorm or "
+                    "nn.LayerNorm"
+                )
+            tensors = {**self._parameters, **dict(self.bound.named_buffers())}
+            self._state = [tensors[n.removeprefix("bound.")].detach() for n in traced.state_names]
+            params = [self._parameters[n].detach() for n in names]
+            graph = differentiable(traced.graph, True)
+            return lift_noise(graph, params, self._state, x, y)
+        except Untraceable as error:
+            raise ValueError(f"select cannot take {kind}: {error}.") from error
+
+
+def of_likelihood(name: str) -> bool:
+    """Whether a hyperparameter is the noise of a regression."""
+    return name.startswith("model.likelihood.")
+
+
+class _Priors(nn.Module):
+    """So that the parameters of the priors can be put in its place."""
+
+    def __init__(self, model: BayesianNetwork) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, theirs: dict[str, EdgePrior]) -> Tensor:
+        return structure_kl({p.edge: p for p in self.model.structure.values()}, theirs)
+
+
+def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Tensor:
+    """``KL(p(Γ) || p'(Γ))`` of two priors over the same edges, in nats.
+
+    In closed form where torch's registry has it; else the mean of log-ratios at draws from the
+    first, differentiable in its parameters.
+
+    Raises:
+        ValueError: if one is a prior over other γ than the other.
+    """
+    total: Tensor | None = None
+    for edge, own in ours.items():
+        if own.restriction != theirs[edge].restriction:
+            raise ValueError(
+                f"No KL of the prior of edge {edge!r} to p': it is on the {own.restriction}, p' on "
+                f"the {theirs[edge].restriction}. Take a p' of the prior's kind."
+            )
+        p, other = own(), theirs[edge]().expand(own().batch_shape)
+        try:
+            kl = kl_divergence(p, other)
+        except NotImplementedError:
+            draws = p.rsample((DRAWS_OF_STRUCTURE,))
+            kl = (p.log_prob(draws) - other.log_prob(draws)).mean(0)
+        total = kl if total is None else total + kl
+    assert total is not None
+    return total

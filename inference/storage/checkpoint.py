@@ -1,0 +1,191 @@
+"""The folder of a run: what is written, and how a broken run is taken up again."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ...data.errors import PyroccamError
+from .digests import write_digests
+from .lock import confirm
+
+__all__ = [
+    "CheckpointError",
+    "fingerprint",
+    "load_checkpoint",
+    "plain",
+    "read_history",
+    "save_checkpoint",
+    "save_weights",
+    "seal",
+    "versions",
+    "write_history",
+    "write_json",
+    "write_whole",
+]
+
+CHECKPOINT = "checkpoint.pt"
+# What a run is opened from. Pictures and what is written later are not among it.
+_SEALED = (
+    "config.json", "data.json", "network.json", "fit.json", "history.csv", "model.safetensors",
+    "narrowed.json", "metrics.json", "compressed.pocc",
+)  # fmt: skip
+FORMAT = 2  # of the checkpoint
+_SIGNATURE = (
+    b"pyroccam checkpoint, blake2b "  # and the digest of what follows, in hex, and a newline
+)
+
+
+class CheckpointError(PyroccamError, RuntimeError):
+    """A checkpoint that cannot be used."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    names = ("pyroccam", "torch", "torchvision", "pyro-ppl", "numpy", "torchmetrics")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), **found}
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A short hash of the training data, so that a run is not resumed on other data."""
+    digest = hashlib.blake2b(digest_size=12)
+    for t in tensors:
+        digest.update(str(tuple(t.shape)).encode())
+        digest.update(t.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_whole(path: Path, write: Callable[[Any], object], mode: str = "wb") -> None:
+    """Write beside ``path`` and rename, so that a kill leaves the old file or the new one.
+
+    Raises:
+        OSError: if it cannot be written, naming it: on a full disk the system does not.
+    """
+    confirm(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    try:
+        with open(beside, mode, encoding="utf-8" if mode == "w" else None) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)  # it would keep a full disk full
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON atomically; NaN and infinity become null, as JSON has neither."""
+    text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+    write_whole(path, lambda f: f.write(text), "w")
+
+
+def plain(value: Any) -> Any:
+    """As JSON can hold it: NaN and infinity as ``None``, tensors as lists, paths as strings."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def seal(folder: Path) -> None:
+    """Note the digests of the files of a run, now that they are written, in ``digests.json``."""
+    confirm(folder)
+    write_digests(folder, [name for name in _SEALED if (folder / name).is_file()])
+
+
+def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:
+    """The history as CSV, one row for each evaluation."""
+    if not history:
+        return
+    columns = list(history[-1])
+
+    def write(file: TextIO) -> None:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(history)
+
+    write_whole(path, write, "w")
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """What :func:`write_history` wrote; nothing, if it wrote nothing. What is missing is NaN."""
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return [
+            {k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)
+        ]
+
+
+def save_weights(path: Path, **modules: nn.Module) -> None:
+    """Parameters and buffers of several modules in one safetensors file."""
+    tensors = {
+        f"{prefix}.{name}": t.detach().cpu().contiguous().clone()
+        for prefix, module in modules.items()
+        for name, t in module.state_dict().items()
+    }
+    write_whole(path, lambda f: f.write(save(tensors)))
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Everything needed to go on, bit for bit, behind its checksum."""
+    content = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, content)
+    digest = hashlib.blake2b(content.getbuffer(), digest_size=16).hexdigest()
+    head = _SIGNATURE + digest.encode() + b"\n"
+
+    def write(file: Any) -> None:
+        file.write(head)
+        file.write(content.getbuffer())
+
+    write_whole(folder / CHECKPOINT, write)
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The state that was saved, or ``None`` if there is none. Runs no pickled code.
+
+    Raises:
+        CheckpointError: if the file is not what was written.
+    """
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    anew = "delete it to start this run anew, or give another folder with out="
+    try:
+        content = path.read_bytes()
+        if content.startswith(_SIGNATURE):  # older versions wrote none
+            head, _, content = content.partition(b"\n")
+            if hashlib.blake2b(content, digest_size=16).hexdigest().encode() != head[-32:]:
+                raise CheckpointError(f"{path} was cut short or damaged", hint=anew)
+        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # of zip files, pickles and tensors there is no end of kinds
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise CheckpointError(f"{path} cannot be read ({reason})", hint=anew) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of this version of pyroccam", hint=anew)
+    return state

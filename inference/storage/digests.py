@@ -1,0 +1,112 @@
+"""Digests of files beside them, so that a file that changed is not taken for what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from ...data.errors import PyroccamError
+
+__all__ = ["FILE", "DamagedFile", "check_digests", "digest_of", "write_digests"]
+
+FILE = "digests.json"
+_CHUNK = 2**20
+_LARGEST = 2**24  # bytes of the file of digests itself; a run has some tens of files
+
+
+class DamagedFile(PyroccamError, ValueError):
+    """A file is not what was written: damaged, cut off, exchanged, or edited by hand."""
+
+
+def digest_of(path: Path) -> str:
+    """The blake2b digest of a file, read in pieces, as 64 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=32)
+    with open(path, "rb") as file:
+        while piece := file.read(_CHUNK):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write_digests(folder: Path, names: Iterable[str]) -> None:
+    """The digests of some files of a folder go to ``digests.json`` in it, instead of what is there.
+
+    Arguments:
+        folder: where the files are; they are written already.
+        names: of the files, relative to the folder, with ``/`` between parts.
+    """
+    found = {name: digest_of(_inside(folder, name)) for name in sorted(names)}
+    beside = folder / (FILE + ".part")  # renamed, so that a kill leaves the old file or the new
+    beside.write_text(json.dumps(found, indent=2) + "\n")
+    os.replace(beside, folder / FILE)
+
+
+def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[str] = ()) -> bool:
+    """Whether the files of a folder are what was written, where that was recorded.
+
+    Arguments:
+        folder: as :func:`write_digests` left it.
+        needed: names that must be among those that were recorded.
+        may_lack: names of files that may have been deleted since.
+
+    Returns:
+        ``True`` if all recorded files were compared; ``False`` if nothing was recorded: the folder
+        has no ``digests.json``, as those written by older versions.
+
+    Raises:
+        DamagedFile: naming the first file that is missing or not what was written.
+    """
+    path = folder / FILE
+    if not os.path.lexists(path):
+        return False
+    recorded = _recorded(path)
+    for name in needed:
+        if name not in recorded:
+            raise DamagedFile(
+                f"{path} has no digest of {name}", "that of every file", _way_out(folder)
+            )
+    deleted = {name for name in may_lack if not os.path.lexists(folder / name)}
+    for name, digest in recorded.items():
+        if name in deleted:
+            continue
+        file = _inside(folder, name)
+        if not file.is_file():
+            raise DamagedFile(f"{file} is missing, or no file", hint=_way_out(folder))
+        try:
+            same = digest_of(file) == digest
+        except OSError as error:
+            raise DamagedFile(
+                f"{file} cannot be read: {error.strerror}", hint=_way_out(folder)
+            ) from error
+        if not same:
+            raise DamagedFile(f"{file} is not what was written", hint=_way_out(folder))
+    return True
+
+
+def _way_out(folder: Path) -> str:
+    return (
+        f"copy {folder} again from where it came, or write it anew; if you changed the file "
+        f"yourself, delete {FILE}"
+    )
+
+
+def _recorded(path: Path) -> dict[str, str]:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError("too large")
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise DamagedFile(f"{path} cannot be read", hint=_way_out(path.parent)) from error
+    if not isinstance(found, dict) or not all(isinstance(digest, str) for digest in found.values()):
+        raise DamagedFile(f"{path} is no list of digests", hint=_way_out(path.parent))
+    return found
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The path of a name, which may not lead out of the folder: to a device, say, without end."""
+    parts = PurePosixPath(name).parts
+    if not parts or "/" in parts[0] or ".." in parts or not name.isprintable():
+        raise DamagedFile(f"{folder / FILE} names {name!r}", "a file in its folder")
+    return folder.joinpath(*parts)

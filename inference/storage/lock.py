@@ -1,0 +1,129 @@
+"""One writer for the folder of a run: who holds it, and whether it is still the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ...data.errors import PyroccamError
+
+__all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm"]
+
+LOCK = ".lock"
+HOLDER = ".lock.json"
+
+
+class FolderInUse(PyroccamError, RuntimeError):
+    """A folder into which another fit writes."""
+
+
+class FolderLost(PyroccamError, RuntimeError):
+    """A folder that was removed, or replaced by another, while a fit wrote into it."""
+
+
+@dataclass
+class _Held:
+    lock: FileLock
+    identity: tuple[int, int]
+    depth: int = 1
+
+
+_held: dict[Path, _Held] = {}  # by this process
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a folder, which is made if it is not there.
+
+    The operating system drops the lock with the process that holds it, so a killed run leaves a
+    file but no lock: the next one takes it. What holds a folder may claim it again.
+
+    Raises:
+        FolderInUse: if another process, or another thread, writes into it; says which.
+    """
+    folder = Path(os.path.abspath(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FolderInUse(
+            f"{folder} is being written by {_holder(folder)}",
+            hint="wait until it has finished, stop it and go on with --resume (resume=True), or "
+            "give another folder",
+        ) from None
+    held = _held.get(folder)
+    if held is None:
+        held = _held[folder] = _Held(lock, _identity(folder / LOCK))
+        _write_holder(folder)
+    else:
+        held.depth += 1
+    try:
+        yield
+    finally:
+        held.depth -= 1
+        if not held.depth:
+            del _held[folder]
+            with suppress(OSError):  # the folder may be gone
+                (folder / HOLDER).unlink()
+        lock.release()
+
+
+def confirm(path: Path) -> None:
+    """Refuse to write into a claimed folder that is no longer the one that was claimed.
+
+    Arguments:
+        path: that is about to be written, at any depth below the folder.
+
+    Raises:
+        FolderLost: if the folder was removed or replaced meanwhile.
+    """
+    path = Path(os.path.abspath(path))
+    for folder, held in list(_held.items()):  # other threads may begin and end
+        if path.is_relative_to(folder) and _found(folder / LOCK) != held.identity:
+            raise FolderLost(
+                f"{folder} was removed or replaced while it was being written",
+                hint="run again, with a folder that stays; what another one holds was not touched",
+            )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _found(path: Path) -> tuple[int, int] | None:
+    try:
+        return _identity(path)
+    except OSError:
+        return None
+
+
+def _write_holder(folder: Path) -> None:
+    """Beside the lock and not in it: on some systems a locked file cannot be read."""
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": " ".join(sys.argv)[:200],
+    }
+    with suppress(OSError):
+        (folder / HOLDER).write_text(json.dumps(holder))
+
+
+def _holder(folder: Path) -> str:
+    try:
+        found = json.loads((folder / HOLDER).read_text())
+        where = "" if found["host"] == socket.gethostname() else f" on {found['host']}"
+        return f"process {found['pid']}{where}, since {found['since']} ({found['command']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another fit"

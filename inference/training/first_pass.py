@@ -1,0 +1,138 @@
+"""The first pass of a pair, on copies: what it trains, and what cannot be trained.
+
+Some networks write to their inputs, which are a person's data; some give outputs without a
+gradient. Both are seen here, once, so that no step has to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...data.errors import NetworkError
+from ...models.inputs import changed, give_copies
+from ...models.modes import evaluating
+from ..elbo.estimator import Bound, Terms
+from ..elbo.non_finite import first_non_finite
+from .settings import Settings, parameter_groups
+
+__all__ = ["trained_by"]
+
+Pair = tuple[Any, nn.Module]
+
+
+class _InTerms(nn.Module):
+    """A bound that is called for its terms."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def forward(self, x: Tensor, y: Tensor) -> Terms:
+        return self.bound.terms(x, y)
+
+
+def trained_by(
+    pairs: Sequence[Pair], bounds: Sequence[Bound], settings: Settings, x: Tensor, y: Tensor
+) -> set[int]:
+    """Positions of the parameters of the first bound that get a gradient.
+
+    Leaves batch, buffers and random numbers as they are. From now on, networks that write to their
+    inputs get copies of them, in all pairs.
+
+    Arguments:
+        pairs: models and guides, which differ in their values only.
+        bounds: of each pair.
+        settings: by which parameters are grouped.
+        x, y: a batch.
+
+    Raises:
+        ValueError: if the batch cannot be kept as it is.
+        TypeError: for a complex likelihood.
+        NetworkError: if the outputs of the network have no gradient.
+    """
+    first, (model, _) = bounds[0], pairs[0]
+    terms, spoilt = _look(pairs[0], first, x, y)
+    if spoilt:
+        for one, _ in pairs:
+            give_copies(one)
+        terms, spoilt = _look(pairs[0], first, x, y)
+    if spoilt:
+        raise ValueError(
+            f"{type(model).__name__} changes the batch that it is given in place, and with it the "
+            "data: compute anew (inplace=False, x = x - m)."
+        )
+    if terms.log_likelihood.is_complex():
+        raise TypeError(
+            "The likelihood is a complex number: the network gives complex outputs, expected real "
+            "ones, such as out.real or out.abs()."
+        )
+    _refuse_detached(pairs[0], first, settings, terms.log_likelihood)
+    loss = terms.loss(first.kl_weight)
+    if not loss.requires_grad:
+        return set()
+    parameters = list(first.parameters())
+    wanted = [p for p in parameters if p.requires_grad]
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+    got = {id(p) for p, g in zip(wanted, grads, strict=True) if g is not None}
+    return {i for i, p in enumerate(parameters) if id(p) in got}
+
+
+def _look(pair: Pair, bound: Bound, x: Tensor, y: Tensor) -> tuple[Terms, bool]:
+    """The bound, and whether a pass, in training or evaluation mode, writes to the batch."""
+    cuda = [x.device] if x.device.type == "cuda" else []
+    spoilt = False
+    for mode in (evaluating(pair[0]), torch.enable_grad()):  # the last is differentiated
+        own = x.clone(), y.clone()
+        versions = [t._version for t in own]
+        held = {f"bound.{n}": t.detach().clone() for n, t in bound.named_buffers()}
+        with torch.random.fork_rng(devices=cuda), mode:
+            terms = _terms_or_why_not(pair, bound, held, own)
+        before = zip(own, (x, y), versions, strict=True)
+        spoilt = spoilt or any(changed(*one) for one in before)
+    return terms, spoilt
+
+
+def _terms_or_why_not(
+    pair: Pair, bound: Bound, held: dict[str, Tensor], batch: tuple[Tensor, Tensor]
+) -> Terms:
+    """The bound; what was not finite, instead of an error of the distribution that met it."""
+    try:
+        terms: Terms = functional_call(_InTerms(bound), held, batch)
+    except ValueError as error:
+        if "Expected parameter" not in str(error):
+            raise
+        why = first_non_finite(*pair, *batch, stepped=False)
+        raise ValueError(f"Before the first step, {why}.") from error
+    return terms
+
+
+def _refuse_detached(pair: Pair, bound: Bound, settings: Settings, log_likelihood: Tensor) -> None:
+    """Refuse a network of which the likelihood learns nothing.
+
+    Raises:
+        NetworkError: if the likelihood depends on nothing that is to be trained in the network,
+            though there is something.
+    """
+    groups = parameter_groups(settings, *pair)
+    # Not the likelihood's noise, and what only a KL depends on: those learn without a network.
+    network = ("weights", "structure", "posterior")
+    own = [p for group in groups if group.name in network for p in group.parameters]
+    if not own:
+        return
+    if log_likelihood.requires_grad:
+        grads = torch.autograd.grad(log_likelihood, own, allow_unused=True, retain_graph=True)
+        if any(g is not None for g in grads):
+            return
+    names = {id(p): name for name, p in bound.named_parameters()}
+    raise NetworkError(
+        f"the outputs of {type(pair[0]).__name__} have no gradient: the likelihood depends on none "
+        f"of the {len(own)} parameters to be trained "
+        f"({names[id(own[0])].removeprefix('model.')} ...)",
+        "outputs computed from them by torch",
+        "without .detach(), .item(), .numpy() and torch.no_grad() in forward",
+    )

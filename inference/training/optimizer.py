@@ -1,0 +1,111 @@
+"""How parameters are moved along their gradients: rates, clipping, and what is held."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..compilation.cuda_graphs import Recorded, Recorder
+from ..compilation.flat_parameters import FlatParameters
+from .settings import Settings, learning_rate_factor
+
+__all__ = ["Update"]
+
+
+class Update:
+    """One step of an optimiser for K networks.
+
+    Arguments:
+        settings: of the schedule and the clipping.
+        optimizer: its groups have a ``name`` and say whether they are ``scheduled``.
+        flats: the rows that it moves, by name of the group; those of the guide begin with
+            ``guide``.
+        idle: for each network what has a gradient only at times.
+        recorder: of CUDA graphs, where there is CUDA.
+        failed: is told why nothing was recorded.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        optimizer: torch.optim.Optimizer,
+        flats: dict[str, FlatParameters],
+        idle: Sequence[Sequence[nn.Parameter]],
+        recorder: Recorder | None = None,
+        failed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.settings, self.optimizer, self.recorder = settings, optimizer, recorder
+        # (K, P) each, of what is clipped.
+        self._grads = [flat.grad for name, flat in flats.items() if not name.startswith("guide")]
+        self._idle, self._failed = idle, failed
+        self._recorded: dict[bool, Recorded] = {}
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """A recording cannot change a number: there, rates are tensors."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = float(group["lr"])
+            if "capturable" in group:
+                group["capturable"] = self.recorder is not None
+            if self.recorder is not None:
+                group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Of the optimiser, on whatever device it was saved."""
+        self.optimizer.load_state_dict(state)
+        self._recorded.clear()
+        self._adopt()
+
+    def __call__(self, progress: float = 0.0, hold: float = 0.0) -> None:
+        """Move all parameters; those of the guide stay while ``progress`` is below ``hold``."""
+        factor = learning_rate_factor(self.settings.schedule, progress)
+        for group in self.optimizer.param_groups:
+            if not group["scheduled"]:
+                continue
+            rate = self.settings.lr * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        held = progress < hold
+        # What is idle is not in a recording.
+        if self.recorder is None or any(p.grad is not None for p in itertools.chain(*self._idle)):
+            self._move(held)
+            return
+        recorded = self._recorded.get(held)
+        if recorded is None:
+            recorded = Recorded(lambda: self._move(held), self.recorder, self._failed)
+            self._recorded[held] = recorded
+        recorded()
+
+    def _move(self, held: bool) -> None:
+        if self.settings.clip_norm is not None:
+            self._clip(self.settings.clip_norm)
+        groups = self.optimizer.param_groups
+        staying = [p for g in groups if held and g["name"] == "guide" for p in g["params"]]
+        grads = [p.grad for p in staying]
+        for p in staying:
+            p.grad = None
+        self.optimizer.step()
+        for p, grad in zip(staying, grads, strict=True):
+            p.grad = grad
+
+    def _clip(self, largest: float) -> None:
+        """Clip the norm of each model's gradient, as ``torch.nn.utils.clip_grad_norm_`` does."""
+        late = [[p.grad for p in ps if p.grad is not None] for ps in self._idle]
+        if not self._grads:
+            return
+        squares = torch.stack([g.double().square().sum(1) for g in self._grads]).sum(0)
+        for k, ones in enumerate(late):
+            for g in ones:
+                squares[k] += g.double().square().sum()
+        factor = (largest / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        for g in self._grads:
+            g.mul_(factor[:, None].to(g.dtype))
+        for k, ones in enumerate(late):
+            for g in ones:
+                g.mul_(factor[k].to(g.dtype))

@@ -1,0 +1,432 @@
+"""One optimiser step of one pair, or of several replicates at once; eager or compiled."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...models.structured import StructuredNetwork
+from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
+from ..compilation.flat_parameters import FlatParameters, difference
+from ..compilation.passes import lean
+from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
+from ..elbo.estimator import Bound, bound
+from .first_pass import trained_by
+from .optimizer import Update
+from .settings import Settings, make_optimizer, parameter_groups
+
+__all__ = ["CompileFallback", "TrainingStep"]
+
+Graph = Callable[..., Any]
+# From a batch to the loss and the log-likelihoods; leaves gradients and state behind.
+Evaluation = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
+
+
+class CompileFallback(UserWarning):
+    """A step that was to be compiled runs eagerly: slower, and as correct."""
+
+
+class TrainingStep:
+    """Loss, gradients and update for K pairs that differ in their values only.
+
+    A compiled step is traced below Pyro (:mod:`~pyroccam.inference.compilation.trace`), once for
+    each shape of batch and each state of the modules (training mode, dropout rates): changing these
+    traces anew, going back finds the old graph. The KL weight and the learning rate are inputs.
+    Noise is fresh at every step. Where tracing or compiling fails, the step runs eagerly and says
+    why.
+
+    Several pairs are stepped together: their parameters lie in one tensor, and the graph is mapped
+    over them. Each keeps its modules, whose parameters and buffers are views of that tensor.
+
+    On CUDA a graph is recorded whole as a CUDA graph, gradients, clipping and optimiser included,
+    and a step is two replays (:mod:`~pyroccam.inference.compilation.cuda_graphs`).
+
+    Arguments:
+        pairs: K (model, guide) pairs, equal but for their values, on one device.
+        settings: of the optimiser, its schedule, the KL warm-up and the clipping.
+        compile: compile with ``torch.compile``; or run the graph as it is (``graph``), which takes
+            seconds less to prepare and is slower at each step. Without either one pair runs
+            eagerly, Pyro and all, and several run as a graph.
+        rows: N; by default the model's ``size``.
+        batch_sizes: trace for these only (a last, smaller batch is rarely worth it); all if
+            ``None``.
+
+    Attributes:
+        optimizer: made at the first batch (or by ``prepare``).
+        seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
+        compile_seconds: spent on tracing and compiling.
+        fallback: why the step is not compiled, if it was to be.
+        recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
+            before the first step to launch kernels one by one.
+        unrecorded: why no CUDA graph was recorded, if one was to be.
+
+    References:
+        Pyro has no such step: its JIT ELBOs need ``torch.jit`` and ``torch.compile`` breaks its
+        handlers into many graphs (scverse/scvi-tools issue 2256, pyro-ppl/pyro PR 3149).
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Any, nn.Module]],
+        settings: Settings,
+        *,
+        compile: bool | Literal["graph"],
+        rows: int | None = None,
+        batch_sizes: Collection[int] | None = None,
+    ) -> None:
+        if not pairs:
+            raise ValueError("TrainingStep needs at least one (model, guide) pair.")
+        for other in pairs[1:]:
+            for ours, theirs in zip(pairs[0], other, strict=True):
+                if (why := difference(ours, theirs)) is not None:
+                    raise ValueError(f"Pairs are stepped together if only values differ: {why}.")
+        self.pairs, self.settings, self.compile = list(pairs), settings, compile
+        self.batch_sizes = batch_sizes
+        self.rows = int(pairs[0][0].size if rows is None else rows)
+        self.bounds: list[Bound] = [
+            bound(model, guide, particles=settings.particles) for model, guide in pairs
+        ]
+        self.recorder: Recorder | None = None
+        device = next(self.bounds[0].parameters()).device
+        if device.type == "cuda" and (compile or len(pairs) > 1):
+            self.recorder = CudaRecorder(device)
+        self.unrecorded: str | None = None
+        self.flats: dict[str, FlatParameters] = {}
+        self.seen: dict[str, Tensor] = {}
+        self.compile_seconds = 0.0
+        self.fallback: str | None = None
+        self._as_graph = False
+        self._graphs: dict[Any, tuple[Evaluation, list[str]]] = {}
+        self._state: list[Tensor] = []
+        self._views: list[Tensor] = []
+        self._idle: list[list[nn.Parameter]] = [[] for _ in pairs]
+        # What a graph has baked in, and a person may change: modes, rates of dropout and so on.
+        self._baked = [
+            (vars(m), name)
+            for m in self.bounds[0].modules()
+            for name, value in vars(m).items()
+            if not name.startswith("_") and isinstance(value, int | float | str | None)
+        ]
+
+    # -- set-up -----------------------------------------------------------------------------------
+
+    def prepare(self, x: Tensor, y: Tensor) -> None:
+        """Bring parameters and buffers into place and make the optimiser; once.
+
+        Runs the first pair on a batch, with Pyro's validation in the state it has, to find the
+        parameters that the loss depends on. The others get no weight decay; they are moved when a
+        later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
+
+        Raises:
+            ValueError: if the loss depends on no parameter, or the batch cannot be kept as it is.
+            NetworkError: if the outputs of the network have no gradient.
+        """
+        if self.flats:
+            return
+        groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
+        if not self.flats:
+            raise ValueError(
+                f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
+                "requires a gradient."
+            )
+        self.optimizer = make_optimizer(self.settings, groups)
+        self._update = Update(
+            self.settings, self.optimizer, self.flats, self._idle, self.recorder, self._no_recording
+        )
+        self._stack_state()
+
+    def _groups(self, used: set[int]) -> list[dict[str, Any]]:
+        """Make the rows; what the optimiser moves, and how."""
+        names = [name for name, _ in self.bounds[0].named_parameters()]
+        where = {id(p): i for i, p in enumerate(self.bounds[0].parameters())}
+        all_parameters = [list(b.parameters()) for b in self.bounds]
+        groups: list[dict[str, Any]] = []
+        idle_groups: list[dict[str, Any]] = []
+        self.trained: list[str] = []
+        for group in parameter_groups(self.settings, *self.pairs[0]):
+            options = {"name": group.name, **group.options}
+            kinds: dict[torch.dtype, list[int]] = {}
+            for p in group.parameters:
+                i = where[id(p)]
+                if i in used:
+                    kinds.setdefault(p.dtype, []).append(i)
+                    continue
+                for idle, ps in zip(self._idle, all_parameters, strict=True):
+                    idle.append(ps[i])
+                    # Alone: a fused step wants a momentum of all in a group, or of none.
+                    idle_groups.append({"params": [ps[i]], **options})
+            for dtype, indices in kinds.items():
+                key = group.name if len(kinds) == 1 else f"{group.name}.{dtype}"
+                flat = FlatParameters([[ps[i] for i in indices] for ps in all_parameters])
+                self.flats[key] = flat
+                self.trained += [names[i] for i in indices]
+                groups.append({"params": [flat.parameter], **options})
+        return groups + idle_groups
+
+    def _stack_state(self) -> None:
+        """Buffers and what is not trained, those of several pairs in one tensor."""
+        trained = set(self.trained)
+        states = []
+        for b in self.bounds:
+            tensors = [*b.named_parameters(), *b.named_buffers()]
+            states.append({name: t for name, t in tensors if name not in trained})
+        self._state_names = list(states[0])
+        views = [v for flat in self.flats.values() for v in flat.views()]
+        if len(self.pairs) == 1:
+            self._state = [t.detach() for t in states[0].values()]
+            self._views = [v[0] for v in views]
+            return
+        self._views = views
+        for values in zip(*(state.values() for state in states), strict=True):
+            rows = torch.stack([t.detach() for t in values])
+            for k, t in enumerate(values):
+                t.data = rows[k]
+            self._state.append(rows)
+
+    def state(self, name: str) -> Tensor:
+        """A buffer or frozen parameter of all pairs, ``(K, *)``, in its own storage."""
+        t = self._state[self._state_names.index(name)]
+        return t[None] if len(self.pairs) == 1 else t
+
+    def describe(self) -> dict[str, Any]:
+        """How the steps ran."""
+        traced = bool(self.compile) or len(self.pairs) > 1
+        if self.fallback is None:
+            kind = "compiled" if self.compile is True else "graph" if traced else "eager"
+        else:
+            kind = "graph" if self._as_graph else "eager"
+        return {
+            "kind": kind,
+            "replicates": len(self.pairs),
+            "compile_seconds": self.compile_seconds,
+            "fallback": self.fallback,
+            "cuda_graphs": self.recorder is not None and self.unrecorded is None,
+        }
+
+    def load_optimizer(self, state: dict[str, Any]) -> None:
+        """Take up a ``state_dict`` of the optimiser; after ``prepare``."""
+        self._update.load_state_dict(state)
+
+    def release(self) -> None:
+        """Give the modules storage of their own again; a further step would start afresh."""
+        for flat in self.flats.values():
+            flat.release()
+        if self._state and len(self.pairs) > 1:
+            names = set(self._state_names)
+            for b in self.bounds:
+                for name, t in [*b.named_parameters(), *b.named_buffers()]:
+                    if name in names:
+                        t.data = t.data.clone(memory_format=torch.preserve_format)
+        for p in itertools.chain(*self._idle):
+            p.grad = None
+        self.flats, self._state, self._views = {}, [], []
+        self._idle = [[] for _ in self.pairs]
+        self._graphs.clear()
+
+    # -- the step ---------------------------------------------------------------------------------
+
+    def __call__(self, x: Tensor, y: Tensor, progress: float = 0.0, hold: float = 0.0) -> Tensor:
+        """Evaluate, differentiate and update.
+
+        Arguments:
+            x, y: a batch, ``(B, *)``; for K > 1 pairs one for each, ``(K, B, *)``.
+            progress: fraction of the training that is done, for the schedules.
+            hold: while ``progress`` is below, the guide's parameters stay.
+
+        Returns:
+            the loss before the update, in nats for each observation, ``()`` or ``(K,)``.
+        """
+        if not self.flats:
+            self.prepare(*((x, y) if len(self.pairs) == 1 else (x[0], y[0])))
+        self.warm_up(progress)
+        loss = self.evaluate(x, y)
+        self.update(progress, hold)
+        return loss
+
+    def warm_up(self, progress: float) -> None:
+        """Set the weight of the KL, and the temperature of what is relaxed."""
+        for model, _ in self.pairs:
+            if isinstance(model, StructuredNetwork):
+                model.anneal(progress)
+        warmup = self.settings.kl_warmup
+        if warmup or self.settings.kl_weight != 1.0:
+            share = min(1.0, progress / warmup) if warmup else 1.0
+            for b in self.bounds:
+                b.kl_weight.fill_(share * self.settings.kl_weight)
+
+    def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
+        """Leave the gradients in the rows; returns the loss as ``__call__`` does."""
+        for p in itertools.chain(*self._idle):
+            p.grad = None
+        graph = self._graph(x, y)
+        if graph is None:
+            return self._eager(x, y)
+        run, sites = graph
+        with torch.no_grad():
+            loss, seen = run(x, y)
+        single = len(self.pairs) == 1
+        self.seen = {n: s[None] if single else s for n, s in zip(sites, seen, strict=True)}
+        return loss
+
+    def _eager(self, x: Tensor, y: Tensor) -> Tensor:
+        for flat in self.flats.values():
+            flat.grad.zero_()
+        losses: list[Tensor] = []
+        seen: list[dict[str, Tensor]] = []
+        for k, b in enumerate(self.bounds):
+            terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
+            loss = terms.loss(b.kl_weight) / self.rows
+            loss.backward()
+            losses.append(loss.detach())
+            seen.append(terms.by_site)
+        self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
+        return losses[0] if len(losses) == 1 else torch.stack(losses)
+
+    def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
+        """Move the parameters along the gradients that ``evaluate`` left."""
+        self._update(progress, hold)
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def _graph(self, x: Tensor, y: Tensor) -> tuple[Evaluation, list[str]] | None:
+        together = len(self.pairs) > 1
+        if self.fallback is not None and not self._as_graph:
+            return None
+        size = x.shape[1 if together else 0]
+        wanted = self.compile and self.fallback is None
+        wanted = wanted and (self.batch_sizes is None or size in self.batch_sizes)
+        if not wanted and not together and not self._as_graph:
+            return None
+        found = self._graphs.get(self._key(x, y))
+        if found is not None:
+            return found
+        start = time.perf_counter()
+        try:
+            f, sites, changed = self._build(x, y, wanted)
+        except Untraceable as error:
+            self._fall_back(f"{type(self.pairs[0][0]).__name__} cannot be traced: {error}")
+            return None
+        finally:
+            self.compile_seconds += time.perf_counter() - start
+        found = self._evaluation(f, changed), sites
+        self._graphs[self._key(x, y)] = found  # after it: a module may count its calls
+        return found
+
+    def _evaluation(self, f: Graph, changed: list[int]) -> Evaluation:
+        """Run a graph on the present parameters and put what it finds where it belongs."""
+
+        def run(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+            loss, seen, rows, new = f(self._views, self._state, x, y)
+            if changed:  # nothing, where the graph works in place
+                torch._foreach_copy_([self._state[i] for i in changed], new)
+            for flat, row in zip(self.flats.values(), rows, strict=True):
+                flat.grad.copy_(row)
+            return loss, list(seen)
+
+        if self.recorder is None:
+            return run
+        return Recorded(run, self.recorder, self._no_recording)
+
+    def _no_recording(self, reason: str) -> None:
+        if self.unrecorded is None:
+            self.unrecorded = reason
+            warn_unrecorded(reason, CompileFallback)
+
+    def _key(self, x: Tensor, y: Tensor) -> Any:
+        """What a graph holds for."""
+        baked = tuple([module.get(name) for module, name in self._baked])
+        return x.shape, x.stride(), x.dtype, y.shape, y.stride(), y.dtype, baked
+
+    def _build(self, x: Tensor, y: Tensor, compile: bool) -> tuple[Graph, list[str], list[int]]:
+        together, particles = len(self.pairs) > 1, 1
+        traced = self._traced(x, y, particles)
+        if not traced.changed:
+            particles = self.settings.particles  # one is traced, and mapped over all
+        elif self.settings.particles > 1:  # in turn, as the pair itself does it
+            traced = self._traced(x, y, self.settings.particles)
+        flats = list(self.flats.values())
+
+        def flat(grads: list[Tensor]) -> list[Tensor]:
+            rows, start = [], 0
+            for f in flats:
+                rows.append(f.flat(grads[start : start + len(f.slots)]))
+                start += len(f.slots)
+            return rows
+
+        compile = compile and self.compile != "graph"
+        # Written out, a batch normalisation fuses or is mapped; else torch's own kernel is faster.
+        graph = joint_graph(
+            traced,
+            flat,
+            self._views,
+            self._state,
+            x,
+            y,
+            together,
+            written_out=compile or together,
+            particles=particles,
+        )
+        changed = [len(self._views) + i for i in traced.changed]
+        if not compile:
+            return lean(graph, changed), traced.sites, []
+        compiled = torch.compile(
+            graph,
+            fullgraph=True,
+            dynamic=False,
+            options={
+                # Every input is under our own control: shapes are in the key of the graph.
+                "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+                # On a CPU the compiler draws one number at a time, torch's own kernels many.
+                "fallback_random": x.device.type == "cpu",
+            },
+        )
+        try:
+            with (
+                torch.no_grad(),
+                torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
+            ):
+                compiled(self._views, self._state, x, y)
+        except Exception as error:
+            reason = f"torch.compile failed: {type(error).__name__}: {first_line(error)}"
+            self._fall_back(reason, graph=True)
+            return lean(graph, changed), traced.sites, []
+        return compiled, traced.sites, traced.changed
+
+    def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:
+        """The bound as a graph that does what each pair does, for a number of particles."""
+        one = (lambda k: (x[k], y[k])) if len(self.pairs) > 1 else (lambda k: (x, y))
+        for b in self.bounds:
+            b.elbo.num_particles = particles
+        try:
+            traced = TracedBound(self.bounds[0], self.rows, *one(0), self.trained)
+            for k, b in enumerate(self.bounds):
+                try:
+                    traced.check(b, *one(k), again=k == 0)
+                except Untraceable as error:
+                    if k == 0:
+                        raise
+                    raise Untraceable(f"replicate {k} is not like the first: {error}") from error
+        finally:
+            for b in self.bounds:
+                b.elbo.num_particles = self.settings.particles
+        return traced
+
+    def _fall_back(self, reason: str, graph: bool = False) -> None:
+        how = "as a graph that is not compiled" if graph else "eagerly"
+        silent = "compile=False" if len(self.pairs) == 1 else "together=False"
+        warnings.warn(
+            f"{reason}. The step runs {how}: with the same result, only slower ({silent} asks for "
+            "that without this warning).",
+            CompileFallback,
+            stacklevel=2,
+        )
+        self.fallback = reason
+        self._as_graph = graph

@@ -1,0 +1,430 @@
+"""The training loop: one for every method, for one pair or for several replicates at once."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pyro
+import torch
+from torch import Tensor
+
+from ...data.errors import PyroccamError
+from ...models.bayesian import BayesianNetwork
+from ...models.turns import give_way
+from ..elbo.non_finite import first_non_finite
+from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from .depth_update import IncrementalPosterior
+from .interrupt import StopSignal
+from .replicate import Replicate
+from .settings import Settings
+from .step import TrainingStep
+from .terminal import FitProgress
+from .window import selectable_from
+
+__all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
+
+# Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
+# is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
+# benchmarks/runs.py measures both sides of them.
+TRACE_FROM = 1000
+COMPILE_FROM = 5000
+COMPILE_FROM_TOGETHER = 2000
+
+
+class NonFiniteLoss(PyroccamError, RuntimeError):
+    """The loss became NaN or infinite; the last good state has been put back.
+
+    Attributes:
+        fits: of repeats, those that are sound and complete.
+    """
+
+    fits: Sequence[Any] = ()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal; what was computed has been saved.
+
+    Attributes:
+        fits: those that were complete by then.
+    """
+
+    fits: Sequence[Any] = ()
+
+
+class Trainer:
+    """Trains replicates of one pair. Its whole state goes into a checkpoint, and a step depends on
+    nothing else.
+
+    Arguments:
+        replicates: one, or several that differ in their values only; on one device.
+        settings: see :class:`~pyroccam.inference.training.settings.Settings`.
+        out: folder for checkpoints, or ``None``.
+        checkpoint_seconds: time between checkpoints.
+
+    Raises:
+        ValueError, TypeError: if a pair cannot be trained so, or the replicates do not correspond.
+    """
+
+    def __init__(
+        self,
+        replicates: Sequence[Replicate],
+        settings: Settings,
+        *,
+        out: Path | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> None:
+        self.replicates, self.settings = list(replicates), settings
+        self.out, self.checkpoint_seconds = out, checkpoint_seconds
+        first = self.replicates[0]
+        self.device = first.data.x_train.device
+        self.rows = first.data.N
+        self.batches = self._batch_bounds()
+        self.epochs = settings.epochs_for(self.rows)
+        self.total_steps = self.epochs * len(self.batches)
+        self.evaluate_every = math.ceil(self.epochs / settings.evaluations)
+        for one in self.replicates:
+            one.check(settings, len(self.batches))
+            if one is not first:
+                first.check_like(one)
+        self.hold = first.hold
+        checkpoint = settings.checkpoint
+        self.latest = checkpoint == "last" or (
+            checkpoint is None and isinstance(first.model, BayesianNetwork)
+        )
+        self.selectable = selectable_from(first.guide, settings)
+        engine, sizes = self._engine()
+        self.step = TrainingStep(
+            [(one.model, one.guide) for one in self.replicates],
+            settings,
+            compile=engine,
+            rows=self.rows,
+            batch_sizes=sizes,
+        )
+        self.closed: IncrementalPosterior | None = None
+        self.epoch = 0
+        self.position = 0  # batches of this epoch that are done
+        self.loss_sum = torch.zeros(len(self.replicates), dtype=torch.float64, device=self.device)
+        self.elapsed = 0.0
+        self.finished = False
+        self._pending: dict[str, Any] | None = None
+        self._whole: tuple[Tensor, Tensor] | None = None
+
+    # -- set-up ---------------------------------------------------------------------------------
+
+    def _batch_bounds(self) -> list[tuple[int, int]]:
+        """Rows of each minibatch; a last batch of one joins its neighbour (batch statistics)."""
+        size = self.settings.batch_size
+        starts = list(range(0, self.rows, size))
+        if len(starts) > 1 and self.rows - starts[-1] == 1:
+            starts.pop()
+        return list(zip(starts, [*starts[1:], self.rows], strict=True))
+
+    def _engine(self) -> tuple[bool | Literal["graph"], set[int]]:
+        """How the step runs, and for which sizes of batch: decided by counts and never by the
+        clock, so that the same run takes the same way again."""
+        batches = Counter(stop - start for start, stop in self.batches)
+        steps = {size: count * self.epochs for size, count in batches.items()}
+        least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
+        compiled = {size for size, count in steps.items() if count >= least}
+        # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
+        passes = self.settings.particles
+        traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
+        if self.settings.compile is True:
+            return True, compiled | {batches.most_common(1)[0][0]}
+        # On a CPU torch's own convolutions leave a compiler little to gain.
+        slow = self.replicates[0].convolutional and self.device.type == "cpu"
+        if self.settings.compile is False or slow or not traced:
+            return False, set()
+        return (True, compiled) if compiled else ("graph", traced)
+
+    def _prepare(self) -> None:
+        """Bring parameters into place, with Pyro's own checks on: its messages name the site."""
+        if self.step.flats:
+            return
+        first = self.replicates[0]
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
+        with pyro.validation_enabled(True):
+            if first.images:  # convolutions are faster so, and compute the same
+                self._lay_out(torch.channels_last)
+                try:
+                    self.step.prepare(*self._first_batch())
+                except RuntimeError:  # a network may view what it computes as it lies in memory
+                    self._lay_out(torch.contiguous_format)
+            self.step.prepare(*self._first_batch())
+        if first.closed:
+            self.closed = IncrementalPosterior(
+                self.step.state("guide.logits"),
+                torch.stack([one.model.log_prior for one in self.replicates]),
+                self.rows,
+                first.closed_rate(self.total_steps),
+            )
+        data, *others = [one.data for one in self.replicates]
+        self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in others)
+
+    def _first_batch(self) -> tuple[Tensor, Tensor]:
+        data, (start, stop) = self.replicates[0].data, self.batches[0]
+        return data.x_train[start:stop], data.y_train[start:stop]
+
+    def _lay_out(self, memory_format: torch.memory_format) -> None:
+        """Images, and the weights of convolutions, in an order of memory."""
+        datas = {id(one.data): one.data for one in self.replicates}  # those shared stay so
+        laid = {key: data.laid_out(memory_format) for key, data in datas.items()}
+        for one in self.replicates:
+            one.model.to(memory_format=memory_format)
+            one.data = laid[id(one.data)]
+
+    @property
+    def step_number(self) -> int:
+        """Steps done."""
+        return self.epoch * len(self.batches) + self.position
+
+    @property
+    def progress(self) -> float:
+        return self.step_number / self.total_steps
+
+    # -- one step -------------------------------------------------------------------------------
+
+    def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
+        datas = [one.data for one in self.replicates]
+        if len(datas) == 1:
+            x, y = datas[0].x_train, datas[0].y_train
+            return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
+        if rows is None:
+            if self._whole is None:
+                whole = [d.split("train") for d in datas]
+                self._whole = (
+                    torch.stack([w[0] for w in whole]),
+                    torch.stack([w[1] for w in whole]),
+                )
+            return self._whole
+        if self.shared:
+            return datas[0].x_train[rows], datas[0].y_train[rows]
+        pairs = [(d.x_train[r], d.y_train[r]) for d, r in zip(datas, rows, strict=True)]
+        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+
+    def _step(self, rows: Tensor | None) -> None:
+        x, y = self._batch(rows)
+        progress = self.progress
+        self.step.warm_up(progress)
+        loss = self.step.evaluate(x, y)
+        if self.device.type == "cpu":  # free here; on CUDA the host would wait at every step
+            self._check(loss.reshape(-1).tolist())
+        self.step.update(progress, self.hold)
+        if self.closed is not None:
+            self.closed.observe(rows, self.step.seen["y"])
+            if progress >= self.hold:
+                self.closed.step(complete=self.epoch > 0 or len(self.batches) == 1)
+        share = 1.0 if rows is None else rows.shape[1] / self.rows
+        self.loss_sum += loss.reshape(-1).double() * share
+
+    def _check(self, values: list[float]) -> None:
+        """Give up the replicates whose loss is not finite; raises if none is left."""
+        for one, value in zip(self.replicates, values, strict=True):
+            if abs(value) < float("inf") or one.stopped:
+                continue
+            step = self.step_number
+            where = first_non_finite(one.model, one.guide, *one.data.split("train"))
+            one.restore(one.good)
+            one.stopped = True
+            one.broken = (
+                f"The loss is {value} at step {step} of {self.total_steps} (epoch "
+                f"{self.epoch + 1} of {self.epochs}); {where}. The state of the last evaluation "
+                f"has been put back. Try a smaller lr (now {self.settings.lr:g}), clip_norm=1.0, "
+                "or standardised inputs and targets."
+            )
+        if all(one.broken is not None for one in self.replicates):
+            raise NonFiniteLoss(str(self.replicates[0].broken))
+
+    # -- the whole ------------------------------------------------------------------------------
+
+    def run(self, bar: FitProgress, stop: StopSignal) -> None:
+        """Train to the end and put the best weights in place.
+
+        Arguments:
+            bar: that shows how far it is.
+            stop: leave after the step in which it is set, and save.
+        """
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
+        last_saved = last_time = time.perf_counter()
+        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
+            # Pyro's warning of a NaN, which NonFiniteLoss explains.
+            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+            self._prepare()
+            if self._pending is not None:
+                self._take_up(self._pending)
+                self._pending = None
+            if stop and not self.finished:
+                self._save()
+                self._leave_if(stop)
+            if self.step.compile and not self.finished:
+                bar.say("compiling" if self.step.compile is True else "tracing")
+            while not self.finished:
+                order = self._order()
+                for start, end in self.batches[self.position :]:
+                    self._step(None if order is None else order[:, start:end])
+                    self.position += 1
+                    give_way()
+                    now = time.perf_counter()
+                    self.elapsed += now - last_time
+                    last_time = now
+                    if self.position < len(self.batches) and (
+                        stop or now - last_saved > self.checkpoint_seconds
+                    ):
+                        last_saved = self._save()
+                        self._leave_if(stop)
+                    bar.step(self.step_number, self.loss_sum, self.position / len(self.batches))
+                self._end_epoch(bar)
+                if stop or self.finished or now - last_saved > self.checkpoint_seconds:
+                    last_saved = self._save()
+                    self._leave_if(stop and not self.finished)
+        for one in self.replicates:
+            if one.best is not None and one.broken is None:
+                one.restore(one.best)
+            one.model.eval()
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """No gradient for logits that move in closed form; all put back however the run ends."""
+        logits = [one.guide.logits for one in self.replicates if one.closed]
+        before = [bool(p.requires_grad) for p in logits]
+        for p in logits:
+            p.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for p, flag in zip(logits, before, strict=True):
+                p.requires_grad_(flag)
+            self.step.release()
+            for one in self.replicates:
+                if one.broken is not None:  # it was stepped on, beside the others
+                    one.restore(one.good)
+
+    def _order(self) -> Tensor | None:
+        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone."""
+        if len(self.batches) == 1:
+            return None
+        orders = []
+        for one in self.replicates:
+            generator = torch.Generator().manual_seed((one.seed * 1_000_003 + self.epoch) % 2**63)
+            orders.append(torch.randperm(self.rows, generator=generator))
+        return torch.stack(orders).to(self.device)
+
+    def _end_epoch(self, bar: FitProgress) -> None:
+        losses = self.loss_sum.tolist()
+        self._check(losses)
+        self.epoch += 1
+        self.position = 0
+        self.loss_sum.zero_()
+        self.step.warm_up(self.progress)  # a temperature that falls is at its end after the last
+        last = self.epoch == self.epochs
+        if last or self.epoch % self.evaluate_every == 0:
+            self._evaluate(losses)
+            bar.evaluated([one.history[-1] for one in self.replicates if one.history])
+        patience = self.settings.patience
+        for one in self.replicates:
+            one.stopped = one.stopped or (patience is not None and one.stale >= patience)
+        self.finished = last or all(one.stopped for one in self.replicates)
+
+    def _evaluate(self, losses: list[float]) -> None:
+        selectable = self.progress >= self.selectable
+        for one, loss in zip(self.replicates, losses, strict=True):
+            if not one.stopped:
+                one.evaluate(loss, self.epoch, selectable, self.latest)
+
+    def _leave_if(self, stop: object) -> None:
+        if stop:
+            where = (
+                f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+            )
+            raise Interrupted(
+                f"Stopped after step {self.step_number} of {self.total_steps} ({where})."
+            )
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        each = [one.identity() for one in self.replicates]
+        found = {name: [one[name] for one in each] for name in each[0]}
+        seeds = [one.seed for one in self.replicates]
+        settings = {**vars(self.settings), **({"seed": seeds} if len(seeds) > 1 else {})}
+        return {"settings": settings, **found}
+
+    def _save(self) -> float:
+        if self.out is None:
+            return time.perf_counter()
+        cuda = self.device.type == "cuda"
+        state = {
+            "identity": self._identity(),
+            "replicates": [one.state() for one in self.replicates],
+            "optimizer": self.step.optimizer.state_dict(),
+            "closed": None if self.closed is None else self.closed.state_dict(),
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
+            "epoch": self.epoch,
+            "position": self.position,
+            "loss_sum": self.loss_sum,
+            "elapsed": self.elapsed,
+            "finished": self.finished,
+        }
+        save_checkpoint(self.out, state)
+        return time.perf_counter()
+
+    def load(self) -> bool:
+        """Take up the checkpoint in ``out``, if there is one.
+
+        Raises:
+            CheckpointError: if it belongs to other data, settings or another network.
+        """
+        state = None if self.out is None else load_checkpoint(self.out, self.device)
+        if state is None:
+            return False
+        mine, theirs = self._identity(), state["identity"]
+        if mine["settings"] != theirs["settings"]:
+            changed = [
+                f"{k}: {theirs['settings'].get(k)!r} then, {v!r} now"
+                for k, v in mine["settings"].items()
+                if theirs["settings"].get(k) != v
+            ]
+            raise CheckpointError(
+                f"Cannot resume {self.out} with other settings ({'; '.join(changed)}). Use the "
+                "same, or another folder."
+            )
+        for name, what in (
+            ("data", "training data"),
+            ("shapes", "network"),
+            ("guide", "guide"),
+            ("prior", "prior"),
+        ):
+            if mine[name] != theirs.get(name):
+                raise CheckpointError(
+                    f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
+                    "or another folder."
+                )
+        for name in ("epoch", "position", "elapsed", "finished"):
+            setattr(self, name, state[name])
+        self.loss_sum.copy_(state["loss_sum"])
+        self._pending = state
+        return True
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """The part of a checkpoint that needs parameters in place and an optimiser."""
+        for one, kept in zip(self.replicates, state["replicates"], strict=True):
+            one.load(kept)
+        self.step.load_optimizer(state["optimizer"])
+        if self.closed is not None:
+            self.closed.load_state_dict(state["closed"])
+        torch.set_rng_state(state["rng"].cpu())
+        if state["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)

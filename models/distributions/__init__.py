@@ -1,0 +1,1 @@
+"""Distributions that torch and Pyro do not have."""

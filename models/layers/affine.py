@@ -1,0 +1,128 @@
+"""Linear layers and convolutions of every kind as one operation of input, weight and bias."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from ..plain.surgery import LAYERS, output_dim
+from ..priors.base import LayerShape
+
+__all__ = ["AFFINE", "Affine", "with_weights"]
+
+_CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv1d: F.conv1d,
+    nn.Conv2d: F.conv2d,
+    nn.Conv3d: F.conv3d,
+    nn.ConvTranspose1d: F.conv_transpose1d,
+    nn.ConvTranspose2d: F.conv_transpose2d,
+    nn.ConvTranspose3d: F.conv_transpose3d,
+}
+
+AFFINE: tuple[type[nn.Module], ...] = LAYERS
+"""Layers whose weights can be random: these types exactly. Subclasses may do something else."""
+
+
+class Affine:
+    """What a layer computes: affine in its weight and bias, for any values of them.
+
+    Arguments:
+        name: of the layer in its network.
+        layer: of a type in ``AFFINE``.
+
+    Attributes:
+        shape: what a prior needs to know.
+        feature_dim: of the channels, in inputs and outputs.
+        output_dim: of the weight, along which its outputs run.
+    """
+
+    def __init__(self, name: str, layer: Any) -> None:
+        if type(layer) not in AFFINE:
+            known = ", ".join(kind.__name__ for kind in AFFINE)
+            raise TypeError(
+                f"Layer {name!r} is a {type(layer).__name__}, whose weights cannot be random here: "
+                f"expected one of {known}. Leave it out of layers=; it stays as it is."
+            )
+        weight, bias = layer._parameters.get("weight"), layer.bias
+        if weight is None:
+            raise TypeError(
+                f"Layer {name!r} computes its weight from other parameters by a hook (as weight or "
+                "spectral normalisation and pruning do). Leave it out of layers=, or make the "
+                "weight a parameter again."
+            )
+        self._function: Callable[..., Tensor] = F.linear
+        self._options: dict[str, Any] = {}
+        self._pad: tuple[list[int], str] | None = None
+        group_dim: int | None = 1
+        self.output_dim = output_dim(layer)
+        self.feature_dim = -1  # of channels, in inputs and outputs
+        if isinstance(layer, _ConvNd):
+            transposed = isinstance(layer, _ConvTransposeNd)
+            spatial = weight.dim() - 2
+            self.feature_dim = -1 - spatial
+            self._function = _CONV[type(layer)]
+            self._options = {
+                "stride": layer.stride,
+                "padding": layer.padding,
+                "dilation": layer.dilation,
+                "groups": layer.groups,
+            }
+            group_dim = 0
+            if transposed:
+                self._options["output_padding"] = layer.output_padding
+                # A group of several is spread over the blocks of a grouped convolution.
+                group_dim = 1 if layer.groups == 1 else None
+            elif layer.padding_mode != "zeros":
+                self._pad = list(layer._reversed_padding_repeated_twice), layer.padding_mode
+                self._options["padding"] = 0
+        fan_in = math.prod(weight.shape[1:])
+        if isinstance(layer, _ConvTransposeNd):
+            fan_in = weight.shape[0] // layer.groups * math.prod(weight.shape[2:])
+        self.shape = LayerShape(
+            name,
+            weight.shape,
+            None if bias is None else bias.shape,
+            group_dim,
+            output_groups=isinstance(layer, _ConvNd),
+            fan_in=fan_in,
+        )
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """As the layer would with this weight and bias."""
+        if self._pad is not None:
+            x = F.pad(x, self._pad[0], mode=self._pad[1])
+        return self._function(x, weight, bias, **self._options)
+
+    def on_weight(self, multiplier: Tensor) -> Tensor:
+        """A multiplier of the weights, ``()``, ``(groups,)`` or of the weight's shape, so that it
+        broadcasts against them."""
+        if multiplier.shape == self.shape.weight or multiplier.dim() == 0:
+            return multiplier
+        shape = [1] * len(self.shape.weight)
+        assert self.shape.group_dim is not None
+        shape[self.shape.group_dim] = -1
+        return multiplier.reshape(shape)
+
+    def on_features(self, multiplier: Tensor, features: Tensor) -> Tensor:
+        """A multiplier ``(B or 1, groups or 1)`` so that it broadcasts against what it scales: the
+        inputs ``(B, *, in)`` of a linear layer, the outputs ``(B, out, *spatial)`` of a
+        convolution."""
+        shape = [1] * features.dim()
+        shape[0], shape[self.feature_dim] = multiplier.shape
+        return multiplier.reshape(shape)
+
+
+def with_weights(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """A copy of a layer (which may be on the meta device) with this weight and bias."""
+    made: Any = copy.deepcopy(layer).to_empty(device=weight.device)
+    made.weight = nn.Parameter(weight.detach().clone())
+    if made.bias is not None:
+        assert bias is not None
+        made.bias = nn.Parameter(bias.detach().clone())
+    return made

@@ -1,0 +1,164 @@
+"""Which layers of a network become Bayesian, and what cannot be, said by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..priors.base import WeightPrior
+from ..turns import turn
+from .affine import AFFINE, Affine
+
+__all__ = [
+    "Chosen",
+    "choose_layers",
+    "layers_called",
+    "order_of_use",
+    "outputs_in_evaluation",
+    "refuse_shared",
+    "tell_hooks",
+]
+
+Chosen = Iterable[str] | Callable[[str, nn.Module], bool] | None
+
+
+def choose_layers(
+    net: nn.Module, prior: WeightPrior | Mapping[str, WeightPrior], layers: Chosen
+) -> list[str]:
+    """Names of the layers that become Bayesian; see :class:`~pyroccam.models.BayesianNetwork`."""
+    modules = dict(net.named_modules(remove_duplicate=False))
+    if layers is None and not isinstance(prior, WeightPrior):
+        layers = prior.keys()
+    if layers is None:
+        names = [name for name, module in modules.items() if type(module) in AFFINE]
+        tell_others(net, set(names))
+    elif callable(layers):
+        names = [name for name, module in modules.items() if layers(name, module)]
+    else:
+        names = [layers] if isinstance(layers, str) else list(layers)
+    for name in names:
+        if name not in modules:
+            affine_names = [n for n, m in modules.items() if type(m) in AFFINE]
+            raise ValueError(
+                f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
+            )
+        if not isinstance(prior, WeightPrior) and name not in prior:
+            raise ValueError(
+                f"Layer {name!r} is to be Bayesian, but prior= names only {', '.join(prior)}."
+            )
+        Affine(name, modules[name])
+    if not names:
+        raise ValueError(
+            f"{type(net).__name__} has no linear or convolutional layer that could be Bayesian"
+            + (": layers= chose none." if layers is not None else ".")
+        )
+    return names
+
+
+def tell_others(net: nn.Module, names: set[str]) -> None:
+    """Warn of weights that stay numbers though nobody said so."""
+    others = [
+        f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
+        for name, module in net.named_modules()
+        if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+        for key, p in module.named_parameters(recurse=False)
+        if p.dim() > 1
+    ]
+    if others and names:
+        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
+        known = ", ".join(kind.__name__ for kind in AFFINE)
+        warnings.warn(
+            f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
+            f"the types {known} are random by default; name the random layers by layers=[...] if "
+            "this is as it should be.",
+            stacklevel=5,
+        )
+
+
+def tell_hooks(net: nn.Module, names: list[str]) -> None:
+    """Warn of hooks that do not run while the weights are random."""
+    for name in names:
+        layer = net.get_submodule(name)
+        hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks
+        if any(hooks):
+            warnings.warn(
+                f"Layer {name!r} has hooks, which do not run while its weights are random: a "
+                "Bayesian layer takes its place. Register them on model.layers"
+                f"[{name!r}], or leave the layer out by layers=[...].",
+                stacklevel=3,
+            )
+
+
+def refuse_shared(net: nn.Module, names: list[str]) -> None:
+    """Two layers with one weight would need one site for both."""
+    owners: dict[int, str] = {}
+    for module_name, module in net.named_modules(remove_duplicate=False):
+        for key, p in module.named_parameters(recurse=False):
+            full = f"{module_name}.{key}".lstrip(".")
+            other = owners.setdefault(id(p), full)
+            if other != full and {other.rpartition(".")[0], module_name} & set(names):
+                raise ValueError(
+                    f"{other!r} and {full!r} are one tensor (a tied weight), which cannot be two "
+                    "random variables: leave both layers out by layers=[...], or untie them."
+                )
+
+
+def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]:
+    """Names in the order in which a pass through the network uses them."""
+    used: list[str] = []
+    hooks = [
+        net.get_submodule(name).register_forward_hook(lambda *_, name=name: used.append(name))
+        for name in names
+    ]
+    try:
+        outputs_in_evaluation(net, example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    twice = sorted({name for name in used if used.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Layer {twice[0]!r} is used {used.count(twice[0])} times in a pass; its weights would "
+            "be drawn anew at each. Leave it out by layers=[...], or give each use its own layer."
+        )
+    unused = [name for name in names if name not in used]
+    if unused:
+        raise ValueError(
+            f"Layer {unused[0]!r} is not called in a pass (its weights may be used directly, as "
+            "attention does): leave it out by layers=[...]."
+        )
+    return used
+
+
+def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
+    """Of one pass, always with the same random numbers; modes and generators are put back."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    cuda = [example.device] if example.is_cuda else []
+    try:
+        with turn(), torch.no_grad(), torch.random.fork_rng(devices=cuda), layers_called():
+            torch.default_generator.manual_seed(0)  # only what is put back afterwards
+            if cuda:
+                with torch.cuda.device(example.device):
+                    torch.cuda.manual_seed(0)
+            return net(example.clone())
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def layers_called() -> Iterator[None]:
+    """Transformer layers of torch call the layers that they have, for a while, instead of a kernel
+    that takes their weights."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,245 @@
+"""Local reparameterisation: random weights become random activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pyro.distributions import ExpandedDistribution
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from ..bayesian import BayesianLayer, BayesianNetwork, power
+from ..distributions.symmetric import CentredNormal
+from ..priors.base import Latent
+from ..priors.gaussian_mixture import WithHyperprior
+from .affine import Affine
+
+__all__ = ["LocalReparameterization", "Scales"]
+
+Scales = Literal["example", "batch"]
+
+# Added to a variance before its root is taken, whose slope at zero is infinite.
+TINY = 1e-16
+
+
+class LocalReparameterization(Messenger):
+    r"""Hands the layers of a network the distributions of their weights instead of draws.
+
+    A sum over independent normal weights is normal, so the outputs of a layer are drawn and its
+    weights are not:
+
+    .. math:: h_b \sim N\big(\sum_i x_{bi} μ_i,\ \sum_i x_{bi}^2 σ_i^2\big)
+
+    independently for each example, which lowers the variance of the gradient. A scale of groups
+    that multiplies the weights is drawn for each example too, and applied to the features it
+    belongs to.
+
+    Put it around guide and model together. In the guide a site of the network that is normal (or,
+    for a scale, log-normal) is not drawn: its value is a stand-in (the median; where the mean is
+    zero, the scale), and its distribution is kept. In the model the layer finds the distribution by
+    the name of the site. Whatever a guide draws otherwise, a delta or a relaxed gate, is used as it
+    is drawn. The KL of a site that is not drawn must be analytic, which is checked, and the bound
+    must use it, as ours and Pyro's ``TraceMeanField_ELBO`` do: ``Trace_ELBO`` would take densities
+    at the stand-ins.
+
+    Arguments:
+        model: a :class:`~pyroccam.models.BayesianNetwork`.
+        scales: draw group scales for each ``example`` (as published) or once for the ``batch``.
+        variance_dtype: of the product that gives the variances (``torch.bfloat16`` is faster on
+            some hardware); by default that of the inputs.
+
+    Raises:
+        ValueError: in use, for a site whose prior has no analytic KL to its guide.
+
+    References:
+        Kingma, Salimans, Welling 2015, arXiv:1506.02557; Louizos et al. 2017, arXiv:1705.08665, for
+        scales.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        scales: Scales = "example",
+        variance_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if scales not in ("example", "batch"):
+            raise ValueError(f"scales must be 'example' or 'batch', got {scales!r}.")
+        self.scales, self.variance_dtype = scales, variance_dtype
+        # Plain facts, no modules: a guide that is copied does not copy its model.
+        self._sites = _facts(model)
+        self._kept: dict[str, tuple[Any, Tensor]] = {}  # distribution and stand-in, by site
+        self._checked: set[str] = set()
+
+    def refuse_another(self, model: BayesianNetwork) -> None:
+        """Refuse a model with other sites than those of its own: it would draw their weights.
+
+        Raises:
+            ValueError: for such a model.
+        """
+        theirs = _facts(model)
+        if theirs != self._sites:
+            odd = sorted(site for site, _ in theirs.items() ^ self._sites.items())
+            raise ValueError(
+                f"local= is a handler for another network (it differs at site {odd[0]!r}): make it "
+                "from this model, models.LocalReparameterization(model)."
+            )
+
+    def __exit__(self, *exception: Any) -> None:
+        # What is kept hangs on the graph of a step: it could not be copied, and would live on.
+        self._kept.clear()
+        super().__exit__(*exception)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        if name not in self._sites:
+            return
+        if msg["done"] or msg["value"] is not None:  # the model: replayed, or given by a person
+            kept = self._kept.get(name)
+            if kept is not None and kept[1] is not msg["value"]:
+                del self._kept[name]
+            elif kept is not None and name not in self._checked:
+                _check(name, kept[0], msg["fn"])
+                self._checked.add(name)
+            return
+        self._kept.pop(name, None)
+        own = base(msg["fn"])
+        if self._takes(name, own):
+            if isinstance(own, CentredNormal):  # Pyro looks at its density, infinite at zero
+                value = own.scale
+            else:
+                value = own.loc if isinstance(own, torch.distributions.Normal) else own.loc.exp()
+            stand_in = value.detach()
+            msg["value"], msg["done"] = stand_in, True
+            msg["infer"] = {**msg["infer"], "moments": True}
+            self._kept[name] = (msg["fn"], stand_in)
+
+    def _takes(self, name: str, own: Any) -> bool:
+        latent, weight = self._sites[name]
+        if latent in ("weight", "bias"):
+            return isinstance(own, torch.distributions.Normal)
+        if self.scales == "batch" or (len(weight) and own.batch_shape == weight):
+            return False
+        return isinstance(own, torch.distributions.Normal | torch.distributions.LogNormal)
+
+    def _pyro_affine(self, msg: Any) -> None:
+        layer, x, values, latents = msg["args"]
+        kept = {
+            name: base(found[0])
+            for name in values
+            if (found := self._kept.get(f"{layer.name}.{name}")) is not None
+            and found[1] is values[name]
+        }
+        if kept:
+            msg["value"], msg["done"] = self.outputs(layer, x, values, latents, kept), True
+
+    def outputs(
+        self,
+        layer: BayesianLayer,
+        x: Tensor,
+        values: Mapping[str, Tensor],
+        latents: Mapping[str, Latent],
+        kept: Mapping[str, Any],
+    ) -> Tensor:
+        """Draw the outputs of a layer.
+
+        Arguments:
+            x: inputs ``(B, *)``.
+            values: of all latents of the layer.
+            latents: what they are.
+            kept: distributions of those that are not drawn, in place of their values.
+        """
+        run, by_output = layer.affine, layer.affine.shape.output_groups
+        count = len(x) if x.dim() > -run.feature_dim else 1  # an input without a batch dim
+        multiplier = _per_example(latents, kept, count)
+        if multiplier is not None and not by_output:
+            x = x * run.on_features(multiplier, x)
+        # Multipliers that were drawn scale the weights, their means and deviations alike.
+        ones = {n: v for n, v in values.items() if n not in kept or n in ("weight", "bias")}
+        own = {n: latent for n, latent in latents.items() if n in ones}
+        mean, mean_bias = layer.effective({**ones, **_parameters(kept, "loc")}, own)
+        # A mean that is known to be zero needs no product.
+        zero_mean = isinstance(kept.get("weight"), CentredNormal)
+        out = None if zero_mean else run(x, mean, mean_bias)
+        scales = _parameters(kept, "scale")
+        if scales:
+            zero = {n: torch.zeros_like(v) for n, v in ones.items() if n in ("weight", "bias")}
+            scale, scale_bias = layer.effective({**ones, **zero, **scales}, own)
+            own_bias = scale_bias if "bias" in scales else None
+            variance = self._variance(run, x, scale, own_bias)
+            noise = (variance + TINY).sqrt() * torch.randn_like(variance)
+            if out is not None:
+                out = out + noise
+            elif mean_bias is None:
+                out = noise
+            else:
+                out = noise + run.on_features(mean_bias[None], noise)
+        assert out is not None
+        if multiplier is not None and by_output:
+            out = out * run.on_features(multiplier, out)
+        return out
+
+    def _variance(self, run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        """Of the outputs, from the standard deviations of weight and bias."""
+        dtype = x.dtype if self.variance_dtype is None else self.variance_dtype
+        squares = [None if t is None else t.to(dtype).square() for t in (x, scale, bias)]
+        out: Tensor = run(*squares)  # type: ignore[arg-type]
+        return out.to(x.dtype)
+
+
+def _facts(model: BayesianNetwork) -> dict[str, tuple[str, torch.Size]]:
+    """By site: its name below its layer, and the shape of the layer's weight."""
+    return {site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()}
+
+
+def _check(name: str, fn: Any, prior: Any) -> None:
+    """The value of a site that is not drawn means nothing, so its KL must not depend on it."""
+    try:
+        kl_divergence(fn, prior)
+    except NotImplementedError:
+        raise ValueError(
+            f"Site {name!r} cannot be reparameterised locally: there is no analytic KL of the "
+            f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
+            "Register one (torch.distributions.register_kl), or draw the weights: local=False."
+        ) from None
+
+
+def _parameters(kept: Mapping[str, Any], which: str) -> dict[str, Tensor]:
+    return {n: getattr(q, which) for n, q in kept.items() if n in ("weight", "bias")}
+
+
+def _per_example(
+    latents: Mapping[str, Latent], kept: Mapping[str, Any], count: int
+) -> Tensor | None:
+    """Draw the product of all multipliers for each example, ``(count, groups or 1)``.
+
+    A product of powers of log-normals is log-normal: those of one shape take one draw.
+    """
+    product: Tensor | None = None
+    logs: dict[torch.Size, list[tuple[Any, float]]] = {}
+    for name, q in kept.items():
+        if name in ("weight", "bias"):
+            continue
+        if isinstance(q, torch.distributions.LogNormal):
+            logs.setdefault(q.batch_shape, []).append((q, latents[name].power))
+            continue
+        noise = torch.randn(count, *q.batch_shape, device=q.loc.device, dtype=q.loc.dtype)
+        drawn = power((q.loc + q.scale * noise).reshape(count, -1), latents[name].power)
+        product = drawn if product is None else product * drawn
+    for factors in logs.values():
+        loc = torch.stack([p * q.loc for q, p in factors]).sum(0).reshape(-1)
+        variance = torch.stack([(p * q.scale).square() for q, p in factors]).sum(0).reshape(-1)
+        noise = torch.randn(count, *loc.shape, device=loc.device, dtype=loc.dtype)
+        drawn = (loc + variance.sqrt() * noise).exp()
+        product = drawn if product is None else product * drawn
+    return product
+
+
+def base(fn: Any) -> Any:
+    """The distribution of the single numbers, without what only reshapes or weighs it."""
+    while isinstance(fn, torch.distributions.Independent | ExpandedDistribution | WithHyperprior):
+        fn = fn.base_dist
+    return fn

@@ -1,0 +1,216 @@
+"""Learnt depth: a categorical depth latent over a residual stack."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from .beginning import numbers_of
+from .empty_parameters import refuse_without_values
+from .likelihoods import Likelihood, TargetSpec, checked, precision
+from .networks import ready as networks
+from .networks.stack import DepthStack
+from .priors.depth import DepthPrior, Geometric
+
+__all__ = ["FixedDepth", "LearntDepth", "LocalModule"]
+
+
+class LocalModule(PyroModule):
+    """A PyroModule that works in both of Pyro's parameter modes, whenever it was made.
+
+    Pyro decides when a module is *made* whether it can ever keep its parameters to itself; made
+    under the default it breaks in a module-local ELBO. This one always can, and still registers
+    with the global store when a person trains it with plain ``SVI``.
+    """
+
+    def __init__(self) -> None:
+        with pyro.settings.context(module_local_params=True):
+            super().__init__()
+
+    def part(self, name: str) -> Any:
+        """A submodule, registered with Pyro's global store only where that is in use.
+
+        Reading the attribute makes Pyro state every parameter below it at each step, which is
+        what plain ``SVI`` needs and a module-local ELBO does not.
+        """
+        if pyro.settings.get("module_local_params"):
+            return self._modules[name]
+        return getattr(self, name)
+
+
+class LearntDepth(LocalModule):
+    r"""A residual stack whose depth is a latent variable.
+
+    .. math:: d \sim p(d), \qquad y_n \sim p(y \mid f_d(x_n)), \quad n = 1 \dots N
+
+    Sites: ``depth`` (Categorical on 0 ... D) and ``y`` in the plate ``data`` of size N, so that a
+    minibatch is scaled by N / B. One forward pass gives the outputs at every depth; where the
+    depth is enumerated, choosing by depth is the identity and nothing is gathered.
+
+    Arguments:
+        stem, blocks, head, adapters: see :class:`~pyroccam.models.networks.stack.DepthStack`, which
+            may also be given in place of ``stem``.
+        data: a data set (N, task and number of outputs are read from it).
+        prior: over depth; the authors' geometric decay by default.
+        likelihood: if not the one that suits the data's task.
+
+    Attributes:
+        began: numbers of the stack and the likelihood as they were given, where another fit of the
+            same network begins (:func:`pyroccam.inference.swap`).
+
+    Raises:
+        TypeError, ValueError: if the parts do not make a stack, or the prior does not fit it.
+
+    References:
+        Antoran, Allingham, Hernandez-Lobato (2020), Variational Depth Search in ResNets,
+        arXiv:2002.02797.
+
+    Example:
+        >>> from pyroccam import data
+        >>> model = LearntDepth.mlp(data.load("spirals"), width=20, max_depth=5)
+        >>> model.max_depth
+        5
+    """
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        blocks: Sequence[nn.Module] | None = None,
+        head: nn.Module | None = None,
+        *,
+        data: TargetSpec,
+        prior: DepthPrior | None = None,
+        adapters: nn.Module | Sequence[nn.Module | None] | None = None,
+        likelihood: Likelihood | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(stem, DepthStack) and blocks is None and head is None:
+            stack = stem
+        elif blocks is not None and head is not None:
+            stack = DepthStack(stem, blocks, head, adapters)
+        else:
+            raise TypeError(
+                "LearntDepth takes a DepthStack, or a stem, a list of blocks and a head; got "
+                f"{type(stem).__name__}, {type(blocks).__name__} and {type(head).__name__}."
+            )
+        refuse_without_values(stack)
+        prior = Geometric() if prior is None else prior
+        if not isinstance(prior, DepthPrior):
+            raise TypeError(
+                f"prior must be a depth prior such as models.priors.Geometric(0.85), got "
+                f"{type(prior).__name__}."
+            )
+        self.stack = stack
+        self.likelihood = checked(likelihood, data, stack)
+        self.prior = prior
+        self.size = data.N
+        self.log_prior: Tensor
+        log_prior = prior.log_probs(stack.max_depth + 1)
+        double = precision(stack) is torch.float64
+        self.register_buffer("log_prior", log_prior.double() if double else log_prior)
+        self.began = {"stack": numbers_of(stack), "likelihood": numbers_of(self.likelihood)}
+
+    @classmethod
+    def mlp(
+        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+    ) -> LearntDepth:
+        """Over a residual perceptron: :func:`~pyroccam.models.networks.ready.residual_mlp`."""
+        return cls.of("mlp", data, prior=prior, **network)
+
+    @classmethod
+    def conv(
+        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+    ) -> LearntDepth:
+        """Over a convolutional net: :func:`~pyroccam.models.networks.ready.residual_conv`."""
+        return cls.of("conv", data, prior=prior, **network)
+
+    @classmethod
+    def resnet(
+        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+    ) -> LearntDepth:
+        """Over a torchvision ResNet: :func:`~pyroccam.models.networks.ready.resnet`."""
+        return cls.of("resnet", data, prior=prior, **network)
+
+    @classmethod
+    def of(
+        cls, network: str, data: TargetSpec, *, prior: DepthPrior | None = None, **arguments: Any
+    ) -> LearntDepth:
+        """Over a ready network, by its name in ``networks.NETWORKS``."""
+        stack = networks.NETWORKS[network](data.input_shape, data.outputs, **arguments)
+        return cls(stack, data=data, prior=prior)
+
+    @property
+    def max_depth(self) -> int:
+        """D: depths are 0 ... D."""
+        return self.stack.max_depth
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
+        outputs = self.part("stack").outputs(x)  # (D + 1, B, outputs)
+        depth = pyro.sample("depth", dist.Categorical(logits=self.log_prior))
+        chosen = self._choose(outputs, depth)
+        with pyro.plate("data", self.size, subsample=x):
+            return pyro.sample("y", self.part("likelihood")(chosen), obs=y)
+
+    def _choose(self, outputs: Tensor, depth: Tensor) -> Tensor:
+        """Outputs at ``depth``: the identity when ``depth`` is the enumerated support."""
+        if depth.dim() == 0:
+            return outputs[depth]
+        # Pyro marks the support that it enumerates; a draw that happens to have the same shape
+        # (D + 1 vectorised particles) has no mark and is indexed.
+        enumerated = getattr(depth, "_pyro_categorical_support", None) is not None
+        between = depth.shape[1:-1]  # plates between the enumeration and the data, all of size 1
+        if enumerated and depth.shape[0] == outputs.shape[0] and depth.numel() == depth.shape[0]:
+            return outputs.reshape(depth.shape[0], *between, *outputs.shape[1:])
+        return outputs[depth.squeeze(-1)]
+
+    def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
+        """``log p(y_n | x_n, d)`` for every depth and observation, ``(D + 1, B)``, in nats."""
+        return self.likelihood(self.stack.outputs(x)).log_prob(y)
+
+    def at_depth(self, depth: int) -> FixedDepth:
+        """The deterministic network of one depth (DDN), with a copy of the present weights."""
+        return FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
+
+
+class FixedDepth(LocalModule):
+    """The same network at one fixed depth, without the latent: it computes no other exit.
+
+    Site: ``y`` in the plate ``data``. Train it with the guide ``guides.Deterministic``: the
+    weights are point estimates, as they are under :class:`LearntDepth`.
+
+    Arguments:
+        stack: of which depth ``depth`` is copied.
+        depth: 0 ... D.
+        size: N.
+        likelihood: copied.
+    """
+
+    def __init__(self, stack: DepthStack, depth: int, *, size: int, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.net = stack.at(depth)
+        self.depth = depth
+        self.size = size
+        self.likelihood = copy.deepcopy(likelihood)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
+        outputs = self.part("net")(x)
+        with pyro.plate("data", self.size, subsample=x):
+            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+
+    def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
+        """``(1, B)``: the one depth."""
+        return self.likelihood(self.net(x)).log_prob(y)[None]
+
+
+def stacked_outputs(model: LearntDepth | FixedDepth, x: Tensor) -> Tensor:
+    """Outputs at every depth the model has, ``(D + 1, B, outputs)`` or ``(1, B, outputs)``."""
+    return model.stack.outputs(x) if isinstance(model, LearntDepth) else model.net(x)[None]

@@ -1,0 +1,53 @@
+"""Dropout in front of the layers of any network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from ..names import unknown_name
+
+__all__ = ["with_dropout"]
+
+
+def with_dropout(
+    net: nn.Module, rate: float = 0.5, layers: Iterable[str] | None = None
+) -> nn.Module:
+    """A copy of a network with binary dropout on the inputs of layers.
+
+    Arguments:
+        net: any module; the names of the layers gain ``.1``.
+        rate: of units that are dropped.
+        layers: names. By default all linear layers but one that is the first of all.
+
+    Raises:
+        ValueError: for a rate outside of (0, 1), unknown layers, or if there are none.
+
+    References:
+        Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from overfitting.
+    """
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"The rate of dropout must be in (0, 1), got {rate}.")
+    net = copy.deepcopy(net)
+    weighted = [name for name, m in net.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
+    if layers is None:
+        chosen = [n for n in weighted[1:] if isinstance(net.get_submodule(n), nn.Linear)]
+    else:
+        chosen = [layers] if isinstance(layers, str) else list(layers)
+    if not chosen:
+        raise ValueError(
+            f"{type(net).__name__} has no linear layer after its first: name the layers= that "
+            f"dropout is for. It has {', '.join(weighted) or 'none'}."
+        )
+    for name in chosen:
+        if name not in weighted:
+            raise ValueError(unknown_name("layer", name, weighted))
+        layer = net.get_submodule(name)
+        dropped = nn.Sequential(nn.Dropout(rate), layer)
+        if not name:
+            return dropped
+        net.set_submodule(name, dropped)
+    return net

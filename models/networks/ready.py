@@ -1,0 +1,245 @@
+"""Ready networks, as stacks that can stop at any depth."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...data.limits import ask
+from ..plain.untrusted import shown
+from .plain import torchvision_resnet
+from .stack import DepthStack, match_adapters
+
+__all__ = ["NETWORKS", "Residual", "build", "residual_conv", "residual_mlp", "resnet", "take_apart"]
+
+
+class Residual(nn.Module):
+    """``a + f(a)``."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.f = nn.Sequential(*parts)
+
+    def forward(self, a: Tensor) -> Tensor:
+        return a + self.f(a)
+
+
+class GlobalMeanPool(nn.Module):
+    """``(B, C, H, W) -> (B, C)``."""
+
+    def forward(self, a: Tensor) -> Tensor:
+        return a.mean(dim=(-2, -1))
+
+
+def residual_mlp(
+    input_shape: tuple[int, ...], outputs: int, *, width: int = 20, max_depth: int = 20
+) -> DepthStack:
+    """The residual perceptron of the spirals: block ``a + BN(ReLU(Linear(a)))``.
+
+    Arguments:
+        input_shape: shape of one input; it is flattened.
+        outputs: classes, or regression targets.
+        width: units in every layer.
+        max_depth: D, the number of blocks.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797 (normalisation after the ReLU, as they released it).
+    """
+    _positive(width=width, max_depth=max_depth, outputs=outputs)
+    features = math.prod(input_shape)
+    stem = nn.Sequential(nn.Flatten(), nn.Linear(features, width))
+    blocks = [
+        Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width))
+        for _ in range(max_depth)
+    ]
+    description = {"network": "mlp", "width": width, "max_depth": max_depth}
+    return DepthStack(
+        stem,
+        blocks,
+        nn.Linear(width, outputs),
+        description=_full(description, input_shape, outputs),
+    )
+
+
+def residual_conv(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    width: int = 64,
+    inner: int = 32,
+    max_depth: int = 50,
+    pool: int = 2,
+) -> DepthStack:
+    """The convolutional net of the images: pre-activation bottlenecks at one resolution.
+
+    Stem: 5x5 convolution and average pooling by ``pool``. Block: BN-ReLU-1x1, BN-ReLU-3x3,
+    BN-ReLU-1x1 around a skip. Exit: global mean, residual perceptron with batch normalisation
+    (statistics for each depth), linear layer.
+
+    Arguments:
+        input_shape: ``(C, H, W)``.
+        outputs: classes, or regression targets.
+        width, inner: channels outside and inside a bottleneck (the authors' 64 and 32).
+        max_depth: D (the authors' 50).
+        pool: side of the stem's average pooling (the authors' 2; larger is cheaper).
+
+    Raises:
+        ValueError: if the input is not ``(C, H, W)`` or too small for stem and pooling.
+
+    References:
+        Antoran et al. 2020, arXiv:2002.02797.
+    """
+    _positive(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
+    if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
+        raise ValueError(
+            f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
+            f"{tuple(input_shape)}. Use a smaller pool, or residual_mlp for tables."
+        )
+    stem = nn.Sequential(nn.Conv2d(input_shape[0], width, 5), nn.AvgPool2d(pool))
+
+    def stage(channels: int, conv: nn.Module) -> list[nn.Module]:
+        return [nn.BatchNorm2d(channels), nn.ReLU(), conv]
+
+    blocks = [
+        Residual(
+            *stage(width, nn.Conv2d(width, inner, 1)),
+            *stage(inner, nn.Conv2d(inner, inner, 3, padding=1)),
+            *stage(inner, nn.Conv2d(inner, width, 1)),
+        )
+        for _ in range(max_depth)
+    ]
+    head = nn.Sequential(
+        Residual(nn.Linear(width, width), nn.ReLU(), nn.BatchNorm1d(width)),
+        nn.Linear(width, outputs),
+    )
+    description = {
+        "network": "conv",
+        "width": width,
+        "inner": inner,
+        "max_depth": max_depth,
+        "pool": pool,
+    }
+    return DepthStack(
+        stem,
+        blocks,
+        head,
+        adapters=GlobalMeanPool(),
+        description=_full(description, input_shape, outputs),
+    )
+
+
+def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
+    """A torchvision ResNet (or one of its shape) as a stack: its residual blocks are the depths.
+
+    Stem: everything before ``layer1``. Head: ``avgpool``, flatten, ``fc``. Earlier stages reach the
+    head through 1x1 convolutions (:func:`~pyroccam.models.networks.stack.match_adapters`). The
+    modules are used as they are, so pretrained weights stay.
+
+    Arguments:
+        net: a ``torchvision.models.ResNet``.
+        example: inputs ``(B, C, H, W)`` of the size the network will see.
+
+    Raises:
+        TypeError: if ``net`` has not the parts of a torchvision ResNet.
+    """
+    parts = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer4", "avgpool", "fc")
+    missing = [name for name in parts if not hasattr(net, name)]
+    if missing:
+        raise TypeError(
+            f"{type(net).__name__} has no {', '.join(missing)}: take_apart expects a torchvision "
+            "ResNet. For another network pass its stem, blocks and head to DepthStack."
+        )
+    modules = dict(net.named_children())
+    stem = nn.Sequential(modules["conv1"], modules["bn1"], modules["relu"], modules["maxpool"])
+    blocks = [
+        b for name in ("layer1", "layer2", "layer3", "layer4") for b in modules[name].children()
+    ]
+    head = nn.Sequential(modules["avgpool"], nn.Flatten(), modules["fc"])
+    return DepthStack(stem, blocks, head, adapters=match_adapters(stem, blocks, example))
+
+
+def resnet(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    variant: str = "resnet18",
+    small: bool = True,
+    max_depth: int | None = None,
+) -> DepthStack:
+    """A torchvision ResNet, not pretrained, taken apart into stem, blocks and head.
+
+    Arguments:
+        input_shape: ``(C, H, W)``.
+        outputs: classes, or regression targets.
+        variant: ``resnet18``, ``resnet34``, ``resnet50``, ...
+        small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
+        max_depth: keep only the first blocks (all by default).
+
+    Raises:
+        ValueError: if torchvision has no such variant.
+    """
+    net = torchvision_resnet(input_shape, outputs, variant=variant, small=small)
+    stack = take_apart(net, torch.zeros(2, *input_shape))
+    description = {"network": "resnet", "variant": variant, "small": small}
+    stack.description = _full({**description, "max_depth": stack.max_depth}, input_shape, outputs)
+    return stack if max_depth is None else stack.truncated(min(max_depth, stack.max_depth))
+
+
+NETWORKS: dict[str, Callable[..., DepthStack]] = {
+    "mlp": residual_mlp,
+    "conv": residual_conv,
+    "resnet": resnet,
+}
+"""By the names that the command line has for them."""
+
+
+_BLOCK_BYTES = 2**19  # Python's objects for a block, and the time to make and copy them
+
+
+def build(description: dict[str, Any]) -> DepthStack:
+    """Build a ready network from its description (the inverse of ``stack.description``).
+
+    A description may be a stranger's. Its depth is asked for here, as so much memory; its widths
+    are not: build it under ``torch.device("meta")``, and ask for the sizes of its tensors.
+
+    Raises:
+        ValueError: for another network than :data:`NETWORKS`, or arguments that it does not have.
+        TooLarge: if it is deeper than a file may ask for (:mod:`pyroccam.data.limits`).
+    """
+    arguments = dict(description)
+    name = arguments.pop("network", None)
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise ValueError(f"Unknown network {shown(name)}; known: {', '.join(NETWORKS)}.")
+    known = inspect.signature(NETWORKS[name]).parameters
+    for argument, value in arguments.items():
+        if argument not in known:
+            raise ValueError(f"The network {name} has no argument {shown(argument)}.")
+        usual = known[argument].default
+        if usual not in (None, inspect.Parameter.empty) and type(value) is not type(usual):
+            raise ValueError(f"{name} has {argument}={shown(value)}, expected one like {usual!r}.")
+    shape, outputs = arguments.pop("input_shape"), arguments.pop("outputs")
+    if not isinstance(shape, list | tuple) or not shape:
+        raise ValueError(f"input_shape must be a list of sizes, got {shown(shape)}.")
+    depth = arguments.get("max_depth", 0)
+    _positive(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
+    _positive(outputs=outputs, max_depth=depth)
+    ask(_BLOCK_BYTES * depth, f"A network of {depth} blocks")
+    return NETWORKS[name](tuple(shape), outputs, **arguments)
+
+
+def _full(
+    description: dict[str, Any], input_shape: tuple[int, ...], outputs: int
+) -> dict[str, object]:
+    return {**description, "input_shape": list(input_shape), "outputs": outputs}
+
+
+def _positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        least = 0 if name == "max_depth" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}.")

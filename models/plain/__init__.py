@@ -1,0 +1,1 @@
+"""Plain networks in words: read, described, rebuilt, and made smaller."""

@@ -1,0 +1,208 @@
+"""Carry out a list of cuts on a plain network: smaller modules in the places of the old ones.
+
+What to cut is decided elsewhere (:func:`pyroccam.inference.cutting.surgery`). The list is plain
+data, so it can be stored as JSON beside the weights and the small network rebuilt without pickled
+code.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx, nn
+
+from .feature_choice import Select
+from .trace import drop_defaults, made_by_tracer, plain_default, recorded_length
+
+__all__ = [
+    "CONVS",
+    "LAYERS",
+    "NORMS",
+    "TRANSPOSED",
+    "Edit",
+    "Plan",
+    "output_dim",
+    "rows_first",
+    "shrink",
+    "trace",
+]
+
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Linear, *CONVS, *TRANSPOSED)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is left of one module; ``None`` leaves that side as it is.
+
+    Arguments:
+        outputs: rows, filters or channels that are kept.
+        inputs: columns or input channels that are kept.
+        select: a :class:`Select` with this index goes in front; for a :class:`Select`, its new
+            index.
+        bias: give the module a bias if it has none.
+    """
+
+    outputs: list[int] | None = None
+    inputs: list[int] | None = None
+    select: list[int] | None = None
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cuts of one network.
+
+    Arguments:
+        edits: by the names of the modules.
+        reshapes: new sizes for flattening calls whose size is written into ``forward``, such as
+            ``x.view(-1, 800)``, by the names of the graph's nodes.
+        inputs: tensors that ``forward`` is called with, see :func:`trace`.
+    """
+
+    edits: dict[str, Edit] = field(default_factory=dict)
+    reshapes: dict[str, int] = field(default_factory=dict)
+    inputs: int = 1
+
+
+class _Tracer(fx.Tracer):
+    # Select stays one step, so that a cut network can be cut again.
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
+    """A network as a graph, with torch's own modules and ``Select`` as single steps.
+
+    It has the modules of ``net``, and the constants that ``forward`` makes; ``net`` has those no
+    more than before.
+
+    Arguments:
+        inputs: tensors that ``forward`` is called with. Its other parameters keep their defaults,
+            where these are numbers, texts or ``None``, and are none of the graph.
+
+    Raises:
+        ValueError: if its path depends on the data.
+    """
+    others = list(inspect.signature(net.forward).parameters.items())[inputs:]
+    defaults = {name: one.default for name, one in others if plain_default(one)}
+    try:
+        with recorded_length(net), made_by_tracer(net) as constants:
+            graph = _Tracer().trace(net, defaults or None)
+    except Exception as error:  # whatever the person's forward raises on a symbolic input
+        raise ValueError(
+            f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
+            "Cutting needs a forward whose path does not depend on the data: no `if` or `for` over "
+            "tensors or their shapes, and no tensor made into a number (int(x), x.item(), range "
+            "over its size)."
+        ) from error
+    drop_defaults(graph, set(defaults))
+    try:
+        vars(net).update(constants)
+        return fx.GraphModule(net, graph, type(net).__name__)
+    finally:
+        for name in constants:
+            del vars(net)[name]
+
+
+def output_dim(layer: nn.Module) -> int:
+    """The dim of its weight along which the outputs of a layer run; its inputs run along the other
+    of the first two."""
+    return int(isinstance(layer, TRANSPOSED))
+
+
+def rows_first(layer: nn.Module) -> Tensor:
+    """The weight of a layer as ``(O, I, *kernel)``, a view; with groups, of a convolution that is
+    not transposed, ``(O, I / groups, *kernel)``."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight.transpose(0, output_dim(layer))
+
+
+def shrink(net: nn.Module, plan: Plan) -> nn.Module:
+    """A smaller copy of ``net`` with the weights that stay.
+
+    It has the class of ``net``, unless ``plan.reshapes`` asks for another forward: then it is a
+    :class:`torch.fx.GraphModule` traced in evaluation mode, without the parameters of ``forward``
+    that keep their defaults.
+
+    Raises:
+        ValueError: if the plan does not fit the network.
+    """
+    small = copy.deepcopy(net)
+    traced = trace(small.eval(), plan.inputs) if plan.reshapes else None
+    small = small if traced is None else traced
+    for name, edit in plan.edits.items():
+        try:
+            module = small.get_submodule(name)
+            new = _shrunk(module, edit)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"The cuts do not fit {type(net).__name__} at {name!r} ({error}). They need the "
+                "network as it was before it was cut."
+            ) from error
+        small.set_submodule(name, new)
+    if traced is None:
+        return small
+    nodes = {node.name: node for node in traced.graph.nodes}
+    for name, size in plan.reshapes.items():
+        if name not in nodes:
+            raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
+        _resize(nodes[name], size)
+    traced.recompile()
+    return traced
+
+
+def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
+    if isinstance(module, Select):
+        assert edit.select is not None
+        return Select(edit.select, module.dim).to(module.index.device)
+    new = copy.deepcopy(module)
+    if isinstance(new, NORMS):
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            _keep(new, name, 0, edit.outputs)
+        new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
+        return new
+    if not isinstance(new, LAYERS):
+        raise TypeError(f"a {type(module).__name__} cannot be cut")
+    weight, rows_along = new.weight, output_dim(new)
+    if edit.bias and new.bias is None:
+        rows = weight.shape[rows_along]
+        zeros = torch.zeros(rows, dtype=weight.dtype, device=weight.device)
+        new.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
+    _keep(new, "weight", rows_along, edit.outputs)
+    _keep(new, "bias", 0, edit.outputs)
+    _keep(new, "weight", 1 - rows_along, edit.inputs)
+    rows, columns = rows_first(new).shape[:2]
+    if isinstance(new, nn.Linear):
+        new.out_features, new.in_features = rows, columns
+    else:
+        new.out_channels = rows
+        new.groups = rows if new.groups > 1 else 1  # depthwise only, else it is not cut
+        new.in_channels = columns * new.groups
+    if edit.select is None:
+        return new
+    front = Select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
+    return nn.Sequential(front, new).train(module.training)
+
+
+def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> None:
+    tensor: Tensor | None = getattr(module, name)
+    if tensor is None or kept is None:
+        return
+    index = torch.tensor(kept, dtype=torch.long, device=tensor.device)
+    part = tensor.detach().index_select(dim, index)
+    if isinstance(tensor, nn.Parameter):
+        part = nn.Parameter(part, requires_grad=tensor.requires_grad)
+    setattr(module, name, part)
+
+
+def _resize(node: fx.Node, size: int) -> None:
+    sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
+    assert isinstance(sizes, (tuple, list))
+    node.args = (node.args[0], (sizes[0], size))

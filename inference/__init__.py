@@ -1,36 +1,18 @@
 """From a model and a guide to a posterior, a structure and a smaller network."""
 
+import importlib
+import warnings
+from typing import Any
+
 from ..models.turns import Busy
-from . import cutting, diagnostics, figures, packing
-from .arviz.densities import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
+from . import arviz, cutting, diagnostics, elbo, figures, packing, posterior, pruning, selection
 from .comparison import side_by_side, swap
-from .elbo.estimator import EnumMeanFieldELBO, bound
-from .elbo.full_data import Evidence, evidence
-from .fits.fitting import Fit, Repeats, fit, fit_repeats
-from .posterior import metrics
-from .posterior.depth import (
-    Structure,
-    choose_depth,
-    exact_depth_posterior,
-    pruned_weights,
-    rounded_mean,
-    total_variation,
-)
-from .posterior.draws import DrawnNetwork, draw_outputs
-from .posterior.ensemble import EnsembleNetwork
-from .posterior.mean_propagation import Curvature, curvature, to_sample
-from .posterior.uncertainties import Uncertainty, out_of_domain, uncertainty
-from .posterior.weight_moments import mean_network
-from .pruning.compression import Compressed, compress
-from .pruning.depth import prune, seconds_per_batch
-from .pruning.graph import StructureChoice, choose_structure, discretise, random_structures
-from .pruning.intervals import scale_intervals
-from .pruning.inventory import bytes_by_part, input_use, remains
-from .pruning.magnitude import prune_weights, share_weights, splice_weights
-from .pruning.narrowing import narrow
-from .pruning.variance_network import mean_costs, without_means
-from .selection.bilevel import Selection, select
-from .selection.levels import Against, InverseGamma, Level
+from .elbo.estimator import EnumMeanFieldELBO
+from .elbo.full_data import evidence
+from .fits.fitting import fit, fit_repeats
+from .fits.result import Fit, Repeats
+from .pruning import compress, discretise, narrow, prune
+from .selection import select
 from .storage.checkpoint import CheckpointError
 from .storage.network_folder import load, save
 from .training.settings import Settings
@@ -38,71 +20,73 @@ from .training.step import CompileFallback, TrainingStep
 from .training.trainer import Interrupted, NonFiniteLoss
 
 __all__ = [
-    "Against",
     "Busy",
     "CheckpointError",
     "CompileFallback",
-    "Compressed",
-    "Curvature",
-    "DrawnNetwork",
-    "EnsembleNetwork",
     "EnumMeanFieldELBO",
-    "Evidence",
     "Fit",
     "Interrupted",
-    "InverseGamma",
-    "Level",
     "NonFiniteLoss",
-    "PosteriorDraws",
-    "PriorDraws",
     "Repeats",
-    "Selection",
     "Settings",
-    "Structure",
-    "StructureChoice",
     "TrainingStep",
-    "Uncertainty",
-    "bound",
-    "bytes_by_part",
-    "choose_depth",
-    "choose_structure",
+    "arviz",
     "compress",
-    "curvature",
     "cutting",
     "diagnostics",
     "discretise",
-    "draw_outputs",
-    "draw_posterior",
-    "draw_prior",
+    "elbo",
     "evidence",
-    "exact_depth_posterior",
     "figures",
     "fit",
     "fit_repeats",
-    "input_use",
     "load",
-    "mean_costs",
-    "mean_network",
-    "metrics",
     "narrow",
-    "out_of_domain",
     "packing",
+    "posterior",
     "prune",
-    "prune_weights",
-    "pruned_weights",
-    "random_structures",
-    "remains",
-    "rounded_mean",
+    "pruning",
     "save",
-    "scale_intervals",
-    "seconds_per_batch",
     "select",
-    "share_weights",
+    "selection",
     "side_by_side",
-    "splice_weights",
     "swap",
-    "to_sample",
-    "total_variation",
-    "uncertainty",
-    "without_means",
 ]
+
+# What this package itself handed on before it had rooms.
+_ROOMS_OF = {
+    "arviz": ("PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior"),
+    "cutting": ("seconds_per_batch",),
+    "elbo": ("Evidence", "bound"),
+    "figures": ("style",),
+    "posterior": (
+        *("Curvature", "DrawnNetwork", "EnsembleNetwork", "Uncertainty", "choose_depth"),
+        *("curvature", "draw_outputs", "exact_depth_posterior", "mean_network", "metrics"),
+        *("out_of_domain", "rounded_mean", "to_sample", "total_variation", "uncertainty"),
+    ),
+    "pruning": (
+        *("Compressed", "StructureChoice", "bytes_by_part", "choose_structure", "input_use"),
+        *("mean_costs", "prune_weights", "random_structures", "remains", "scale_intervals"),
+        *("share_weights", "splice_weights", "without_means"),
+    ),
+    "selection": ("Against", "InverseGamma", "Level", "Selection"),
+}
+_RENAMED = {"Structure": "posterior.DepthStructure", "pruned_weights": "pruning.kept_depth_probs"}
+
+
+def __getattr__(name: str) -> Any:
+    """A name that moved to a room, with a warning that says where it is.
+
+    Raises:
+        AttributeError: for any other name.
+    """
+    places = _RENAMED | {n: f"{room}.{n}" for room, names in _ROOMS_OF.items() for n in names}
+    if name not in places:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room, _, own = places[name].partition(".")
+    warnings.warn(
+        f"inference.{name} moved, and will go: use inference.{room}.{own}.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return getattr(importlib.import_module(f".{room}", __name__), own)

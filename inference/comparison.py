@@ -13,8 +13,8 @@ from torch import nn
 from .. import guides
 from ..guides.mean_field import NetworkGuide
 from ..models.bayesian import BayesianNetwork
-from ..models.beginning import Numbers, put_back
 from ..models.learnt_depth import LearntDepth
+from ..models.parameters import Numbers, put_back
 from ..models.priors.base import WeightPrior
 from ..models.priors.depth import DepthPrior
 from ..models.priors.structure import StructurePrior

@@ -9,40 +9,15 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from .beginning import numbers_of
-from .empty_parameters import refuse_without_values
 from .likelihoods import Likelihood, TargetSpec, checked, precision
 from .networks import ready as networks
 from .networks.stack import DepthStack
+from .parameters import LocalModule, numbers_of, refuse_without_values
 from .priors.depth import DepthPrior, Geometric
 
-__all__ = ["FixedDepth", "LearntDepth", "LocalModule"]
-
-
-class LocalModule(PyroModule):
-    """A PyroModule that works in both of Pyro's parameter modes, whenever it was made.
-
-    Pyro decides when a module is *made* whether it can ever keep its parameters to itself; made
-    under the default it breaks in a module-local ELBO. This one always can, and still registers
-    with the global store when a person trains it with plain ``SVI``.
-    """
-
-    def __init__(self) -> None:
-        with pyro.settings.context(module_local_params=True):
-            super().__init__()
-
-    def part(self, name: str) -> Any:
-        """A submodule, registered with Pyro's global store only where that is in use.
-
-        Reading the attribute makes Pyro state every parameter below it at each step, which is
-        what plain ``SVI`` needs and a module-local ELBO does not.
-        """
-        if pyro.settings.get("module_local_params"):
-            return self._modules[name]
-        return getattr(self, name)
+__all__ = ["FixedDepth", "LearntDepth", "log_likelihood_by_depth"]
 
 
 class LearntDepth(LocalModule):
@@ -214,3 +189,25 @@ class FixedDepth(LocalModule):
 def stacked_outputs(model: LearntDepth | FixedDepth, x: Tensor) -> Tensor:
     """Outputs at every depth the model has, ``(D + 1, B, outputs)`` or ``(1, B, outputs)``."""
     return model.stack.outputs(x) if isinstance(model, LearntDepth) else model.net(x)[None]
+
+
+@torch.no_grad()
+def log_likelihood_by_depth(
+    model: LearntDepth | FixedDepth, x: Tensor, y: Tensor, *, batch_size: int = 1024
+) -> Tensor:
+    """``Σ_n log p(y_n | x_n, d)`` at every depth, streamed, in the module's present mode.
+
+    Returns:
+        ``(D + 1,)``, float64, in nats.
+    """
+    device = next(model.parameters()).device
+    total: Tensor | None = None
+    for rows in range(0, x.shape[0], batch_size):
+        ll = model.log_likelihood(
+            x[rows : rows + batch_size].to(device), y[rows : rows + batch_size].to(device)
+        )
+        ll = ll.double().sum(1)
+        total = ll if total is None else total + ll
+    if total is None:
+        raise ValueError("Cannot compute a likelihood on no observations: x has 0 rows.")
+    return total

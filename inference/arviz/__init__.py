@@ -1,1 +1,10 @@
 """Posteriors as ArviZ wants them: draws and densities in, an `InferenceData` out."""
+
+from .densities import PosteriorDraws, PriorDraws, draw_posterior, draw_prior
+
+__all__ = [
+    "PosteriorDraws",
+    "PriorDraws",
+    "draw_posterior",
+    "draw_prior",
+]

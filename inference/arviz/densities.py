@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
-from ...models.layers.local_reparameterisation import base
+from ...models.contexts import dropping, evaluating, seeded
+from ...models.distributions.wrapped import base
 from ...models.learnt_depth import LearntDepth
-from ...models.modes import evaluating
-from ..fits.fitting import Fit
-from ..posterior.draws import at_once, chunks, draw_sites, dropping, outputs_of, seeded, weights_of
+from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
 from ..posterior.ensemble import is_point
 from ..posterior.predict import outputs_by_depth
 from ..posterior.weight_moments import mean_network
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
 
 __all__ = ["PosteriorDraws", "PriorDraws", "draw_posterior", "draw_prior", "even_rows"]
 

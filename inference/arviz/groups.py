@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,14 +11,17 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.learnt_depth import LearntDepth
 from ...models.structured import StructuredNetwork
-from ..fits.fitting import Fit
 from ..posterior.same_rows import same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter
 from .densities import PosteriorDraws, draw_posterior, draw_prior
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
 
 __all__ = ["shown_values", "to_arviz"]
 

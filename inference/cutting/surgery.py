@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...models.plain.feature_choice import Select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
-from ..pruning.depth import count_parameters
+from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked
 from .report import CutReport, LayerCut

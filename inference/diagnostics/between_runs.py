@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
+from ...models.contexts import seeded
 from ...models.learnt_depth import LearntDepth
 from ...models.likelihoods import Regression
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ..posterior.draws import seeded
 from ..posterior.ensemble import members
 from ..posterior.predict import component_weights, predictive_outputs
 from ..posterior.same_rows import same_inputs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from ...models.bayesian import BayesianNetwork
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
 from ..fits.fitting import Fit

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.symmetric import CentredUniform, Rademacher
-from ...models.layers.local_reparameterisation import base
+from ...models.distributions.wrapped import base
 from ..posterior.draws import at_once, chunks, outputs_of, weights_of
 from ..posterior.weight_moments import mean_network, power_moments
 

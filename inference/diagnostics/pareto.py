@@ -15,12 +15,11 @@ from torch import Tensor
 from ...guides.depth import CategoricalDepth
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.checks import unknown_name
+from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import LearntDepth
-from ...models.modes import evaluating
-from ...models.names import unknown_name
 from ..arviz.adapter import psis
 from ..posterior.depth import exact_depth_posterior, total_variation
-from ..posterior.draws import seeded
 from .leave_one_out import good_khat
 from .log_joint import LogJoint, centres, is_discrete, is_improper, is_point, no_density
 from .pareto_result import NOISE_MOST, Khat, KhatBlock

@@ -18,14 +18,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...guides.depth import CategoricalDepth
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.layers.local_reparameterisation import base
+from ...models.checks import unknown_name
+from ...models.contexts import evaluating, local_parameters, seeded
+from ...models.distributions.wrapped import base
 from ...models.learnt_depth import LearntDepth, stacked_outputs
-from ...models.modes import evaluating
-from ...models.names import unknown_name
-from ..elbo.estimator import local_parameters
 from ..fits.fitting import fit_repeats
 from ..posterior.depth import exact_depth_posterior
-from ..posterior.draws import draw_sites, outputs_of, seeded, weights_of
+from ..posterior.draws import draw_sites, outputs_of, weights_of
 from .calibration import Calibration
 from .log_joint import is_discrete, is_improper
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from ...guides.depth import Marginal
+from ...models.contexts import local_parameters
 from .expectation import (
     Expectation,
     check_shape,
@@ -35,7 +35,7 @@ from .expectation import (
 )
 from .summed_out import SummedOut
 
-__all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound", "local_parameters"]
+__all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
 
 
 @dataclass
@@ -323,10 +323,3 @@ def bound(
         particles: draws of the latents that are averaged.
     """
     return Bound(model, guide, EnumMeanFieldELBO(particles, max_plate_nesting))
-
-
-@contextmanager
-def local_parameters() -> Iterator[None]:
-    """Keep parameters in their modules, out of Pyro's global store, for the time being."""
-    with pyro.settings.context(module_local_params=True):
-        yield

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from ...guides.depth import Marginal
-from ...models.learnt_depth import LearntDepth
-from ...models.modes import evaluating
-from ..posterior.depth import log_likelihood_by_depth
-from ..posterior.draws import seeded
+from ...models.contexts import evaluating, seeded
+from ...models.learnt_depth import LearntDepth, log_likelihood_by_depth
 from .estimator import bound
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import torch
 from pyro.infer import config_enumerate
 from torch import Tensor, nn
 
-from .estimator import EnumMeanFieldELBO, local_parameters
+from ...models.contexts import local_parameters
+from .estimator import EnumMeanFieldELBO
 from .expectation import sample_sites
 
 __all__ = ["first_non_finite"]

@@ -24,7 +24,7 @@ def bits_per_layer(
         bits: by layer. Of weights that share values it is the index, without sign and exponent.
         weights: that are left, by layer; those that are not zero.
         parts: bytes in the file, of the layers first, then of whatever else is in it: what
-            :func:`pyroccam.inference.bytes_by_part` returns.
+            :func:`pyroccam.inference.pruning.bytes_by_part` returns.
 
     Returns:
         The figure, with two axes.

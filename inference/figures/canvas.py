@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from ...models.numbers import as_number
+from ...models.checks import as_number
 from .style import styled
 
 __all__: list[str] = ["save"]

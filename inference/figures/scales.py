@@ -31,7 +31,7 @@ def scale_posteriors(
     Of more than 200 every second, third, ... is drawn, and the title says so.
 
     Arguments:
-        scales: what :func:`pyroccam.inference.scale_intervals` returns.
+        scales: what :func:`pyroccam.inference.pruning.scale_intervals` returns.
         found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns, which decides.
         thresholds: of those, by layer; infinite where nothing is cut.
 

@@ -27,10 +27,10 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
     weights, as dark as the share of them that is left.
 
     Arguments:
-        found: what :func:`pyroccam.inference.remains` returns.
+        found: what :func:`pyroccam.inference.pruning.remains` returns.
         inputs: how many weights of the first layer each pixel of an image still goes into, ``(H,
             W)`` or ``(C, H, W)``, of which the channels are added: what
-            :func:`pyroccam.inference.input_use` returns. It is a map of its own.
+            :func:`pyroccam.inference.pruning.input_use` returns. It is a map of its own.
 
     Returns:
         The figure: the map of the pixels, if there is one, the layers, and a colour bar.

@@ -16,7 +16,7 @@ from torch import nn
 from ...guides.depth import CategoricalDepth
 from ...models.learnt_depth import LearntDepth
 from ...models.turns import fitting
-from ..posterior.depth import Structure, check_share, exact_depth_posterior
+from ..posterior.depth import DepthStructure, check_share, exact_depth_posterior
 from ..posterior.predict import component_weights
 from ..storage import checkpoint as run_directory
 from ..storage.lock import claimed
@@ -187,7 +187,7 @@ def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit
     if isinstance(model, LearntDepth):
         exact = exact_depth_posterior(model, data)
         q = weights if not isinstance(guide, CategoricalDepth) else guide.probs
-        structure = Structure.from_probs(q, exact, threshold, best["running"])
+        structure = DepthStructure.from_probs(q, exact, threshold, best["running"])
     settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
         model=model,

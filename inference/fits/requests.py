@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...models.bayesian import BayesianNetwork
-from ...models.empty_parameters import refuse_without_values
 from ...models.learnt_depth import FixedDepth, LearntDepth
+from ...models.parameters import refuse_without_values
 
 __all__ = ["check_kinds", "refuse_one_network"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ...models.bayesian import BayesianNetwork
-from ...models.priors.base import one_of
-from ..posterior.depth import Structure
+from ...models.checks import one_of
+from ..posterior.depth import DepthStructure
 from ..posterior.draws import Noise
 from ..posterior.metrics import mean_spread
 from ..posterior.predict import (
@@ -64,10 +64,15 @@ class Fit:
     best_epoch: int
     val_nll: float
     seconds: float
-    structure: Structure | None
+    structure: DepthStructure | None
     weights: Tensor = field(repr=False)
     out: Path | None = None
     engine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> list[Fit]:
+        """This fit alone, so that one fit and several are averaged by the same functions."""
+        return [self]
 
     @property
     def warnings(self) -> list[str]:

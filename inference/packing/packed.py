@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from ...data.errors import TooLarge
 from ...data.limits import ask
+from ...models.checks import shown
 from ...models.plain.description import DescriptionError, describe, fill, rebuild, state
 from ...models.plain.named_tensors import checked_shape
-from ...models.plain.untrusted import plain_words, shown
+from ...models.plain.untrusted import plain_words
 from ...models.plain.vocabulary import dtype_named
 from .coding import get_floats, put_floats
 from .entropy import PackedFileError, SymbolReader, SymbolWriter

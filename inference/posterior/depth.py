@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ...models.learnt_depth import FixedDepth, LearntDepth
-from ...models.modes import evaluating
-from ...models.numbers import as_number
+from ...models.checks import as_number
+from ...models.contexts import evaluating
+from ...models.learnt_depth import LearntDepth, log_likelihood_by_depth
 
 __all__ = [
-    "Structure",
-    "TailRule",
+    "DepthStructure",
     "check_share",
     "choose_depth",
     "exact_depth_posterior",
-    "log_likelihood_by_depth",
-    "pruned_weights",
     "rounded_mean",
     "total_variation",
 ]
-
-TailRule = Literal["tail_to_last", "proportional"]
 
 
 class Splits(Protocol):
     """A data set with named splits (``pyroccam.data.Dataset`` is one)."""
 
     def split(self, name: str) -> tuple[Tensor, Tensor]: ...
-
-
-@torch.no_grad()
-def log_likelihood_by_depth(
-    model: LearntDepth | FixedDepth, x: Tensor, y: Tensor, *, batch_size: int = 1024
-) -> Tensor:
-    """``Σ_n log p(y_n | x_n, d)`` at every depth, streamed, in the module's present mode.
-
-    Returns:
-        ``(D + 1,)``, float64, in nats.
-    """
-    device = next(model.parameters()).device
-    total: Tensor | None = None
-    for rows in range(0, x.shape[0], batch_size):
-        ll = model.log_likelihood(
-            x[rows : rows + batch_size].to(device), y[rows : rows + batch_size].to(device)
-        )
-        ll = ll.double().sum(1)
-        total = ll if total is None else total + ll
-    if total is None:
-        raise ValueError("Cannot compute a likelihood on no observations: x has 0 rows.")
-    return total
 
 
 def exact_depth_posterior(
@@ -119,44 +92,8 @@ def total_variation(p: Tensor, q: Tensor) -> float:
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
 
 
-def pruned_weights(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:
-    """Weights over the depths 0 ... ``depth`` that a pruned network marginalises with.
-
-    Arguments:
-        probs: q(d), ``(D + 1,)``.
-        depth: where the network is cut.
-        rule: ``tail_to_last`` gives all mass of the depths cut off to the deepest one left (the
-            authors' code); ``proportional`` conditions, ``q(d | d <= depth)``.
-
-    Returns:
-        ``(depth + 1,)``, summing to one.
-
-    Raises:
-        ValueError: for an unknown rule or a depth that q does not have.
-
-    Example:
-        >>> pruned_weights(torch.tensor([0.2, 0.2, 0.6]), 1)
-        tensor([0.2000, 0.8000])
-        >>> pruned_weights(torch.tensor([0.2, 0.2, 0.6]), 1, "proportional")
-        tensor([0.5000, 0.5000])
-    """
-    if not 0 <= depth < len(probs):
-        raise ValueError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
-    kept = probs[: depth + 1].clone()
-    if rule == "tail_to_last":
-        kept[-1] = probs[depth:].sum()
-    elif rule != "proportional":
-        raise ValueError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
-    elif not kept.sum() > 0:
-        raise ValueError(
-            f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
-            "use rule='tail_to_last', or cut deeper."
-        )
-    return kept / kept.sum()
-
-
 @dataclass(frozen=True)
-class Structure:
+class DepthStructure:
     """The learnt depth.
 
     Attributes:
@@ -189,7 +126,7 @@ class Structure:
     @classmethod
     def from_probs(
         cls, q: Tensor, exact: Tensor, threshold: float = 0.95, running: Tensor | None = None
-    ) -> Structure:
+    ) -> DepthStructure:
         """Summarise q (and the running estimate of it, if any) beside the exact posterior."""
         q, exact = q.detach().double().cpu(), exact.detach().double().cpu()
         if running is not None:

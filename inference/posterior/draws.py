@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 
 import pyro
@@ -17,13 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from ...guides.delta import Delta
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianLayer, BayesianNetwork, convolves
-from ...models.modes import evaluating
-from ...models.names import unknown_name
-from ...models.priors.base import one_of
+from ...models.bayesian import BayesianNetwork
+from ...models.checks import one_of, unknown_name
+from ...models.contexts import dropping, evaluating, local_parameters, seeded
+from ...models.layers.bayesian_layer import BayesianLayer, convolves
 from ...models.structured import StructuredNetwork
-from ...models.turns import turn
-from ..elbo.estimator import local_parameters
 from .weight_moments import mean_network, moments
 
 __all__ = [
@@ -301,20 +299,6 @@ def _drops(module: nn.Module) -> bool:
     return any(isinstance(part, _DropoutNd) and part.p > 0.0 for part in module.modules())
 
 
-@contextmanager
-def dropping(module: nn.Module) -> Iterator[None]:
-    """Dropout that drops, for a while."""
-    parts = [part for part in module.modules() if isinstance(part, _DropoutNd)]
-    modes = [part.training for part in parts]
-    for part in parts:
-        part.training = True
-    try:
-        yield
-    finally:
-        for part, mode in zip(parts, modes, strict=True):
-            part.training = mode
-
-
 def images_at_once(x: Tensor) -> int:
     """Rows of ``x``, ``(N, C, *)``, that may pass at once through networks with convolutions: the
     fewer, the larger their images are."""
@@ -341,15 +325,3 @@ def at_once(weights: int, rows: int) -> int:
 def chunks(total: int, most: int) -> list[int]:
     """A number in parts of at most ``most``."""
     return [min(most, total - start) for start in range(0, total, most)]
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """A seed for a while; the state of the generators is put back."""
-    cuda = [device] if device.type == "cuda" else []
-    with turn(), torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield

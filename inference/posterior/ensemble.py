@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
-from ...models.bayesian import BayesianLayer, BayesianNetwork
-from ...models.layers.local_reparameterisation import base
+from ...models.bayesian import BayesianNetwork
+from ...models.contexts import seeded
+from ...models.distributions.wrapped import base
+from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
-from ..fits.fitting import Fit, Repeats
-from .draws import DrawnNetwork, Noise, chunks, seeded
+from .draws import DrawnNetwork, Noise, chunks
 from .same_rows import on_scale_of
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ..fits.fitting import Fit, Repeats
 
 __all__ = ["EnsembleNetwork", "components", "members"]
 
@@ -89,7 +91,7 @@ class EnsembleNetwork(nn.Module):
                 raise ValueError(
                     f"EnsembleNetwork averages probabilities of classes, got a fit of "
                     f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}. Use "
-                    "Fit.predict, or inference.DrawnNetwork."
+                    "Fit.predict, or inference.posterior.DrawnNetwork."
                 )
             model: Any
             guide: Any
@@ -201,9 +203,7 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
     Raises:
         ValueError: if there is none.
     """
-    if isinstance(fits, Fit):
-        return [fits]
-    found = list(fits.fits if isinstance(fits, Repeats) else fits)
+    found = list(getattr(fits, "fits", fits))
     if not found:
         raise ValueError("fits: got none, expected at least one fit.")
     return found

@@ -13,10 +13,10 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.layers.local_reparameterisation import base
-from ...models.modes import evaluating
-from ...models.priors.base import one_of
-from .draws import draw_weights, seeded
+from ...models.checks import one_of
+from ...models.contexts import evaluating, seeded
+from ...models.distributions.wrapped import base
+from .draws import draw_weights
 from .weight_moments import mean_network, moments
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ def to_sample(
     found: Mapping[str, Curvature], *, threshold: float | None = None, share: float | None = None
 ) -> dict[str, Tensor]:
     """The weights that have to be drawn, by layer, as ``only=`` of
-    :func:`~pyroccam.inference.draw_outputs` takes them; the others are set to their means.
+    :func:`~pyroccam.inference.posterior.draw_outputs` takes them; the others are set to their
+    means.
 
     Arguments:
         found: of :func:`curvature`.

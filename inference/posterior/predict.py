@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ...guides.depth import CategoricalDepth
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.contexts import evaluating
 from ...models.learnt_depth import FixedDepth, LearntDepth, stacked_outputs
 from ...models.likelihoods import Likelihood, Regression
-from ...models.modes import evaluating
 from ...models.plain.pruned import PrunedNetwork
 from .depth import exact_depth_posterior
 from .draws import Noise, draw_outputs, rows_in_a_pass
@@ -113,7 +113,8 @@ def predictive_outputs(
     """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`.
 
     Arguments:
-        draws, noise, seed: of random weights, see :func:`~pyroccam.inference.draw_outputs`.
+        draws, noise, seed: of random weights, see
+            :func:`~pyroccam.inference.posterior.draw_outputs`.
         batch_size: as there.
     """
     if isinstance(model, BayesianNetwork):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..fits.fitting import Fit, Repeats
 from .draws import Noise
 from .ensemble import components
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit, Repeats
 
 __all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianLayer, BayesianNetwork, power
+from ...models.bayesian import BayesianNetwork
 from ...models.distributions.symmetric import CentredUniform, Rademacher
-from ...models.layers.local_reparameterisation import base
+from ...models.distributions.wrapped import base
+from ...models.layers.bayesian_layer import BayesianLayer, power
 from ...models.structured import StructuredNetwork
 
 __all__ = ["Moments", "mean_network", "moments", "power_moments", "vertices"]

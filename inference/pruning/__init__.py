@@ -1,1 +1,31 @@
 """A smaller network: a fit and thresholds in, a plain network and what it lacks out."""
+
+from .compression import Compressed, compress
+from .depth import kept_depth_probs, prune
+from .graph import StructureChoice, choose_structure, discretise, random_structures
+from .intervals import scale_intervals
+from .inventory import bytes_by_part, input_use, remains
+from .magnitude import prune_weights, share_weights, splice_weights
+from .narrowing import narrow
+from .variance_network import mean_costs, without_means
+
+__all__ = [
+    "Compressed",
+    "StructureChoice",
+    "bytes_by_part",
+    "choose_structure",
+    "compress",
+    "discretise",
+    "input_use",
+    "kept_depth_probs",
+    "mean_costs",
+    "narrow",
+    "prune",
+    "prune_weights",
+    "random_structures",
+    "remains",
+    "scale_intervals",
+    "share_weights",
+    "splice_weights",
+    "without_means",
+]

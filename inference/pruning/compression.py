@@ -209,7 +209,7 @@ def _check_point(
             raise ValueError(
                 f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
                 f"it takes no {name}; what is exactly zero is cut. To make small weights zero, "
-                "train further after inference.prune_weights, as the method deep-compression does."
+                "train further after inference.pruning.prune_weights, as deep-compression does."
             )
     for name in model.layers:
         layer: Any = net.get_submodule(name)

@@ -1,21 +1,18 @@
-"""Cut the depth for real: a smaller plain network, and how much faster it is."""
+"""A network cut at its learnt depth: a smaller plain one."""
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
 from ...models.plain.pruned import Form, PrunedNetwork
 from ..fits.fitting import Fit
-from ..posterior.depth import TailRule, pruned_weights
 
-__all__ = ["count_parameters", "prune", "seconds_per_batch"]
+__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune"]
+
+TailRule = Literal["tail_to_last", "proportional"]
 
 
 def prune(
@@ -33,7 +30,7 @@ def prune(
             probabilities; ``single`` keeps one exit.
         depth: where to cut, if not at the chosen depth.
         rule: where the mass of the deeper depths goes, see
-            :func:`~pyroccam.inference.posterior.depth.pruned_weights`.
+            :func:`~pyroccam.inference.pruning.depth.kept_depth_probs`.
 
     Returns:
         A network in evaluation mode that shares nothing with the fit.
@@ -51,7 +48,7 @@ def prune(
     if form not in ("marginal", "single"):
         raise ValueError(f"form must be 'marginal' or 'single', got {form!r}.")
     depth = fit.structure.depth_chosen if depth is None else depth
-    weights = pruned_weights(fit.structure.depth_probs, depth, rule)
+    weights = kept_depth_probs(fit.structure.depth_probs, depth, rule)
     return PrunedNetwork(
         fit.model.stack, depth, weights if form == "marginal" else None, fit.model.likelihood
     )
@@ -62,39 +59,37 @@ def full_network(fit: Fit) -> PrunedNetwork:
     return PrunedNetwork(fit.model.stack, fit.model.max_depth, fit.weights, fit.model.likelihood)
 
 
-def count_parameters(module: nn.Module) -> int:
-    """Trainable numbers in a module."""
-    return sum(p.numel() for p in module.parameters())
-
-
-def seconds_per_batch(
-    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01
-) -> dict[str, float]:
-    """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
+def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:
+    """Weights over the depths 0 ... ``depth`` that a pruned network marginalises with.
 
     Arguments:
-        nets: contenders, in evaluation mode.
-        x: one batch.
-        rounds: measurements of each.
-        least_seconds: a measurement repeats the pass until it lasts this long.
+        probs: q(d), ``(D + 1,)``.
+        depth: where the network is cut.
+        rule: ``tail_to_last`` gives all mass of the depths cut off to the deepest one left (the
+            authors' code); ``proportional`` conditions, ``q(d | d <= depth)``.
+
+    Returns:
+        ``(depth + 1,)``, summing to one.
+
+    Raises:
+        ValueError: for an unknown rule or a depth that q does not have.
+
+    Example:
+        >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1)
+        tensor([0.2000, 0.8000])
+        >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1, "proportional")
+        tensor([0.5000, 0.5000])
     """
-
-    def passes(net: Any, count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            net(x)
-        if x.is_cuda:
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) / count
-
-    x = x.clone()  # which a network may change in place
-    times: dict[str, list[float]] = {name: [] for name in nets}
-    with torch.inference_mode():
-        counts = {}
-        for name, net in nets.items():
-            passes(net, 2)
-            counts[name] = max(1, int(least_seconds / max(passes(net, 2), 1e-9)))
-        for _ in range(rounds):
-            for name, net in nets.items():
-                times[name].append(passes(net, counts[name]))
-    return {name: statistics.median(t) for name, t in times.items()}
+    if not 0 <= depth < len(probs):
+        raise ValueError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
+    kept = probs[: depth + 1].clone()
+    if rule == "tail_to_last":
+        kept[-1] = probs[depth:].sum()
+    elif rule != "proportional":
+        raise ValueError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
+    elif not kept.sum() > 0:
+        raise ValueError(
+            f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
+            "use rule='tail_to_last', or cut deeper."
+        )
+    return kept / kept.sum()

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ...guides.mean_field import NetworkGuide
+from ...models.contexts import seeded
 from ...models.networks.structure_graph import discretised
 from ...models.structured import StructuredNetwork
-from ..posterior.draws import seeded
+from ..cutting.cost import count_parameters
 from ..posterior.weight_moments import mean_network
-from .depth import count_parameters
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
 from .judged import judged
 
 __all__ = ["ScaleIntervals", "scale_intervals"]

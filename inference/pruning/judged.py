@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianLayer
-from ...models.layers.local_reparameterisation import base
+from ...models.distributions.wrapped import base
+from ...models.layers.bayesian_layer import BayesianLayer
 
 __all__ = ["Judged", "judged"]
 

@@ -19,8 +19,7 @@ from ...guides.delta import Delta
 from ...guides.pruned import Pruned
 from ...guides.spliced import Spliced
 from ...models.bayesian import BayesianNetwork
-from ...models.names import unknown_name
-from ...models.numbers import as_number
+from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
 from .thresholds import refuse_twice
 

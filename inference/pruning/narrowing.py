@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...guides.factors import Factor
 from ...guides.mean_field import NetworkGuide, key
-from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
 from ..cutting.surgery import ROWS, cut
 from ..posterior.weight_moments import mean_network, power_moments
 from .compression import inside

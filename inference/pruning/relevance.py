@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianLayer, BayesianNetwork
+from ...models.bayesian import BayesianNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
 from .judged import judged
 
 __all__ = ["Irrelevance", "irrelevance", "search", "valley"]
@@ -63,7 +64,7 @@ def irrelevance(
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:
-    instead = "prune by magnitude (inference.prune_weights), or use guides.MeanField."
+    instead = "prune by magnitude (inference.pruning.prune_weights), or use guides.MeanField."
     kind, q = judged(layer, guide, instead)
     if kind == "gate":
         return _made(layer, -q.logits, "- logit of the gate")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.names import unknown_name
-from ...models.numbers import as_number
+from ...models.checks import as_number, unknown_name
 from ..cutting.masks import Mask, apply_masks, masked
 from ..posterior.predict import streamed
 from .relevance import Irrelevance, irrelevance, search, valley

@@ -69,7 +69,7 @@ def without_means(
         >>> model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
         >>> guide = guides.VariationalDropout(model, rate="layer", log_alpha=8.0)
         >>> fit = inference.fit(model, guide, digits, epochs=1, weight_decay=0.0)
-        >>> model, guide = inference.without_means(fit)
+        >>> model, guide = inference.pruning.without_means(fit)
         >>> guide.zero_mean
         ('1', '3')
     """

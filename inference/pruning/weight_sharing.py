@@ -11,8 +11,8 @@ from torch import Tensor
 from ...guides.codebook import Codebook
 from ...guides.delta import Delta
 from ...models.bayesian import BayesianNetwork
-from ...models.layers.local_reparameterisation import base
-from ...models.priors.gaussian_mixture import Components, NormalMixture
+from ...models.distributions.mixture import Components, NormalMixture
+from ...models.distributions.wrapped import base
 from ..posterior.weight_moments import moments
 
 __all__ = ["Assigned", "assign", "assigned_guide", "belongs", "books", "merged", "mixtures"]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from ...models.bayesian import BayesianNetwork
-from ...models.names import unknown_name
-from ...models.priors.base import one_of
+from ...models.checks import one_of, unknown_name
+from ...models.contexts import seeded
 from ..fits.fitting import Fit, pick_device
-from ..posterior.draws import seeded
 from ..posterior.predict import component_weights
 from ..training.settings import Settings
 from ..training.terminal import FitProgress

@@ -12,7 +12,8 @@ from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
 from ...models.bayesian import BayesianNetwork
-from ...models.priors.base import LayerPrior, positive
+from ...models.checks import positive
+from ...models.priors.base import LayerPrior
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ...models.structured import StructuredNetwork
 from ..compilation.fusion import differentiable

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from ...data.errors import PyroccamError, TooLarge
 from ...data.limits import ask
+from ...models.checks import shown
 from ...models.likelihoods import Classification, Likelihood, Regression
 from ...models.networks import ready as networks
 from ...models.networks.stack import DepthStack
 from ...models.plain.description import describe, fill, rebuild
 from ...models.plain.description import state as plain_state
 from ...models.plain.pruned import PrunedNetwork
-from ...models.plain.untrusted import parsed, plain_words, shown
+from ...models.plain.untrusted import parsed, plain_words
 from ...models.plain.vocabulary import dtype_named
 from .checkpoint import write_whole
 from .digests import check_digests, write_digests

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ...data.errors import NetworkError
+from ...models.contexts import evaluating
 from ...models.inputs import changed, give_copies
-from ...models.modes import evaluating
 from ..elbo.estimator import Bound, Terms
 from ..elbo.non_finite import first_non_finite
 from .settings import Settings, parameter_groups

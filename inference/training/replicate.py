@@ -14,15 +14,16 @@ from torch.nn.modules.conv import _ConvNd
 
 from ...guides.depth import CategoricalDepth, Deterministic, Marginal
 from ...guides.mean_field import NetworkGuide
-from ...models.bayesian import BayesianNetwork, convolves
+from ...models.bayesian import BayesianNetwork
+from ...models.contexts import evaluating, seeded
 from ...models.distributions.temperature import Temperature
+from ...models.layers.bayesian_layer import convolves
 from ...models.learnt_depth import LearntDepth, stacked_outputs
-from ...models.modes import evaluating
 from ...models.origin import made_from_another
 from ...models.structured import StructuredNetwork
 from ..compilation.flat_parameters import difference
 from ..posterior.depth import exact_depth_posterior
-from ..posterior.draws import Noise, draw_outputs, seeded
+from ..posterior.draws import Noise, draw_outputs
 from ..posterior.predict import depth_weights, streamed
 from ..posterior.weight_moments import mean_network
 from ..storage.checkpoint import fingerprint

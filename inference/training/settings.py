@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from ...guides.mean_field import NetworkGuide
-from ...models.names import unknown_name
-from ...models.numbers import as_number
+from ...models.checks import as_number, unknown_name
 from ...models.priors.base import LayerPrior
 from ...models.priors.structure import EdgePrior
 

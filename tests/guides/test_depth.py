@@ -65,7 +65,7 @@ def test_elbo_equals_the_sum_over_depths(task, rows):
     expected = brute_force(model, guide, x, y)
     plain = TraceEnum_ELBO(max_plate_nesting=1).loss(model, guide, x, y)
     assert -plain == pytest.approx(float(expected.detach()), rel=1e-10)
-    ours = inference.bound(model, guide)(x, y)
+    ours = inference.elbo.bound(model, guide)(x, y)
     torch.testing.assert_close(-ours, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -73,7 +73,7 @@ def test_elbo_equals_the_sum_over_depths(task, rows):
 def test_gradients_of_the_elbo(task):
     model, guide, x, y = pair(task=task)
     x, y = x[:5], y[:5]
-    loss = inference.bound(model, guide)(x, y)
+    loss = inference.elbo.bound(model, guide)(x, y)
     weights = list(model.parameters())
     found = torch.autograd.grad(-loss, [guide.logits, *weights])
     # By hand: with f_d = N/B Σ log p + log p_d - log q_d, dELBO/dlogit_k = q_k (f_k - Σ q_d f_d).
@@ -100,7 +100,7 @@ def test_gradients_of_the_elbo(task):
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_minibatch_losses_average_to_the_full_loss(size):
     model, guide, x, y = pair()
-    bound = inference.bound(model.eval(), guide)
+    bound = inference.elbo.bound(model.eval(), guide)
     full = bound(x, y).item()
     order = torch.randperm(12)
     parts = [bound(x[rows], y[rows]).item() for rows in order.split(size)]
@@ -110,7 +110,7 @@ def test_minibatch_losses_average_to_the_full_loss(size):
 
 def test_minibatch_gradients_average_to_the_full_gradient():
     model, guide, x, y = pair()
-    bound = inference.bound(model.eval(), guide)
+    bound = inference.elbo.bound(model.eval(), guide)
     everything = [guide.logits, *model.parameters()]
     full = torch.autograd.grad(bound(x, y), everything)
     parts = [
@@ -126,10 +126,10 @@ def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
     model, guide, x, y = pair()
     log_joint = model.log_likelihood(x, y).sum(1).detach() + model.log_prior
     evidence = float(torch.logsumexp(log_joint, 0))
-    assert -inference.bound(model, guide)(x, y).item() < evidence - 1e-3
+    assert -inference.elbo.bound(model, guide)(x, y).item() < evidence - 1e-3
     with torch.no_grad():
         guide.logits.copy_(log_joint)
-    assert -inference.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
+    assert -inference.elbo.bound(model, guide)(x, y).item() == pytest.approx(evidence, rel=1e-12)
 
 
 @pytest.mark.parametrize("particles", [2, 4])
@@ -269,7 +269,7 @@ def test_module_local_training_leaves_the_store_empty(local_when_made):
 def test_our_bound_leaves_the_store_and_the_setting_alone():
     model, guide, x, y = pair()
     assert pyro.settings.get("module_local_params") is False
-    inference.bound(model, guide)(x, y).backward()
+    inference.elbo.bound(model, guide)(x, y).backward()
     assert guide.logits.grad is not None
     assert len(pyro.get_param_store()) == 0
     assert pyro.settings.get("module_local_params") is False
@@ -286,7 +286,7 @@ def test_marginal_loss_is_the_evidence(task):
     table = model.log_likelihood(x, y).detach().exp()
     for d in range(4):
         total += math.exp(float(model.log_prior[d])) * math.prod(table[d].tolist())
-    loss = inference.bound(model, guide)(x, y)
+    loss = inference.elbo.bound(model, guide)(x, y)
     assert loss.item() == pytest.approx(-math.log(total), rel=1e-9)
     plain = TraceEnum_ELBO(max_plate_nesting=1).loss(config_enumerate(model), guide, x, y)
     assert plain == pytest.approx(-math.log(total), rel=1e-9)
@@ -302,12 +302,12 @@ def test_marginal_refuses_minibatches():
     model, _, x, y = pair()
     guide = guides.Marginal(model)
     with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
-        inference.bound(model, guide)(x[:5], y[:5])
+        inference.elbo.bound(model, guide)(x[:5], y[:5])
 
 
 def test_marginal_refuses_a_weight_of_the_kl():
     model, _, x, y = pair()
-    bound = inference.bound(model, guides.Marginal(model))
+    bound = inference.elbo.bound(model, guides.Marginal(model))
     bound.kl_weight.fill_(0.5)
     with pytest.raises(ValueError, match="kl_weight is 0.5, but the model sums out 'depth'"):
         bound(x, y)
@@ -325,7 +325,7 @@ def test_kl_weight_scales_the_kl_and_nothing_else(beta, rows):
     kl = (q * (q.log() - model.log_prior)).sum()
     assert kl > 0.05
     expected = -(q * ll).sum() + beta * kl
-    bound = inference.bound(model, guide)
+    bound = inference.elbo.bound(model, guide)
     bound.kl_weight.fill_(beta)
     found = bound(x, y)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
@@ -337,7 +337,7 @@ def test_kl_weight_scales_the_kl_and_nothing_else(beta, rows):
 
 def test_terms_hold_the_unscaled_log_likelihood_by_depth():
     model, guide, x, y = pair()
-    terms = inference.bound(model, guide).terms(x[:5], y[:5])
+    terms = inference.elbo.bound(model, guide).terms(x[:5], y[:5])
     assert list(terms.by_site) == ["y"]
     torch.testing.assert_close(terms.by_site["y"], model.log_likelihood(x[:5], y[:5]).detach())
     assert not terms.by_site["y"].requires_grad

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.inference import mean_network
+from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.pruning.weight_sharing import (
     assign,
     assigned_guide,
@@ -12,7 +12,7 @@ from pyroccam.inference.pruning.weight_sharing import (
     mixtures,
 )
 from pyroccam.models import priors
-from pyroccam.models.priors.gaussian_mixture import Components
+from pyroccam.models.distributions.mixture import Components
 from random_weights import Rows, small_net
 from scipy import stats
 

@@ -61,7 +61,7 @@ def test_ways_to_predict():
     assert one["nll"] == pytest.approx(-float(log_p.mean()), rel=1e-5)
     assert one["accuracy"] == pytest.approx(float((out.argmax(-1) == y).double().mean()))
     assert fit.predict(x, "stochastic").shape == (len(x), 2)
-    mean = inference.mean_network(fit.model, fit.guide)(x).log_softmax(-1)
+    mean = inference.posterior.mean_network(fit.model, fit.guide)(x).log_softmax(-1)
     torch.testing.assert_close(fit.predict(x, "deterministic"), mean, check_layout=False)
     ways = fit.evaluate_ways(draws=30)
     assert list(ways) == ["stochastic", "deterministic", "ensemble"]
@@ -82,7 +82,7 @@ def test_dropout_is_noise_of_draws_and_not_of_means():
     for noise in ("weights", "activations") if guide.handler else ("weights",):
         drawn = fit.outputs(x, draws=300, noise=noise)
         assert float(drawn.std(0).min()) > 0
-    net = inference.mean_network(model, guide)
+    net = inference.posterior.mean_network(model, guide)
     with torch.no_grad():
         torch.testing.assert_close(fit.outputs(x, "deterministic")[0], net(x))
         dropout = net[3].train()

@@ -30,7 +30,7 @@ def fit_of(net, rows, guide=guides.MeanField, prior=None, **options):
 
 
 def log_likelihood(fit, x, y):
-    net = inference.mean_network(fit.model, fit.guide)
+    net = inference.posterior.mean_network(fit.model, fit.guide)
     means = {n: p.detach() for n, p in net.named_parameters()}
 
     def f(name, w):
@@ -53,12 +53,12 @@ def test_of_a_linear_regression():
         fit.guide.distribution(".bias").base_dist.loc.copy_(best[:, 3])
     noise = float(fit.model.likelihood.scale.detach())
     expected = -(0.3**2) * x.square().mean(0)[None] / noise**2
-    found = inference.curvature(fit, probes=None)[""]
+    found = inference.posterior.curvature(fit, probes=None)[""]
     torch.testing.assert_close(found.kappa, expected)
     assert found.rows == len(x)
     assert float(found.error.abs().max()) == 0.0
     for at in ("means", "posterior"):
-        rough = inference.curvature(fit, at=at, probes=300)[""]
+        rough = inference.posterior.curvature(fit, at=at, probes=300)[""]
         z = ((rough.kappa - expected) / rough.error).abs().max()
         assert float(z) < limit(3)
         assert float((rough.error / expected.abs()).max()) < 0.15
@@ -71,7 +71,7 @@ def test_of_a_small_network_against_the_whole_hessian(task):
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, rows.outputs))
     fit, x, y = fit_of(net, rows, scale=0.2)
     f, means = log_likelihood(fit, x, y)
-    exact, rough = (inference.curvature(fit, probes=p) for p in (None, 600))
+    exact, rough = (inference.posterior.curvature(fit, probes=p) for p in (None, 600))
     for layer in ("0", "2"):
         name = f"{layer}.weight"
         hessian = torch.autograd.functional.hessian(lambda w, name=name: f(name, w), means[name])
@@ -95,7 +95,7 @@ def test_half_of_it_is_what_drawing_a_weight_costs():
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     fit, x, y = fit_of(net, rows, scale=0.05)
     f, means = log_likelihood(fit, x, y)
-    kappa = inference.curvature(fit, probes=None)["2"].kappa
+    kappa = inference.posterior.curvature(fit, probes=None)["2"].kappa
     w = means["2.weight"]
     for index in ((0, 0), (1, 3)):
         step = torch.zeros_like(w)
@@ -109,8 +109,8 @@ def test_a_bend_has_no_curvature_where_there_are_no_means():
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(3, 6, bias=False), nn.ReLU(), nn.Linear(6, 2))
     fit, *_ = fit_of(net, table(), guide=guides.ZeroMean, prior=priors.LogUniform(), layers="0")
-    assert float(inference.curvature(fit, probes=4)["0"].kappa.abs().max()) == 0.0
-    over = inference.curvature(fit, at="posterior", probes=150)["0"]
+    assert float(inference.posterior.curvature(fit, probes=4)["0"].kappa.abs().max()) == 0.0
+    over = inference.posterior.curvature(fit, at="posterior", probes=150)["0"]
     assert float((over.kappa / over.error).abs().max()) > 5.0
 
 
@@ -119,11 +119,11 @@ def test_only_chosen_weights_are_drawn():
     fit, x, _ = fit_of(nn.Linear(3, 2), table(), scale=0.5)
     kappa = torch.tensor([[3.0, -2.0, 0.1], [0.5, 0.0, 1.0]], dtype=F64)
     found = {"": Curvature(kappa, torch.zeros_like(kappa), 1)}
-    only = inference.to_sample(found, threshold=1.0)
+    only = inference.posterior.to_sample(found, threshold=1.0)
     assert only[""].tolist() == [[True, True, False], [False, False, True]]
-    assert torch.equal(inference.to_sample(found, share=0.5)[""], only[""])
-    assert not inference.to_sample(found, share=0.0)[""].any()
-    assert inference.to_sample(found, share=1.0)[""].all()
+    assert torch.equal(inference.posterior.to_sample(found, share=0.5)[""], only[""])
+    assert not inference.posterior.to_sample(found, share=0.0)[""].any()
+    assert inference.posterior.to_sample(found, share=1.0)[""].all()
     drawn = draw_weights(fit.model, fit.guide, 50, only)["weight"]
     assert torch.equal(drawn.std(0) > 0, only[""])
     mean = fit.guide.distribution(".weight").mean.detach()
@@ -137,20 +137,20 @@ def test_what_cannot_be():
     kappa = {"": Curvature(torch.zeros(2, 3), torch.zeros(2, 3), 1)}
     for options in ({}, {"threshold": 1.0, "share": 0.5}):
         with pytest.raises(ValueError, match="one of both"):
-            inference.to_sample(kappa, **options)
+            inference.posterior.to_sample(kappa, **options)
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1\.5"):
-        inference.to_sample(kappa, share=1.5)
+        inference.posterior.to_sample(kappa, share=1.5)
     with pytest.raises(ValueError, match="at least 2"):
-        inference.curvature(fit, probes=1)
+        inference.posterior.curvature(fit, probes=1)
     with pytest.raises(ValueError, match="exact at the means"):
-        inference.curvature(fit, at="posterior", probes=None)
+        inference.posterior.curvature(fit, at="posterior", probes=None)
     with pytest.raises(ValueError, match="'means', 'posterior'; got 'mode'"):
-        inference.curvature(fit, at="mode")
+        inference.posterior.curvature(fit, at="mode")
     scaled, *_ = fit_of(nn.Linear(3, 2), table(), prior=priors.GroupNormalJeffreys())
     with pytest.raises(ValueError, match="without scales"):
-        inference.curvature(scaled, at="posterior")
+        inference.posterior.curvature(scaled, at="posterior")
     with pytest.raises(TypeError, match="got one of Module"):
-        inference.curvature(SimpleNamespace(model=nn.Module(), guide=None))
+        inference.posterior.curvature(SimpleNamespace(model=nn.Module(), guide=None))
     with pytest.raises(ValueError, match=r"Unknown Bayesian layer in only= 'first'"):
         draw_weights(fit.model, fit.guide, 1, {"first": torch.ones(2, 3).bool()})
     with pytest.raises(ValueError, match="draws none"):

@@ -15,9 +15,9 @@ from cutting import (
     lenet_300_100,
     made,
 )
+from pyroccam.inference.cutting.cost import count_parameters
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
 from pyroccam.inference.cutting.surgery import cut
-from pyroccam.inference.pruning.depth import count_parameters
 from pyroccam.models.plain.feature_choice import Select
 from torch import fx, nn
 from torch.nn import functional as F

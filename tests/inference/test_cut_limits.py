@@ -4,9 +4,9 @@ import pytest
 import torch
 from cutting import NETWORKS, Block, at_random, exactly, first, keep, lenet_5, lenet_300_100, made
 from pyroccam import inference
+from pyroccam.inference.cutting.cost import count_parameters
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
 from pyroccam.inference.cutting.surgery import cut, groups
-from pyroccam.inference.pruning.depth import count_parameters
 from pyroccam.models.plain.description import describe, fill, rebuild, state
 from pyroccam.models.plain.surgery import Edit, Plan, shrink
 from torch import nn

@@ -39,7 +39,7 @@ def test_what_is_chosen(rows):
     fit = fitted(rows)
     put(fit, FIRST, 0.1, 0.7, 0.2)
     put(fit, SECOND, 0.6, 0.4)
-    found = inference.choose_structure(fit)
+    found = inference.pruning.choose_structure(fit)
     assert found.chosen == {FIRST: ["relu"], SECOND: ["straight"]}
     assert found.probs[FIRST] == pytest.approx({"tanh": 0.1, "relu": 0.7, "deep": 0.2}, abs=1e-6)
     assert found.log_prob == pytest.approx(math.log(0.7 * 0.6), abs=1e-6)
@@ -60,7 +60,7 @@ def test_entropy_over_all_vertices_of_the_cube(rows):
         first = fit.guide.edge(f"{FIRST}.structure")
         first.logits.fill_(-50.0)
         first.logits[5] = 50.0  # the subset 101
-    found = inference.choose_structure(fit)
+    found = inference.pruning.choose_structure(fit)
     assert found.chosen == {FIRST: ["tanh", "deep"], SECOND: ["straight"]}
     entropy = -sum(q * math.log(q) for q in table[0])
     assert found.entropy == pytest.approx(entropy, abs=1e-4)
@@ -150,7 +150,7 @@ def test_averages_over_structure_in_an_ensemble():
     inputs, draws = classes.x_test[:5], 400
     each = fit.outputs(inputs, draws=draws).softmax(-1)
     assert float(each.std(0).max()) > 1e-3
-    found = inference.EnsembleNetwork(fit, draws=draws, seed=1)(inputs).softmax(-1)
+    found = inference.posterior.EnsembleNetwork(fit, draws=draws, seed=1)(inputs).softmax(-1)
     error = 6.0 * each.std(0) * (2.0 / draws) ** 0.5 + 1e-6  # of the difference of two means
     assert bool(((found - each.mean(0)).abs() < error).all())
 

@@ -8,7 +8,7 @@ from latents import MASK, B, N, Pair, X, assert_same, cases, double_precision, g
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO, autoguide
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.models.learnt_depth import LocalModule
+from pyroccam.models.parameters import LocalModule
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 MEAN_FIELD, mean_field = cases()

@@ -24,7 +24,7 @@ from latents import (
 from pyro import poutine
 from pyroccam import guides, models
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.models.learnt_depth import LocalModule
+from pyroccam.models.parameters import LocalModule
 from torch import nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx

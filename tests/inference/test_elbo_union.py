@@ -25,7 +25,7 @@ from latents import (
 )
 from pyro.infer import SVI
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
-from pyroccam.models.learnt_depth import LocalModule
+from pyroccam.models.parameters import LocalModule
 
 float64 = pytest.fixture(autouse=True)(double_precision)
 

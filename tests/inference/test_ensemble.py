@@ -4,7 +4,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyroccam import guides, inference, models
-from pyroccam.inference.posterior.draws import seeded
+from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.ensemble import (
     EnsembleNetwork,
     components,
@@ -12,6 +12,7 @@ from pyroccam.inference.posterior.ensemble import (
     members,
 )
 from pyroccam.models import priors
+from pyroccam.models.contexts import seeded
 from random_weights import limit, small_net, table
 from torch import nn
 
@@ -80,7 +81,7 @@ def test_drawn_weights_are_averaged_by_their_probabilities(normal):
 
 def test_a_deep_ensemble_averages_its_members(points):
     x = DATA.x_test
-    logits = torch.stack([inference.mean_network(f.model, f.guide)(x) for f in points.fits])
+    logits = torch.stack([mean_network(f.model, f.guide)(x) for f in points.fits])
     for fits in (points, points.fits):
         torch.testing.assert_close(
             EnsembleNetwork(fits)(x).exp(), averaged(logits), atol=1e-6, rtol=1e-5

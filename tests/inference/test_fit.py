@@ -9,6 +9,7 @@ import pytest
 import torch
 from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.inference.storage.checkpoint import load_checkpoint
 from pyroccam.inference.training import trainer as trainer_module
 from safetensors.torch import load_file
@@ -69,11 +70,11 @@ def test_q_arrives_at_the_exact_posterior_of_an_easy_problem(update):
         assert s.tv_to_exact < 0.1
         assert s.running_depth_probs is None
     uniform = torch.full((4,), 0.25, dtype=torch.float64)
-    assert inference.total_variation(s.exact_depth_probs, uniform) > 0.2  # else it says nothing
-    exact = inference.exact_depth_posterior(found.model, rows)
+    assert total_variation(s.exact_depth_probs, uniform) > 0.2  # else it says nothing
+    exact = exact_depth_posterior(found.model, rows)
     torch.testing.assert_close(s.exact_depth_probs, exact)
     torch.testing.assert_close(s.depth_probs.float(), found.guide.probs)
-    assert s.depth_chosen == inference.choose_depth(found.guide.probs)
+    assert s.depth_chosen == inference.posterior.choose_depth(found.guide.probs)
 
 
 def test_marginal_likelihood_runs_on_the_full_batch():
@@ -81,7 +82,10 @@ def test_marginal_likelihood_runs_on_the_full_batch():
     model, _ = pair(rows)
     found = inference.fit(model, guides.Marginal(model), rows, **{**QUICK, "batch_size": 54})
     torch.testing.assert_close(
-        found.weights.double(), inference.exact_depth_posterior(model, rows), atol=1e-6, rtol=0
+        found.weights.double(),
+        exact_depth_posterior(model, rows),
+        atol=1e-6,
+        rtol=0,
     )
     assert found.structure.tv_to_exact < 1e-6
 

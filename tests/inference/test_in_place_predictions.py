@@ -2,8 +2,8 @@
 
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.cutting.cost import seconds_per_batch
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.pruning.depth import seconds_per_batch
 from torch import nn
 
 

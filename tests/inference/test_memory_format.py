@@ -55,7 +55,7 @@ def test_a_network_that_views_its_images(layers):
     close = 1e-4 if layers == ["out"] else 0.05
     assert bound.evaluate()["nll"] == pytest.approx(free.evaluate()["nll"], abs=close)
     assert bound.history[-1]["loss"] == pytest.approx(free.history[-1]["loss"], rel=close)
-    net = inference.mean_network(bound.model, bound.guide)
+    net = inference.posterior.mean_network(bound.model, bound.guide)
     assert net(rows.x_test).shape == (20, 2)
 
 

@@ -166,7 +166,7 @@ def test_a_point_is_one_draw_many_times():
     x, _ = rows.split("test")
     out = draw_outputs(model, guide, x, 3)
     weights = draw_weights(model, guide, 1)
-    expected = outputs_of(inference.mean_network(model, guide), weights, x)
+    expected = outputs_of(inference.posterior.mean_network(model, guide), weights, x)
     torch.testing.assert_close(out, expected.expand(3, -1, -1))
 
 

@@ -14,7 +14,7 @@ from pyroccam.inference.posterior.predict import (
     nll_by_depth,
     outputs_by_depth,
 )
-from pyroccam.models.modes import evaluating
+from pyroccam.models.contexts import evaluating
 from pyroccam.models.plain.pruned import PrunedNetwork
 
 
@@ -74,7 +74,7 @@ def test_depth_weights_of_every_kind_of_pair():
     fixed = model.at_depth(1)
     assert depth_weights(fixed, guides.Deterministic(fixed)).tolist() == [1.0]
     marginal = guides.Marginal(model)
-    expected = inference.exact_depth_posterior(model, data)
+    expected = inference.posterior.exact_depth_posterior(model, data)
     torch.testing.assert_close(depth_weights(model, marginal, data), expected.float())
     with pytest.raises(ValueError, match=r"Marginal holds no q\(d\): pass the data"):
         depth_weights(model, marginal)

@@ -7,13 +7,12 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference import Against, InverseGamma, Level
-from pyroccam.inference.posterior.draws import seeded
+from pyroccam.inference.selection import Against, InverseGamma, Level, search
 from pyroccam.inference.selection import bilevel as module
 from pyroccam.inference.selection import hypergradient as hg
-from pyroccam.inference.selection import search
 from pyroccam.inference.selection.levels import Key, Objectives
 from pyroccam.models import priors
+from pyroccam.models.contexts import seeded
 from selecting import F64, alternatives, linear, rows, scattered
 from torch import nn
 

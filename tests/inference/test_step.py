@@ -171,7 +171,7 @@ def test_the_weight_of_the_kl_is_an_input(warmup, final):
     for _, guide in pairs:
         nn.init.normal_(guide.logits)
     found = batches(count=1)[0]
-    parts = [inference.bound(*one).terms(*found) for one in pairs]
+    parts = [inference.elbo.bound(*one).terms(*found) for one in pairs]
     step = step_of(*pairs, kl_warmup=warmup, kl_weight=final, lr=1e-30, guide_lr=1e-30)
     for progress in (0.0, 0.1, 0.25, 0.5, 0.9):
         losses = step(*(torch.stack([t, t]) for t in found), progress=progress)
@@ -348,7 +348,7 @@ def test_released_pairs_are_ordinary(count, tmp_path):
             twin.stack.stem.weight.zero_()
         assert bool(model.stack.stem.weight.any())
     model, guide = pairs[0]
-    inference.bound(model, guide)(*batches(count=1)[0]).backward()
+    inference.elbo.bound(model, guide)(*batches(count=1)[0]).backward()
     before = model.stack.head.weight.detach().clone()
     held.step()
     assert not torch.equal(model.stack.head.weight, before)

@@ -26,7 +26,7 @@ from torch.optim import SGD, Adam, AdamW
 
 def ordinary(model, guide, sequence, make, clip=None, hold=0):
     """The same training with torch's own optimiser, parameter by parameter."""
-    loss = inference.bound(model, guide, max_plate_nesting=1)
+    loss = inference.elbo.bound(model, guide, max_plate_nesting=1)
     groups = [
         {"params": [p for p in model.stack.parameters() if p.requires_grad]},
         {"params": list(model.likelihood.parameters()), "weight_decay": 0.0},
@@ -90,7 +90,7 @@ def test_each_replicate_is_clipped_by_its_own_norm():
     expected = []
     for model, guide in copy.deepcopy(pairs):
         with pyro.validation_enabled(False):
-            (inference.bound(model, guide)(*sequence[0]) / 54).backward()
+            (inference.elbo.bound(model, guide)(*sequence[0]) / 54).backward()
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.2))
         expected.append((norm, [p.grad for p in model.parameters()], guide.logits.grad))
     assert expected[0][0] > 0.2 > expected[1][0]

@@ -4,7 +4,10 @@ import math
 import pytest
 import torch
 from pyroccam import inference, models
-from pyroccam.inference.posterior.depth import Structure, log_likelihood_by_depth
+from pyroccam.inference.posterior import total_variation
+from pyroccam.inference.posterior.depth import DepthStructure
+from pyroccam.inference.pruning import kept_depth_probs
+from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from torch import nn
 
 
@@ -50,7 +53,7 @@ def test_exact_posterior_equals_brute_force(batch_size, training, split):
         joint.append(p)
     model.train(training)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    got = inference.exact_depth_posterior(model, data, split=split, batch_size=batch_size)
+    got = inference.posterior.exact_depth_posterior(model, data, split=split, batch_size=batch_size)
     assert got.dtype == torch.float64
     assert not got.requires_grad
     expected = torch.tensor([j / sum(joint) for j in joint], dtype=torch.float64)
@@ -65,7 +68,7 @@ def test_the_mode_is_put_back_after_an_error():
     data.rows["train"] = (torch.zeros(3, 99, dtype=torch.float64), torch.zeros(3).long())
     model.train()
     with pytest.raises(RuntimeError):
-        inference.exact_depth_posterior(model, data)
+        inference.posterior.exact_depth_posterior(model, data)
     assert model.training
 
 
@@ -76,7 +79,7 @@ def test_exact_posterior_of_many_rows_does_not_underflow():
         nn.init.zeros_(p)
     data.rows["train"] = (torch.randn(5000, 2, dtype=torch.float64), torch.zeros(5000).long())
     # every depth says 1/3: joint p(d) / 3^5000, posterior the prior
-    got = inference.exact_depth_posterior(model, data)
+    got = inference.posterior.exact_depth_posterior(model, data)
     torch.testing.assert_close(got, model.log_prior.double().softmax(0), rtol=1e-9, atol=0)
     assert (1 / 3) ** 5000 == 0.0
 
@@ -103,13 +106,13 @@ def test_no_rows_is_an_error():
     ],
 )
 def test_choose_depth(probs, threshold, depth):
-    assert inference.choose_depth(torch.tensor(probs), threshold) == depth
+    assert inference.posterior.choose_depth(torch.tensor(probs), threshold) == depth
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, math.nan])
 def test_choose_depth_refuses_a_threshold(threshold):
     with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\]"):
-        inference.choose_depth(torch.tensor([1.0]), threshold)
+        inference.posterior.choose_depth(torch.tensor([1.0]), threshold)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,7 @@ def test_choose_depth_refuses_a_threshold(threshold):
     [([1.0, 0.0], 0), ([0.4, 0.6], 1), ([0.2, 0.2, 0.6], 1), ([0.5, 0.0, 0.0, 0.5], 2)],
 )
 def test_rounded_mean(probs, depth):
-    assert inference.rounded_mean(torch.tensor(probs)) == depth
+    assert inference.posterior.rounded_mean(torch.tensor(probs)) == depth
 
 
 def test_total_variation():
@@ -125,9 +128,9 @@ def test_total_variation():
     # the largest difference that any event shows, over all eight events
     events = [[bool(i & 1 << k) for k in range(3)] for i in range(8)]
     largest = max(abs(float(p[e].sum() - q[e].sum())) for e in map(torch.tensor, events))
-    assert inference.total_variation(p, q) == pytest.approx(largest, abs=1e-7)
-    assert inference.total_variation(p, p) == 0.0
-    assert inference.total_variation(torch.tensor([1.0, 0]), torch.tensor([0, 1.0])) == 1.0
+    assert total_variation(p, q) == pytest.approx(largest, abs=1e-7)
+    assert total_variation(p, p) == 0.0
+    assert total_variation(torch.tensor([1.0, 0]), torch.tensor([0, 1.0])) == 1.0
 
 
 # -- the tail ---------------------------------------------------------------------------------
@@ -136,23 +139,21 @@ Q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
 
 def test_tail_to_last_gives_the_deepest_all_that_is_cut_off():
-    assert inference.pruned_weights(Q, 1).tolist() == pytest.approx([0.1, 0.9])
-    assert inference.pruned_weights(Q, 0).tolist() == pytest.approx([1.0])
-    assert inference.pruned_weights(Q, 3).tolist() == pytest.approx(Q.tolist())
+    assert kept_depth_probs(Q, 1).tolist() == pytest.approx([0.1, 0.9])
+    assert kept_depth_probs(Q, 0).tolist() == pytest.approx([1.0])
+    assert kept_depth_probs(Q, 3).tolist() == pytest.approx(Q.tolist())
 
 
 def test_proportional_conditions_on_the_depths_that_are_left():
-    assert inference.pruned_weights(Q, 1, "proportional").tolist() == pytest.approx([1 / 3, 2 / 3])
-    assert inference.pruned_weights(Q, 2, "proportional").tolist() == pytest.approx(
-        [1 / 6, 1 / 3, 1 / 2]
-    )
+    assert kept_depth_probs(Q, 1, "proportional").tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert kept_depth_probs(Q, 2, "proportional").tolist() == pytest.approx([1 / 6, 1 / 3, 1 / 2])
 
 
 def test_pruned_weights_leave_q_alone_and_sum_to_one():
     before = Q.clone()
     for rule in ("tail_to_last", "proportional"):
         for depth in range(4):
-            w = inference.pruned_weights(Q, depth, rule)
+            w = kept_depth_probs(Q, depth, rule)
             assert w.shape == (depth + 1,)
             assert float(w.sum()) == pytest.approx(1.0, abs=1e-12)
     assert torch.equal(Q, before)
@@ -161,13 +162,13 @@ def test_pruned_weights_leave_q_alone_and_sum_to_one():
 def test_pruned_weights_errors():
     for depth in (-1, 4):
         with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 3"):
-            inference.pruned_weights(Q, depth)
+            kept_depth_probs(Q, depth)
     with pytest.raises(ValueError, match="'tail_to_last' or 'proportional', got 'drop'"):
-        inference.pruned_weights(Q, 1, "drop")
+        kept_depth_probs(Q, 1, "drop")
     nothing = torch.tensor([0.0, 0.0, 1.0])
     with pytest.raises(ValueError, match=r"no mass to the depths 0 \.\.\. 1.*tail_to_last"):
-        inference.pruned_weights(nothing, 1, "proportional")
-    assert inference.pruned_weights(nothing, 1).tolist() == [0.0, 1.0]
+        kept_depth_probs(nothing, 1, "proportional")
+    assert kept_depth_probs(nothing, 1).tolist() == [0.0, 1.0]
 
 
 # -- the summary ------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def test_pruned_weights_errors():
 def test_structure_summarises_q_beside_the_exact_posterior():
     exact = torch.tensor([0.7, 0.1, 0.1, 0.1])
     running = torch.tensor([0.25, 0.25, 0.25, 0.25])
-    s = Structure.from_probs(Q, exact, running=running)
+    s = DepthStructure.from_probs(Q, exact, running=running)
     assert (s.depth_chosen, s.depth_chosen_exact, s.depth_chosen_running) == (3, 0, 0)
     assert s.depth_expected == pytest.approx(0.2 + 0.6 + 1.2)
     assert s.depth_rounded_mean == 2
@@ -189,7 +190,7 @@ def test_structure_summarises_q_beside_the_exact_posterior():
     text = str(s)
     assert "depth 3 of 3" in text
     assert "exact posterior: depth 0, total variation 0.600" in text
-    without = Structure.from_probs(Q, exact, threshold=0.7)
+    without = DepthStructure.from_probs(Q, exact, threshold=0.7)
     assert without.depth_chosen == 2
     assert without.running_depth_probs is None
     assert without.tv_running is None

@@ -116,7 +116,7 @@ def test_a_draw_is_the_network_of_the_model(scaling, shared):
         scaling=scaling,
     )
     x = batch(5)[0]
-    expected = inference.DrawnNetwork(model, guide)(x)
+    expected = inference.posterior.DrawnNetwork(model, guide)(x)
     plain = model.plain({n: (m.mean, m.bias) for n, m in moments(model, guide).items()})
     weights = draw_weights(model, guide, 2)
     torch.testing.assert_close(outputs_of(plain, weights, x)[0], expected)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from differences import along, differences, directions, dot, error
 from pyroccam import guides, models
-from pyroccam.inference import Against, Level
+from pyroccam.inference.selection import Against, Level
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import Key
 from pyroccam.models import priors

@@ -8,7 +8,7 @@ import pytest
 import torch
 from differences import differences, error
 from pyroccam import guides, models
-from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference.selection import Against, InverseGamma, Level
 from pyroccam.inference.selection.levels import structure_kl
 from pyroccam.models import priors
 from random_weights import Rows

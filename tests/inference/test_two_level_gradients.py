@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from differences import along, differences, directions, dot, error
-from pyroccam.inference import Against, InverseGamma, Level
+from pyroccam.inference.selection import Against, InverseGamma, Level
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.models import priors
 from selecting import alternatives, objectives, rows, scattered

@@ -188,7 +188,7 @@ def test_points_get_no_verdict_and_targets_their_own_units():
     own = float(found[0].model.likelihood.scale.detach() * found[0].data.y_std)
     assert noise.means[0, 0] == pytest.approx(own)
     x, _ = found[1].data.split("test")
-    net = inference.mean_network(found[1].model, found[1].guide)
+    net = inference.posterior.mean_network(found[1].model, found[1].guide)
     predicted = (net(x) * found[1].data.y_std + found[1].data.y_mean).detach().numpy()[:, 0]
     assert result.quantities[0].means[1] == pytest.approx(predicted, rel=1e-4, abs=1e-5)
 

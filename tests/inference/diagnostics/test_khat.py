@@ -12,6 +12,7 @@ from pyroccam import guides, inference, models
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import khat, khat_of, share_of_draws
 from pyroccam.inference.diagnostics.pareto_result import Khat, KhatBlock
+from pyroccam.inference.posterior import total_variation
 from pyroccam.inference.posterior.draws import draw_sites
 from pyroccam.models import priors
 from random_weights import small_net, table
@@ -255,7 +256,7 @@ def test_learnt_depth_is_compared_by_probabilities():
         torch.manual_seed(0)
         model = models.LearntDepth.mlp(data, width=4, max_depth=3)
     guide = guides.CategoricalDepth(model)
-    exact = inference.exact_depth_posterior(model, data)
+    exact = inference.posterior.exact_depth_posterior(model, data)
     with torch.no_grad():
         guide.logits.copy_(exact.log())
     (block,) = khat(as_fit(model, guide, data)).blocks
@@ -264,7 +265,7 @@ def test_learnt_depth_is_compared_by_probabilities():
     with torch.no_grad():
         guide.logits.copy_(torch.tensor([8.0, 0.0, 0.0, 0.0]))
     found = khat(as_fit(model, guide, data))
-    distance = inference.total_variation(exact, guide.probs)
+    distance = total_variation(exact, guide.probs)
     assert distance > 0.3
     assert found.blocks[0].total_variation == pytest.approx(distance)
     assert found.finding().verdict == "poor"
@@ -309,7 +310,7 @@ def test_enumerated_structure_is_compared_with_its_full_conditional():
         joint.append(float(likelihood) + log_prior)
     p = torch.tensor(joint, dtype=torch.float64).softmax(0)
     q = guide.edge("x-h.structure").probs().detach()
-    assert block.total_variation == pytest.approx(inference.total_variation(p, q), abs=1e-5)
+    assert block.total_variation == pytest.approx(total_variation(p, q), abs=1e-5)
     assert block.share == pytest.approx(share_of_draws(p, q), rel=1e-4)
 
 

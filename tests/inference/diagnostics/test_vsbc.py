@@ -161,8 +161,8 @@ def test_a_depth_that_is_learnt_is_that_of_the_exact_posterior():
     build = depths(update="gradient", hold=0.1)
     settings = {**SETTINGS, "guide_lr": 0.3}
     for one in _fitted(build, range(6), True, "cpu", settings):
-        exact = inference.exact_depth_posterior(one.model, one.data)
-        assert inference.total_variation(exact, one.guide.probs) < 0.02
+        exact = inference.posterior.exact_depth_posterior(one.model, one.data)
+        assert inference.posterior.total_variation(exact, one.guide.probs) < 0.02
         names, p = one.probabilities(None, {}, 10, np.random.default_rng(0))
         depth = int(one.truth["depth"])
         below = float(exact[:depth].sum())

@@ -1,0 +1,62 @@
+"""States of modules and of random numbers that hold for a while, and are put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from .turns import turn
+
+__all__ = ["dropping", "evaluating", "local_parameters", "seeded"]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without gradients; the former mode of every part is put back."""
+    with turn():  # not in the middle of a step of a fit in another thread
+        modes = [(part, part.training) for part in module.modules()]
+        module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part, mode in modes:
+                part.training = mode
+
+
+@contextmanager
+def dropping(module: nn.Module) -> Iterator[None]:
+    """Dropout that drops, for a while."""
+    parts = [part for part in module.modules() if isinstance(part, _DropoutNd)]
+    modes = [part.training for part in parts]
+    for part in parts:
+        part.training = True
+    try:
+        yield
+    finally:
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A seed for a while; the state of the generators is put back."""
+    cuda = [device] if device.type == "cuda" else []
+    with turn(), torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Keep parameters in their modules, out of Pyro's global store, for the time being."""
+    with pyro.settings.context(module_local_params=True):
+        yield

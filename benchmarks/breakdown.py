@@ -29,7 +29,7 @@ from torch.distributions import constraints, register_kl
 from .. import guides, models
 from ..inference.fits.fitting import pick_device
 from ..models.layers.affine import Affine
-from ..models.learnt_depth import LocalModule
+from ..models.parameters import LocalModule
 from ..models.priors.base import Latent, LayerPrior, LayerShape, WeightPrior
 from .compression import BASE, LOG_SCALE, SETTINGS, Spec, deterministic
 from .contenders import Pair, ours

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from .. import guides, models
 from ..inference import Settings
+from ..models.distributions.log_uniform import molchanov_kl
 from ..models.networks.plain import PLAIN
-from ..models.priors.log_uniform import molchanov_kl
 from .contenders import Pair, adamw, autograd, cuda_graphs, ours, ours_three, svi
 from .harness import Contender, Expected, Step, Workload
 from .lenet import LeNetProblem

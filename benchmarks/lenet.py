@@ -14,7 +14,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from ..inference import Settings
-from ..models.learnt_depth import LocalModule
+from ..models.parameters import LocalModule
 from .contenders import Pair, adamw, autograd, cuda_graphs, ours_three, svi
 from .harness import Contender, Expected, Step, Workload
 from .libraries import bayesian_torch_step, tyxe_step

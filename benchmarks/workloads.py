@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.names import unknown_name
+from ..models.checks import unknown_name
 from .compression import ImageProblem, gnj
 from .depth import LOOP_BASE, DepthProblem, depth_workload
 from .harness import Plan, Workload

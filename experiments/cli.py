@@ -13,8 +13,8 @@ from rich.table import Table
 from .. import data as datasets
 from .. import inference
 from ..inference import packing
+from ..inference.cutting.cost import count_parameters
 from ..inference.posterior.predict import evaluate_pruned
-from ..inference.pruning.depth import count_parameters
 from ..inference.pruning.depth import prune as cut
 from ..inference.pruning.thresholds import RULES
 from ..inference.storage.checkpoint import seal, versions, write_json

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from ..models.bayesian import BayesianLayer, BayesianNetwork
-from ..models.layers.local_reparameterisation import base
-from ..models.names import unknown_name
+from ..models.bayesian import BayesianNetwork
+from ..models.checks import unknown_name
+from ..models.distributions.wrapped import base
+from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.priors.base import Latent
 from .edges import StructureFamily
 from .factors import Factor

@@ -9,8 +9,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.learnt_depth import FixedDepth, LearntDepth, LocalModule
+from ..models.learnt_depth import FixedDepth, LearntDepth
 from ..models.origin import remember
+from ..models.parameters import LocalModule
 
 __all__ = ["CategoricalDepth", "Deterministic", "Marginal"]
 

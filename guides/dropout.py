@@ -10,7 +10,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.bayesian import BayesianNetwork
+from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.priors.base import Latent
 from .edges import StructureFamily

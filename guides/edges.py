@@ -9,13 +9,13 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..models.checks import unknown_name
 from ..models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
     LogitRelaxedBernoulli,
 )
 from ..models.distributions.temperature import LearntTemperature, Temperature, lend
-from ..models.names import unknown_name
 from ..models.priors.structure import EdgePrior
 from .factors import Factor
 

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.bayesian import BayesianNetwork
 from ..models.distributions.temperature import Temperature
-from ..models.layers.local_reparameterisation import LocalReparameterization, Scales, base
-from ..models.learnt_depth import LocalModule
+from ..models.distributions.wrapped import base
+from ..models.layers.bayesian_layer import BayesianLayer
+from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.origin import remember
+from ..models.parameters import LocalModule
 from ..models.priors.base import Latent
 from .edges import EdgeFactor, StructureFamily
 from .factors import Factor, GateFactor, NormalFactor

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from ..models.bayesian import BayesianNetwork
+from ..models.checks import unknown_name
 from ..models.layers.local_reparameterisation import Scales
-from ..models.names import unknown_name
 from .delta import Delta
 from .dropout import VariationalDropout
 from .mean_field import MeanField, NetworkGuide

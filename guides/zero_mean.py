@@ -10,11 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..models.bayesian import BayesianLayer, BayesianNetwork
+from ..models.bayesian import BayesianNetwork
+from ..models.checks import one_of, unknown_name
 from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
+from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.names import unknown_name
-from ..models.priors.base import Latent, one_of
+from ..models.priors.base import Latent
 from .edges import StructureFamily
 from .factors import Factor
 from .mean_field import NetworkGuide, key, suited

@@ -1,8 +1,9 @@
 """Networks, priors, likelihoods and the Pyro models made of them."""
 
 from . import networks, priors
-from .bayesian import BayesianLayer, BayesianNetwork
+from .bayesian import BayesianNetwork
 from .distributions.temperature import Annealed
+from .layers.bayesian_layer import BayesianLayer
 from .layers.local_reparameterisation import LocalReparameterization
 from .learnt_depth import FixedDepth, LearntDepth
 from .likelihoods import Classification, Likelihood, Regression

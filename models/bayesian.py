@@ -9,13 +9,9 @@ from typing import Any
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
-from .beginning import numbers_of, put_back
-from .empty_parameters import refuse_without_values
-from .layers.affine import Affine, with_weights
+from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
     choose_layers,
@@ -25,150 +21,13 @@ from .layers.choice import (
     refuse_shared,
     tell_hooks,
 )
-from .learnt_depth import LocalModule
 from .likelihoods import Likelihood, TargetSpec, checked
-from .priors.base import Latent, WeightPrior
-from .priors.scaling import Scaling, Share
+from .parameters import LocalModule, numbers_of, put_back, refuse_without_values
+from .priors.base import WeightPrior
 from .priors.structure import EdgePrior
 from .turns import turn
 
-__all__ = ["BayesianLayer", "BayesianNetwork"]
-
-
-class BayesianLayer(nn.Module):
-    """A linear or convolutional layer whose weights are sites of a Pyro model.
-
-    Arguments:
-        name: in the network; the sites are ``name.weight``, ``name.bias`` and those of the prior.
-        layer: of a type in :data:`~pyroccam.models.layers.affine.AFFINE`. It is not changed. Where
-            the prior has no latent ``bias``, a bias stays a parameter.
-        prior: of its weights.
-        position: in the order in which the network uses its layers.
-        random_bias: or leave the bias a parameter, whatever the prior says of it.
-
-    Attributes:
-        start: its weight and bias, with which a guide begins.
-        weight_prior: of which the layer's prior was made.
-        share: how its prior depends on the structure it is part of, in this pass.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        layer: nn.Module,
-        prior: WeightPrior,
-        position: int = 0,
-        random_bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.name, self.position, self.random_bias = name, position, random_bias
-        self.share: tuple[Scaling, Share] | None = None
-        self.affine = Affine(name, layer)
-        made: Any = layer
-        self.weight_prior = prior
-        self.prior = prior.for_layer(self.affine.shape).to(made.weight)
-        # Not a submodule: a blank of the layer, without weights, to make plain layers of.
-        self.blank = (copy.deepcopy(layer).to("meta"),)
-        self.register_buffer("start_weight", made.weight.detach().clone(), persistent=False)
-        bias = None if made.bias is None else made.bias.detach().clone()
-        self.register_buffer("start_bias", bias, persistent=False)
-        self.bias: nn.Parameter | None = None
-        if bias is not None and "bias" not in self.latents():
-            self.bias = nn.Parameter(bias.clone())
-
-    @property
-    def start(self) -> dict[str, Tensor]:
-        return {
-            name: value
-            for name in ("weight", "bias")
-            if (value := getattr(self, f"start_{name}")) is not None
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        """What the layer says of itself beside its weights, such as ``in_features``."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            blank = self.__dict__.get("blank")
-            if blank is None:
-                raise
-            if name == "weight":
-                raise AttributeError(
-                    f"The weights of layer {self.name!r} are random: nothing can look at them, "
-                    "the network has to call the layer. Or leave it out by layers=[...]."
-                ) from None
-            if name.startswith("_") or name not in vars(blank[0]):
-                raise
-            return vars(blank[0])[name]
-
-    def latents(self) -> Mapping[str, Latent]:
-        """Its random tensors, by their names below the layer's."""
-        latents: Mapping[str, Latent] = self.prior()
-        if self.random_bias:
-            return latents
-        return {name: latent for name, latent in latents.items() if name != "bias"}
-
-    def forward(self, x: Tensor) -> Tensor:
-        latents = self.latents()
-        if self.share is not None:
-            scaling, share = self.share
-            latents = scaling.latents(self.name, latents, share)
-        values = {
-            name: pyro.sample(f"{self.name}.{name}", latent.prior)
-            for name, latent in latents.items()
-        }
-        out = affine(self, x, values, latents)
-        return out if self.share is None else scaling.outputs(out, share)
-
-    def effective(
-        self, values: Mapping[str, Tensor], latents: Mapping[str, Latent] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias that the layer computes with, from values of its latents."""
-        weight, bias = values["weight"], values.get("bias", self.bias)
-        for name, latent in (self.latents() if latents is None else latents).items():
-            if name in ("weight", "bias"):
-                continue
-            factor = power(values[name], latent.power)
-            weight = weight * self.affine.on_weight(factor)
-            if bias is not None and self.covers_bias(factor.shape):
-                bias = bias * factor
-        return weight, bias
-
-    def covers_bias(self, multiplier: torch.Size) -> bool:
-        """Whether a multiplier of this shape scales the bias too: where it scales whole outputs."""
-        return self.affine.shape.output_groups and len(multiplier) < 2
-
-    def plain(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
-        """An ordinary layer with these weights."""
-        return with_weights(self.blank[0], weight, bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.name}: {type(self.blank[0]).__name__}, {tuple(self.affine.shape.weight)}"
-
-
-def convolves(net: nn.Module) -> bool:
-    """Whether it has convolutions, Bayesian ones included."""
-    return any(
-        isinstance(part, _ConvNd)
-        or (isinstance(part, BayesianLayer) and len(part.affine.shape.weight) > 2)
-        for part in net.modules()
-    )
-
-
-def power(value: Tensor, exponent: float) -> Tensor:
-    """``value ** exponent``; the square root of something positive, mostly."""
-    if exponent == 1.0:
-        return value
-    return value.sqrt() if exponent == 0.5 else value**exponent
-
-
-@effectful(type="affine")
-def affine(
-    layer: BayesianLayer, x: Tensor, values: dict[str, Tensor], latents: Mapping[str, Latent]
-) -> Tensor:
-    """The outputs of a layer for drawn weights; an effect that a handler may compute otherwise
-    (:class:`~pyroccam.models.layers.local_reparameterisation.LocalReparameterization`)."""
-    return layer.affine(x, *layer.effective(values, latents))
+__all__ = ["BayesianNetwork"]
 
 
 class BayesianNetwork(LocalModule):

@@ -10,11 +10,13 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from .bayesian import BayesianLayer, BayesianNetwork, Chosen
+from .bayesian import BayesianNetwork
 from .distributions.temperature import Temperature
+from .layers.bayesian_layer import BayesianLayer
+from .layers.choice import Chosen
 from .likelihoods import Likelihood, TargetSpec
+from .networks.identifiers import distinct
 from .networks.structure_graph import StructureGraph, structures
-from .plain.identifiers import distinct
 from .priors.base import WeightPrior
 from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
@@ -14,7 +15,7 @@ from ...inference.posterior.predict import (
     nll_by_depth,
     outputs_by_depth,
 )
-from ...inference.pruning.depth import count_parameters, full_network, prune, seconds_per_batch
+from ...inference.pruning.depth import full_network, prune
 from ...inference.storage.network_folder import save
 from ...models.plain.pruned import PrunedNetwork
 

@@ -17,7 +17,7 @@ from ...inference.pruning.magnitude import (
     share_weights,
     splice_weights,
 )
-from ...models.numbers import as_number
+from ...models.checks import as_number
 from .narrowing import tell_uncuttable
 from .stages import Options, Pair, Stage, positive, whole
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...data import Dataset
 from ...inference.fits.fitting import Fit
-from ...models.numbers import as_number
+from ...models.checks import as_number
 
 __all__ = ["Options", "Pair", "Stage", "Stages", "no_stages", "positive", "whole"]
 

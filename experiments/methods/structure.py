@@ -11,12 +11,12 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit, fit
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
-from ...inference.pruning.depth import count_parameters, seconds_per_batch
 from ...inference.pruning.graph import (
     Choice,
     StructureChoice,

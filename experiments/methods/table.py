@@ -19,8 +19,8 @@ from ...data import Dataset
 from ...data.errors import NetworkError
 from ...inference.posterior.draws import DrawnNetwork
 from ...inference.pruning.thresholds import by_layer_now
+from ...models.checks import unknown_name
 from ...models.layers.affine import AFFINE
-from ...models.names import unknown_name
 from ...models.networks import ready as networks
 from ...models.networks.dropout import with_dropout
 from ...models.networks.graphs import GRAPHS

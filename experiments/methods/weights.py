@@ -12,12 +12,12 @@ from torch import nn
 
 from ... import guides
 from ...data import Dataset
+from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
-from ...inference.pruning.depth import count_parameters, seconds_per_batch
 from ...inference.pruning.thresholds import TOLERANCE, by_validation
 from ...models.bayesian import BayesianNetwork
 from ...models.plain.description import DescriptionError

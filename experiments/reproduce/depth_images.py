@@ -20,9 +20,9 @@ import torch
 import typer
 
 from ...inference import figures
+from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import pick_device
 from ...inference.posterior.metrics import mean_spread
-from ...inference.pruning.depth import count_parameters, seconds_per_batch
 from ...inference.storage.checkpoint import versions, write_json
 from ...models import Classification
 from ...models.networks import ready as networks

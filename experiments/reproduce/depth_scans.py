@@ -31,7 +31,7 @@ from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_pruned
 from ...inference.storage.checkpoint import versions, write_history, write_json
 from ...inference.training.settings import Settings
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ..methods.table import find
 from ..runs.building import build_network
 from ..runs.config import RunConfig, parse_settings

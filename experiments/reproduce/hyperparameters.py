@@ -26,7 +26,7 @@ from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.storage.checkpoint import versions, write_json
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ...models.networks.plain import perceptron
 from .seeds import refuse_other_settings
 

@@ -30,7 +30,7 @@ from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import mixture_log_probs
 from ...inference.posterior.weight_moments import moments
 from ...inference.storage.checkpoint import versions, write_json
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ..methods.table import find
 from ..runs.building import build_network
 from ..runs.config import RunConfig, parse_settings

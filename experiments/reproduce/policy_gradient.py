@@ -50,8 +50,7 @@ from ...inference.figures.canvas import new_figure
 from ...inference.figures.style import CYCLE, styled
 from ...inference.posterior.metrics import mean_spread
 from ...inference.storage.checkpoint import versions, write_json
-from ...models.names import nearest, unknown_name
-from ...models.priors.base import one_of
+from ...models.checks import nearest, one_of, unknown_name
 from .reinforce import (
     POLICIES,
     Episodes,

@@ -19,7 +19,7 @@ import typer
 
 from ...inference.elbo.full_data import evidence
 from ...inference.pruning.variance_network import mean_costs
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ..runs.config import parse_settings
 from ..runs.run import Outcome
 from .seeds import add_seeds

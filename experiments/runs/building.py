@@ -10,7 +10,7 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
 from ...data.limits import ask
-from ...models.empty_parameters import refuse_without_values
+from ...models.parameters import refuse_without_values
 from ..boundary import place_in_own_code
 from ..methods.table import find
 from .config import RunConfig

@@ -13,7 +13,7 @@ from ... import data as datasets
 from ...data import Dataset
 from ...inference.posterior.depth import check_share
 from ...inference.training.settings import Settings
-from ...models.names import unknown_name
+from ...models.checks import unknown_name
 from ..methods.narrowing import refuse_rows, refuse_rules, refuse_unused
 from ..methods.table import find
 from .opening import read_json, reading

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ...data import Dataset
+from ...inference.cutting.cost import count_parameters
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
-from ...inference.pruning.depth import count_parameters
 from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...models import BayesianNetwork, StructuredNetwork

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ..priors.log_uniform import LOG_DENSITY_AT_ONE, ImproperLogUniform
+from .log_uniform import LOG_DENSITY_AT_ONE, ImproperLogUniform
 
 __all__ = ["CentredNormal", "CentredUniform", "Rademacher"]
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..priors.base import one_of, positive
+from ..checks import one_of, positive
 
 __all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 

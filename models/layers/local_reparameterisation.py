@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from pyro.distributions import ExpandedDistribution
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ..bayesian import BayesianLayer, BayesianNetwork, power
 from ..distributions.symmetric import CentredNormal
+from ..distributions.wrapped import base
 from ..priors.base import Latent
-from ..priors.gaussian_mixture import WithHyperprior
 from .affine import Affine
+from .bayesian_layer import BayesianLayer, power
+
+if TYPE_CHECKING:
+    from ..bayesian import BayesianNetwork
 
 __all__ = ["LocalReparameterization", "Scales"]
 
@@ -236,10 +238,3 @@ def _per_example(
         drawn = (loc + variance.sqrt() * noise).exp()
         product = drawn if product is None else product * drawn
     return product
-
-
-def base(fn: Any) -> Any:
-    """The distribution of the single numbers, without what only reshapes or weighs it."""
-    while isinstance(fn, torch.distributions.Independent | ExpandedDistribution | WithHyperprior):
-        fn = fn.base_dist
-    return fn

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..names import unknown_name
+from ..checks import unknown_name
 
 __all__ = ["with_dropout"]
 

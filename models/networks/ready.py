@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.limits import ask
-from ..plain.untrusted import shown
+from ..checks import shown
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
 

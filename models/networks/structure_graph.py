@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..names import unknown_name
-from ..plain.identifiers import identifiers
+from ..checks import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
+from .identifiers import identifiers
 
 __all__ = ["AGGREGATIONS", "Gammas", "StructureGraph", "discretised", "structures"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .untrusted import shown
+from ..checks import shown
 from .vocabulary import DescriptionError, dtype_named
 
 __all__ = ["attribute", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"]

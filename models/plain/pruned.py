@@ -54,7 +54,7 @@ class PrunedNetwork(nn.Module):
         elif weights.shape != (depth + 1,):
             raise ValueError(
                 f"{tuple(weights.shape)} weights for the depths 0 ... {depth}: expected "
-                f"({depth + 1},). See inference.pruned_weights."
+                f"({depth + 1},). See inference.pruning.kept_depth_probs."
             )
         like = next(stack.parameters())
         log_weights = weights.double().log().clamp_min(-1e4)  # finite: a depth of weight 0 is legal

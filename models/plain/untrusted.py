@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
 from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
 from ...data.errors import PyroccamError
 from ...data.limits import ask
+from ..checks import shown
 
-__all__ = ["NotJSON", "parsed", "plain_words", "shown"]
+__all__ = ["NotJSON", "parsed", "plain_words"]
 
 _TAKES = 32  # bytes that a byte of JSON can become: "[[],[]]" is lists of 56 bytes and pointers
 _DIGITS = 40  # of a whole number; reading one takes the square of its digits
@@ -74,17 +74,6 @@ def plain_words(error: BaseException) -> str:
         line = str(error).strip().splitlines()[0].rstrip(".")
         return line if len(line) <= 200 else line[:200] + "..."
     return "a part of it is of another kind than it must be"
-
-
-def shown(value: Any) -> str:
-    """A value as it may stand in a message: cut short, and printable on every terminal."""
-    text = _short.repr(value)
-    return text.encode("ascii", "backslashreplace").decode() if not text.isprintable() else text
-
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 60
-_short.maxlevel = 3
 
 
 def _no_number(word: str) -> NoReturn:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from ...data.errors import PyroccamError
+from ..checks import shown
 from .argument_kinds import misfit
-from .untrusted import shown
 
 __all__ = [
     "FUNCTIONS",

@@ -1,13 +1,15 @@
 """Priors: one file for each kind of latent."""
 
+from ..distributions.log_uniform import ImproperLogUniform
+from ..distributions.mixture import NormalMixture
 from .ard import ARD, EmpiricalNormal
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
-from .gaussian_mixture import GaussianMixture, NormalMixture
+from .gaussian_mixture import GaussianMixture
 from .group_horseshoe import GroupHorseshoe
 from .group_normal_jeffreys import GroupNormalJeffreys
 from .half_cauchy import GroupHalfCauchy
-from .log_uniform import ImproperLogUniform, LogUniform
+from .log_uniform import LogUniform
 from .normal import Normal, normal_optimum
 from .parsing import parse_weights
 from .spike_slab import SpikeSlab

@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.distributions import Normal as TorchNormal
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, one_of
+from ..checks import one_of
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+)
 
 __all__ = ["ARD", "EmpiricalNormal"]
 

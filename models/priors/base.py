@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -135,25 +134,3 @@ def normal(shape: torch.Size, loc: Tensor, scale: Tensor) -> Any:
     """Independent normals of event shape ``shape``. Made in every step, so not validated again."""
     base = dist.Normal(loc.expand(shape), scale.expand(shape), validate_args=False)
     return base.to_event(len(shape))
-
-
-def positive(name: str, value: float) -> None:
-    """Check a hyperparameter.
-
-    Raises:
-        ValueError: if it is not a positive finite number; TypeError: if it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}.")
-
-
-def one_of(name: str, value: object, known: tuple[object, ...]) -> None:
-    """Check a choice.
-
-    Raises:
-        ValueError: naming what can be chosen.
-    """
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")

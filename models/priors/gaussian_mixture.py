@@ -3,135 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.distributions import Categorical, Gamma, constraints
+from torch.distributions import Gamma
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, one_of, positive
+from ..checks import one_of, positive
+from ..distributions.mixture import NormalMixture
+from ..distributions.wrapped import WithHyperprior
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["Components", "GaussianMixture", "NormalMixture", "WithHyperprior"]
+__all__ = ["GaussianMixture"]
 
 # The published steps of the means, log-precisions and log-mixing are these multiples of that of the
 # weights. Adam moves a parameter by its rate, whatever the parameter's unit: so a parameter is kept
 # in units of the multiple, and one rate serves all.
 _MEAN_RATE, _LOG_RATE = 0.2, 6.0
-
-
-class Components(NamedTuple):
-    """Of a mixture of K normals; the first is the one whose weights become zero.
-
-    Attributes:
-        mixing: proportions, which sum to one, ``(K,)``.
-        loc, scale: means and standard deviations, ``(K,)``.
-    """
-
-    mixing: Tensor
-    loc: Tensor
-    scale: Tensor
-
-
-class NormalMixture(TorchDistribution):
-    r"""``Σ_k π_k N(loc_k, 1 / λ_k)``, the same for every element of the batch.
-
-    There is no closed KL of a normal to it: a bound takes log q - log p at the draw.
-
-    Arguments:
-        log_mixing: log π, ``(K,)``.
-        loc, log_precision: of the components, ``(K,)``.
-        batch_shape: of the distribution; event shape ``()``.
-    """
-
-    arg_constraints = {  # noqa: RUF012 (as torch declares it)
-        "log_mixing": constraints.real_vector,
-        "loc": constraints.real_vector,
-        "log_precision": constraints.real_vector,
-    }
-    support = constraints.real
-
-    def __init__(
-        self,
-        log_mixing: Tensor,
-        loc: Tensor,
-        log_precision: Tensor,
-        batch_shape: Sequence[int] = (),
-    ) -> None:
-        self.log_mixing, self.loc, self.log_precision = log_mixing, loc, log_precision
-        super().__init__(torch.Size(batch_shape), validate_args=False)
-
-    @property
-    def components(self) -> Components:
-        """With the proportions and the scales themselves."""
-        return Components(self.log_mixing.exp(), self.loc, (-0.5 * self.log_precision).exp())
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> NormalMixture:
-        return type(self)(self.log_mixing, self.loc, self.log_precision, batch_shape)
-
-    def log_parts(self, value: Tensor) -> Tensor:
-        """``log π_k + log N(value; loc_k, 1 / λ_k)``, ``(K, *value)``.
-
-        The components come first, so that a compiler makes one pass over the values of the sum and
-        its gradients. The square is of the difference: expanded, it would cancel for narrow normals
-        away from zero.
-        """
-        each = (-1, *[1] * value.dim())
-        top = self.log_mixing + 0.5 * (self.log_precision - math.log(2.0 * math.pi))
-        half = 0.5 * self.log_precision.exp()
-        gap = value - self.loc.reshape(each)
-        return top.reshape(each) - half.reshape(each) * (gap * gap)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """``(*batch)``."""
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        return torch.logsumexp(self.log_parts(value), 0).expand(shape)
-
-    @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """``(*sample, *batch)``."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        mixing, loc, scale = self.components
-        k = Categorical(mixing, validate_args=False).sample(shape)
-        return loc[k] + scale[k] * torch.randn(shape, dtype=loc.dtype, device=loc.device)
-
-
-class WithHyperprior(TorchDistribution):
-    """A distribution whose density is multiplied by that of its own parameters.
-
-    As a function of the value it is normalised to that factor, not to one. A learnt parameter is
-    no site: so its prior is counted wherever the density of the value is, in any bound, and once.
-
-    Arguments:
-        base_dist: of the values.
-        log_density: of the parameters, ``()``.
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
-
-    def __init__(self, base_dist: Any, log_density: Tensor) -> None:
-        self.base_dist, self.log_density = base_dist, log_density
-        shapes = base_dist.batch_shape, base_dist.event_shape
-        super().__init__(*shapes, validate_args=False)
-
-    @property
-    def support(self) -> Any:
-        return self.base_dist.support
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> WithHyperprior:
-        return type(self)(self.base_dist.expand(batch_shape), self.log_density)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """``(*batch)``."""
-        log_prob: Tensor = self.base_dist.log_prob(value) + self.log_density
-        return log_prob
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Of the values, given the parameters."""
-        values: Tensor = self.base_dist.sample(sample_shape)
-        return values
 
 
 @dataclass(frozen=True)

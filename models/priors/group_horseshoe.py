@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, positive
+from ..checks import positive
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+)
 
 __all__ = ["GroupHorseshoe"]
 

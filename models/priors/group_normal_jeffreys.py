@@ -8,8 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, one_of
-from .log_uniform import KL, KLS, log_uniform
+from ..checks import one_of
+from ..distributions.log_uniform import KL, KLS
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+)
+from .log_uniform import log_uniform
 
 __all__ = ["GroupNormalJeffreys"]
 

@@ -10,7 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
+from ..checks import one_of, positive
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+    normal,
+)
 
 __all__ = ["Normal", "normal_optimum"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..names import nearest
+from ..checks import nearest
 from .ard import ARD
 from .base import WeightPrior
 from .gaussian_mixture import GaussianMixture

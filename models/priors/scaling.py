@@ -11,7 +11,8 @@ import torch
 from pyro.distributions.torch import Independent
 from torch import Tensor
 
-from .base import Latent, positive
+from ..checks import positive
+from .base import Latent
 
 __all__ = ["Floored", "NonCentred", "Scaling", "Share"]
 

@@ -10,8 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..checks import one_of, positive
 from ..distributions.relaxed import RelaxedGate
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal, one_of, positive
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+    normal,
+)
 
 __all__ = ["SpikeSlab"]
 

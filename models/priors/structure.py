@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..checks import unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -19,7 +20,6 @@ from ..distributions.relaxed import (
     straight_through,
 )
 from ..distributions.temperature import Annealed, Temperature, lend
-from ..names import unknown_name
 
 __all__ = [
     "Bernoulli",

@@ -13,8 +13,14 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import StudentT as TorchStudentT
 from torch.distributions import register_kl
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior, positive
-from .log_uniform import MEAN_LOG
+from ..checks import positive
+from ..distributions.log_uniform import MEAN_LOG
+from .base import (
+    Latent,
+    LayerPrior,
+    LayerShape,
+    WeightPrior,
+)
 
 __all__ = ["StudentT", "student_t_kl"]
 

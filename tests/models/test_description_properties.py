@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.data.limits import allowing
+from pyroccam.models.checks import shown
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
-from pyroccam.models.plain.untrusted import NotJSON, parsed, plain_words, shown
+from pyroccam.models.plain.untrusted import NotJSON, parsed, plain_words
 from random_networks import changed, json_values, networks, refusal
 from torch import fx, nn
 

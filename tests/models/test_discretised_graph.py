@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
+from pyroccam.models.networks.identifiers import RESERVED, distinct, identifiers
 from pyroccam.models.networks.structure_graph import StructureGraph, discretised, structures
-from pyroccam.models.plain.identifiers import RESERVED, distinct, identifiers
 from torch import nn
 
 

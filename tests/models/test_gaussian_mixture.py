@@ -16,7 +16,8 @@ from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings, parameter_groups
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models import priors
-from pyroccam.models.priors.gaussian_mixture import NormalMixture, WithHyperprior
+from pyroccam.models.distributions.mixture import NormalMixture
+from pyroccam.models.distributions.wrapped import WithHyperprior
 from random_weights import Rows, small_net, table
 from scipy import stats
 from scipy.integrate import quad

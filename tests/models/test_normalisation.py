@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from pyroccam import data, models
-from pyroccam.inference.posterior.depth import log_likelihood_by_depth
+from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from pyroccam.models.networks.normalisation import (
     DepthBatchNorm,
     has_batch_norm,

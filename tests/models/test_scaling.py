@@ -21,11 +21,11 @@ from alternatives import (
 )
 from pyro import poutine
 from pyroccam import guides
-from pyroccam.inference import DrawnNetwork, mean_network
 from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior import DrawnNetwork, mean_network
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
-from pyroccam.models.bayesian import BayesianLayer
+from pyroccam.models.layers.bayesian_layer import BayesianLayer
 from pyroccam.models.networks.structure_graph import discretised
 from torch import nn
 

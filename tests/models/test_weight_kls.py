@@ -8,13 +8,13 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from pyroccam.models.priors import EmpiricalNormal, ImproperLogUniform
-from pyroccam.models.priors.log_uniform import (
+from pyroccam.models.distributions.log_uniform import (
     log_uniform_kl,
     log_uniform_kl_once,
     molchanov_kl,
     refit_kl,
 )
+from pyroccam.models.priors import EmpiricalNormal, ImproperLogUniform
 from pyroccam.models.priors.student_t import mean_log_distance, student_t_kl
 from scipy.integrate import quad
 from torch.distributions import kl_divergence

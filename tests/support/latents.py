@@ -7,7 +7,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import TraceEnum_ELBO, config_enumerate
-from pyroccam.models.learnt_depth import LocalModule
+from pyroccam.models.parameters import LocalModule
 from torch import nn
 
 N, B = 6, 4  # rows of the plate, and those of a minibatch

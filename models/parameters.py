@@ -1,0 +1,91 @@
+"""The numbers of a module: who keeps them, where they began, and whether they are there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+__all__ = ["LocalModule", "Numbers", "numbers_of", "put_back", "refuse_without_values"]
+
+Numbers = dict[str, Tensor]
+"""Parameters and buffers by name."""
+
+
+class LocalModule(PyroModule):
+    """A PyroModule that works in both of Pyro's parameter modes, whenever it was made.
+
+    Pyro decides when a module is *made* whether it can ever keep its parameters to itself; made
+    under the default it breaks in a module-local ELBO. This one always can, and still registers
+    with the global store when a person trains it with plain ``SVI``.
+    """
+
+    def __init__(self) -> None:
+        with pyro.settings.context(module_local_params=True):
+            super().__init__()
+
+    def part(self, name: str) -> Any:
+        """A submodule, registered with Pyro's global store only where that is in use.
+
+        Reading the attribute makes Pyro state every parameter below it at each step, which is
+        what plain ``SVI`` needs and a module-local ELBO does not.
+        """
+        if pyro.settings.get("module_local_params"):
+            return self._modules[name]
+        return getattr(self, name)
+
+
+def numbers_of(module: nn.Module, without: Iterable[str] = ()) -> Numbers:
+    """A copy of all parameters and buffers, statistics included, whoever made them.
+
+    Arguments:
+        without: names of parts that are left out.
+    """
+    out = tuple(without)
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in _named(module).items()
+        if not any(not part or name.startswith(f"{part}.") for part in out)
+    }
+
+
+@torch.no_grad()
+def put_back(module: nn.Module, numbers: Numbers) -> None:
+    """Give a module, or a copy of it, the numbers that it had; what it had not then stays.
+
+    Arguments:
+        module: on any device, of any type.
+        numbers: by :func:`numbers_of`.
+    """
+    for name, tensor in _named(module).items():
+        if name in numbers:
+            tensor.copy_(numbers[name])
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def refuse_without_values(net: nn.Module) -> None:
+    """Refuse a network of which a parameter or buffer is not made yet, or has no memory.
+
+    Raises:
+        ValueError: naming it.
+    """
+    for name, t in itertools.chain(net.named_parameters(), net.named_buffers()):
+        if is_lazy(t):
+            raise ValueError(
+                f"{name!r} of the network has no shape yet: pass a batch through the network first "
+                "(net(x)), which its lazy modules wait for."
+            )
+        if t.is_meta:
+            raise ValueError(
+                f"{name!r} of the network has no values, it is on the device meta: make the "
+                "network on the cpu, or give it memory and values (net.to_empty, load_state_dict)."
+            )

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from ..methods.table import METHODS
-from . import depth_noise as noise
-from . import tables_structure as structure_tables
-from . import tables_variance as variance_tables
 from .compression import short
+from .depth import noise
 from .markdown import header, plus_minus, read, row
+from .structure import tables as structure_tables
+from .variance import tables as variance_tables
 
 
 @dataclass(frozen=True)

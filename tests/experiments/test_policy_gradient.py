@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce import policy_gradient
-from pyroccam.experiments.reproduce.policy_gradient import Settings, make_environments
-from pyroccam.experiments.reproduce.reinforce import (
+from pyroccam.experiments.reproduce.variance import policy_gradient
+from pyroccam.experiments.reproduce.variance.policy_gradient import Settings, make_environments
+from pyroccam.experiments.reproduce.variance.reinforce import (
     Episodes,
     NoiseOfEpisode,
     NoiseOfStep,

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments.reproduce import structure_regimes as regimes
-from pyroccam.experiments.reproduce.structure_competing import (
+from pyroccam.experiments.reproduce.structure import regimes
+from pyroccam.experiments.reproduce.structure.competing import (
     PRIMITIVES,
     SITE,
     Protocol,
@@ -15,7 +15,7 @@ from pyroccam.experiments.reproduce.structure_competing import (
     learn,
     look,
 )
-from pyroccam.experiments.reproduce.structure_regimes import repelled
+from pyroccam.experiments.reproduce.structure.regimes import repelled
 from pyroccam.inference.figures.simplex import simplex_panels
 from pyroccam.models.distributions.temperature import LearntTemperature
 from scripts import call, read

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.experiments.reproduce import robustness
-from pyroccam.experiments.reproduce.robustness import Pixels, adversarial, network
+from pyroccam.experiments.reproduce.variance import robustness
+from pyroccam.experiments.reproduce.variance.robustness import Pixels, adversarial, network
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from torch import nn
 from typer import Typer

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from pyroccam import inference
-from pyroccam.experiments.reproduce import depth_scans as scans
 from pyroccam.experiments.reproduce import tables
+from pyroccam.experiments.reproduce.depth import scans
 from pyroccam.inference import figures
 from typer import Typer
 from typer.testing import CliRunner

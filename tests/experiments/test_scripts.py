@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam.experiments.reproduce import compression
-from pyroccam.experiments.reproduce import depth_head as head
-from pyroccam.experiments.reproduce import depth_images as images
-from pyroccam.experiments.reproduce import depth_noise as noise
-from pyroccam.experiments.reproduce import depth_spirals as spirals
-from pyroccam.experiments.reproduce import depth_uci as uci
+from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
 from pyroccam.experiments.runs.config import changed_settings
 from scipy.stats import norm
 from scripts import call, read

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce import hyperparameters
-from pyroccam.experiments.reproduce import structure_random as structures
+from pyroccam.experiments.reproduce.structure import against_random as structures
+from pyroccam.experiments.reproduce.structure import hyperparameters
 from scripts import call, read
 from torch import nn
 

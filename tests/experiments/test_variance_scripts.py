@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyroccam import guides, models
 from pyroccam.experiments.reproduce import mean_propagation, phase_transition
-from pyroccam.experiments.reproduce import variance_networks as variance
+from pyroccam.experiments.reproduce.variance import networks as variance
 from pyroccam.models import priors
 from random_weights import Rows, small_net
 from scripts import call, read

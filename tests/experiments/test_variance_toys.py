@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce import variance_toys
-from pyroccam.experiments.reproduce.variance_toys import (
+from pyroccam.experiments.reproduce.variance import toys
+from pyroccam.experiments.reproduce.variance.toys import (
     CENTRES,
     REGIONS,
     blob_fit,
@@ -36,7 +36,7 @@ def test_coverage_of_a_normal_predictive():
 def test_rows_of_the_toys_are_where_they_are_said_to_be():
     data = gap(0)
     x = data.x_train * data.x_std + data.x_mean
-    sides = torch.tensor(variance_toys.SIDES)
+    sides = torch.tensor(toys.SIDES)
     inside = ((x >= sides[:, 0] - 1e-5) & (x <= sides[:, 1] + 1e-5)).sum(0)
     assert inside.tolist() == [200, 200]
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +87,7 @@ def test_the_codes_of_most_and_least_agreement():
 
 def test_script(tmp_path):
     app = Typer()
-    app.command()(variance_toys.main)
+    app.command()(toys.main)
 
     def call(*arguments, code=0):
         small = (
@@ -116,7 +116,7 @@ def test_script(tmp_path):
     assert accuracy == [0.25] * 3  # the mean network sends zeros through the layer
     assert found["spread"]["ensemble"]["n"] == 3
     found = json.loads((tmp_path / "regression.json").read_text())
-    for name in variance_toys.CONTENDERS:
+    for name in toys.CONTENDERS:
         rows = [run["contenders"][name] for run in found["runs"]]
         for region in REGIONS:
             shares = [row[region]["coverage"] for row in rows]
@@ -125,7 +125,7 @@ def test_script(tmp_path):
             )
         assert len(rows[0]["bands"]) == 4
         assert all(a <= b for a, b in zip(rows[0]["bands"][0], rows[0]["bands"][3], strict=True))
-    for part in variance_toys.PARTS:
+    for part in toys.PARTS:
         assert (tmp_path / f"{part}.png").exists()
     assert "other settings" in call("--seeds", "2", "--width", "7", code=2)
     assert "--parts: got 'blob'" in call("--parts", "blob", code=2)

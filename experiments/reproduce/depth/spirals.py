@@ -1,6 +1,6 @@
 """Learnt depth on the spirals at the poster's setting, over seeds.
 
-    python -m pyroccam.experiments.reproduce.depth_spirals --out experiments/results/spirals
+    python -m pyroccam.experiments.reproduce.depth.spirals --out experiments/results/spirals
 
 D = 20, width 20, noise 0.2, 720 degrees, 200 training rows (20 of them kept for validation) and
 1800 test rows. Every method that learns depth, and the fixed depths for comparison.
@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ..runs.config import RunConfig, parse_settings
-from ..runs.run import run_repeats
-from ..runs.run_figures import draw
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ...runs.config import RunConfig, parse_settings
+from ...runs.run import run_repeats
+from ...runs.run_figures import draw
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
 

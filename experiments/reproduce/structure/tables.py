@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...inference.posterior.metrics import mean_spread
+from ....inference.posterior.metrics import mean_spread
+from ..markdown import header, plus_minus, read, row
 from .hyperparameters import METHODS, NOISES, PROBLEMS
-from .markdown import header, plus_minus, read, row
 
 __all__ = ["hyperparameters", "regimes", "structures"]
 

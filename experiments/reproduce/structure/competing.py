@@ -36,16 +36,16 @@ import pyro
 import torch
 from torch import nn
 
-from ... import guides, models
-from ...data import Dataset, load
-from ...inference.posterior.draws import seeded
-from ...inference.training.settings import Settings
-from ...inference.training.step import TrainingStep
-from ...models.networks.primitives import One
-from ...models.plain.feature_choice import Select
-from ...models.priors.normal import Normal
-from ...models.priors.scaling import Floored, Scaling
-from ...models.priors.structure import GumbelSoftmax
+from .... import guides, models
+from ....data import Dataset, load
+from ....inference.training.settings import Settings
+from ....inference.training.step import TrainingStep
+from ....models.contexts import seeded
+from ....models.networks.primitives import One
+from ....models.plain.feature_choice import Select
+from ....models.priors.normal import Normal
+from ....models.priors.scaling import Floored, Scaling
+from ....models.priors.structure import GumbelSoftmax
 
 __all__ = ["PRIMITIVES", "SITE", "Pair", "Protocol", "build", "learn", "look", "spread_prior"]
 

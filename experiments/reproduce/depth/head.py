@@ -1,6 +1,6 @@
 """Batch normalisation in the head: statistics for each depth against statistics shared by all.
 
-    python -m pyroccam.experiments.reproduce.depth_head --out experiments/results/head
+    python -m pyroccam.experiments.reproduce.depth.head --out experiments/results/head
 
 The convolutional net on scikit-learn's digits (8 x 8), D = 10. After training, the NLL of every
 depth on the training rows with batch statistics (train mode) and with running ones (eval mode).
@@ -18,13 +18,13 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
-from ... import data as datasets
-from ... import guides, inference
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ...models import LearntDepth
-from ...models.networks import ready as networks
-from ...models.networks.normalisation import DepthBatchNorm
+from .... import data as datasets
+from .... import guides, inference
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....models import LearntDepth
+from ....models.networks import ready as networks
+from ....models.networks.normalisation import DepthBatchNorm
 
 
 class SharedStatistics(DepthBatchNorm):

@@ -1,6 +1,6 @@
 """Two toys of variance networks: bands of a regression with a gap, and codes of four blobs.
 
-    python -m pyroccam.experiments.reproduce.variance_toys
+    python -m pyroccam.experiments.reproduce.variance.toys
 
 The regression has 400 rows on both sides of a gap, and three networks of two hidden layers: the
 layer between them has weights without means, or binary dropout before it, or all layers have a
@@ -30,16 +30,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor, nn
 
-from ... import guides, inference, models
-from ...data import Dataset
-from ...inference import figures
-from ...inference.figures.canvas import new_figure
-from ...inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
-from ...inference.fits.fitting import Fit
-from ...inference.posterior.draws import Noise, seeded
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from .seeds import refuse_other_settings
+from .... import guides, inference, models
+from ....data import Dataset
+from ....inference import figures
+from ....inference.figures.canvas import new_figure
+from ....inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ....inference.fits.fitting import Fit
+from ....inference.posterior.draws import Noise
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.contexts import seeded
+from ..seeds import refuse_other_settings
 
 __all__ = ["blobs", "code", "coverage", "gap"]
 
@@ -174,7 +175,7 @@ def code(fit: Fit, x: Tensor) -> Tensor:
         x: ``(N, 2)``, standardised.
     """
     guide: Any = fit.guide
-    net, hidden = inference.mean_network(fit.model, guide), x
+    net, hidden = inference.posterior.mean_network(fit.model, guide), x
     for name, part in net.named_children():
         if name == CODE:
             break

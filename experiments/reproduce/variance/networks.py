@@ -1,6 +1,6 @@
 """Variance networks and variational dropout on MNIST: the published tables, and what we get.
 
-    python -m pyroccam.experiments.reproduce.variance_networks --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.variance.networks --data-root FOLDER
 
 LeNet-5 with batch normalisation, as the authors have it. Random are the weights of the first linear
 layer (93 % of all); binary dropout masks the inputs of both linear layers, and in the deterministic
@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ...inference.elbo.full_data import evidence
-from ...inference.pruning.variance_network import mean_costs
-from ...models.checks import unknown_name
-from ..runs.config import parse_settings
-from ..runs.run import Outcome
-from .seeds import add_seeds
+from ....inference.elbo.full_data import evidence
+from ....inference.pruning.variance_network import mean_costs
+from ....models.checks import unknown_name
+from ...runs.config import parse_settings
+from ...runs.run import Outcome
+from ..seeds import add_seeds
 
 __all__ = ["CONTENDERS", "PUBLISHED"]
 

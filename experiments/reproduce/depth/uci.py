@@ -1,6 +1,6 @@
 """Learnt-depth regression on the UCI sets, at the standard splits.
 
-    python -m pyroccam.experiments.reproduce.depth_uci --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.depth.uci --data-root FOLDER
 
 Beside the published numbers of Antoran et al. 2020 (arXiv:2006.08437, "DUN", printed in the
 notebook of their code). One network for all sets; on the two smallest the weight decay is chosen
@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ...inference.fits.fitting import Fit
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ..methods.depth import metrics_on_test
-from ..runs.config import RunConfig, parse_settings
-from ..runs.run import Outcome, fixed_depth, run
+from ....inference.fits.fitting import Fit
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ...methods.depth import metrics_on_test
+from ...runs.config import RunConfig, parse_settings
+from ...runs.run import Outcome, fixed_depth, run
 
 # set: (test log-likelihood, sd, RMSE), DUN; mean and sd over 20 splits (protein 5)
 PUBLISHED = {

@@ -1,6 +1,6 @@
 """The scans of the source's README on spirals: what the chosen depth depends on.
 
-    python -m pyroccam.experiments.reproduce.depth_scans --out experiments/results/scans
+    python -m pyroccam.experiments.reproduce.depth.scans --out experiments/results/scans
 
 One setting is varied at a time: maximum depth, depth of a deterministic network, training rows,
 degrees that the arms wind, width. The others are the source's: D = 20, width 20, 720 degrees, 200
@@ -24,17 +24,17 @@ import torch
 import typer
 from matplotlib.figure import Figure
 
-from ...data import Dataset
-from ...inference import Interrupted, NonFiniteLoss, figures, fit_repeats, prune
-from ...inference.fits.fitting import Fit
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.predict import evaluate_pruned
-from ...inference.storage.checkpoint import versions, write_history, write_json
-from ...inference.training.settings import Settings
-from ...models.checks import unknown_name
-from ..methods.table import find
-from ..runs.building import build_network
-from ..runs.config import RunConfig, parse_settings
+from ....data import Dataset
+from ....inference import Interrupted, NonFiniteLoss, figures, fit_repeats, prune
+from ....inference.fits.fitting import Fit
+from ....inference.posterior.metrics import mean_spread
+from ....inference.posterior.predict import evaluate_pruned
+from ....inference.storage.checkpoint import versions, write_history, write_json
+from ....inference.training.settings import Settings
+from ....models.checks import unknown_name
+from ...methods.table import find
+from ...runs.building import build_network
+from ...runs.config import RunConfig, parse_settings
 
 TEST_ROWS = 1800
 

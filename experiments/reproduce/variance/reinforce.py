@@ -31,14 +31,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...guides import Delta, MeanField, ZeroMean
-from ...guides.mean_field import NetworkGuide
-from ...models import BayesianNetwork, priors
-from ...models.checks import unknown_name
-from ...models.distributions.symmetric import CentredNormal
-from ...models.distributions.wrapped import base
-from ...models.layers.bayesian_layer import BayesianLayer
-from ...models.layers.local_reparameterisation import TINY
+from ....guides import Delta, MeanField, ZeroMean
+from ....guides.mean_field import NetworkGuide
+from ....models import BayesianNetwork, priors
+from ....models.checks import unknown_name
+from ....models.distributions.symmetric import CentredNormal
+from ....models.distributions.wrapped import base
+from ....models.layers.bayesian_layer import BayesianLayer
+from ....models.layers.local_reparameterisation import TINY
 
 __all__ = [
     "POLICIES",

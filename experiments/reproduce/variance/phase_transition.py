@@ -1,11 +1,11 @@
 """How a network becomes a variance network: variational dropout, looked at while it trains.
 
-    python -m pyroccam.experiments.reproduce.phase_transition --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.variance.phase_transition --data-root FOLDER
 
 One dropout rate is learnt for a layer, from a small one: the network begins as a usual one. At each
 evaluation stand the rate, the bound and the accuracy of the posterior, those of the posterior
-without its means (``inference.without_means``), and the accuracy when the deviations of the layer
-change places at random, which costs nothing as long as they say nothing.
+without its means (``inference.pruning.without_means``), and the accuracy when the deviations of the
+layer change places at random, which costs nothing as long as they say nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import torch
 import typer
 from matplotlib.figure import Figure
 
-from ...data import Dataset
-from ...guides import MeanField, VariationalDropout, ZeroMean
-from ...guides.mean_field import NetworkGuide, key
-from ...inference import figures, fit
-from ...inference.elbo.full_data import evidence
-from ...inference.figures.canvas import new_figure
-from ...inference.figures.style import styled
-from ...inference.posterior.draws import draw_outputs
-from ...inference.storage.checkpoint import versions, write_json
-from ...models import BayesianNetwork
-from ..methods.table import find
-from ..runs.building import build_network
-from ..runs.config import RunConfig, parse_settings
-from .seeds import refuse_other_settings
+from ....data import Dataset
+from ....guides import MeanField, VariationalDropout, ZeroMean
+from ....guides.mean_field import NetworkGuide, key
+from ....inference import figures, fit
+from ....inference.elbo.full_data import evidence
+from ....inference.figures.canvas import new_figure
+from ....inference.figures.style import styled
+from ....inference.posterior.draws import draw_outputs
+from ....inference.storage.checkpoint import versions, write_json
+from ....models import BayesianNetwork
+from ...methods.table import find
+from ...runs.building import build_network
+from ...runs.config import RunConfig, parse_settings
+from ..seeds import refuse_other_settings
 
 __all__ = ["permuted", "transition_figure", "watch"]
 

@@ -1,6 +1,6 @@
 """The noise of a regression: as it is learnt on the training rows, and as validation rows have it.
 
-    python -m pyroccam.experiments.reproduce.depth_noise --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.depth.noise --data-root FOLDER
 
 Learnt depth and the deepest fixed depth on UCI sets, each fitted both ways on the same splits, from
 the same initial weights. The rule (:mod:`pyroccam.inference.training.validated_noise`) was chosen
@@ -19,15 +19,15 @@ import torch
 import typer
 from torch import Tensor
 
-from ...data import Dataset
-from ...inference.fits.fitting import Fit, fit
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ...inference.training import replicate
-from ..methods.table import find
-from ..runs.building import build_network
-from ..runs.config import RunConfig, parse_settings
-from .seeds import refuse_other_settings
+from ....data import Dataset
+from ....inference.fits.fitting import Fit, fit
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....inference.training import replicate
+from ...methods.table import find
+from ...runs.building import build_network
+from ...runs.config import RunConfig, parse_settings
+from ..seeds import refuse_other_settings
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .markdown import header, plus_minus, read, row
+from ..markdown import header, plus_minus, read, row
 from .mean_propagation import ORDERS
 
 __all__ = ["mean_propagation", "policy_gradient", "robustness", "toys", "variance"]

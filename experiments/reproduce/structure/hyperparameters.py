@@ -1,6 +1,6 @@
 """Ways to hyperparameters: the published table, on problems with one precision for each weight.
 
-    python -m pyroccam.experiments.reproduce.hyperparameters --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.structure.hyperparameters --data-root FOLDER
 
 Every weight has a prior N(0, 1/a) with an a of its own. Criteria: ``elbo``, where L and Q are the
 same bound; ``holdout``, where weights of highest density on three quarters of the rows (L) are
@@ -18,17 +18,18 @@ import torch
 import typer
 from torch import nn
 
-from ... import data as datasets
-from ... import guides, models
-from ...inference import Level, select
-from ...inference.posterior.draws import seeded
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.predict import evaluate_net
-from ...inference.posterior.weight_moments import mean_network
-from ...inference.storage.checkpoint import versions, write_json
-from ...models.checks import unknown_name
-from ...models.networks.plain import perceptron
-from .seeds import refuse_other_settings
+from .... import data as datasets
+from .... import guides, models
+from ....inference import select
+from ....inference.posterior.metrics import mean_spread
+from ....inference.posterior.predict import evaluate_net
+from ....inference.posterior.weight_moments import mean_network
+from ....inference.selection import Level
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.checks import unknown_name
+from ....models.contexts import seeded
+from ....models.networks.plain import perceptron
+from ..seeds import refuse_other_settings
 
 __all__ = ["CRITERIA", "METHODS", "PROBLEMS", "reached", "under_noise"]
 

@@ -1,8 +1,8 @@
 r"""Three models compete for one curve: which of them the prior, the data, or both prefer.
 
-    python -m pyroccam.experiments.reproduce.structure_regimes
+    python -m pyroccam.experiments.reproduce.structure.regimes
 
-The models and their fits are those of :mod:`~pyroccam.experiments.reproduce.structure_competing`;
+The models and their fits are those of :mod:`~pyroccam.experiments.reproduce.structure.competing`;
 :math:`λ`, the weight of the KL, says who decides: at 100 the prior (and it should take the
 constant), at 1 neither (simple), at 0.01 the likelihood (complex).
 
@@ -40,19 +40,19 @@ import typer
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ... import inference
-from ...data import Dataset
-from ...inference import figures
-from ...inference.figures.canvas import new_figure
-from ...inference.figures.simplex import simplex_panels
-from ...inference.figures.style import CYCLE, MARKERS, styled
-from ...inference.posterior.draws import seeded
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ...models.distributions.relaxed import ExpRelaxedCategorical
-from ...models.priors.structure import GumbelSoftmax
-from .seeds import refuse_other_settings
-from .structure_competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
+from .... import inference
+from ....data import Dataset
+from ....inference import figures
+from ....inference.figures.canvas import new_figure
+from ....inference.figures.simplex import simplex_panels
+from ....inference.figures.style import CYCLE, MARKERS, styled
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.contexts import seeded
+from ....models.distributions.relaxed import ExpRelaxedCategorical
+from ....models.priors.structure import GumbelSoftmax
+from ..seeds import refuse_other_settings
+from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
 
 __all__ = ["REGIMES", "cell", "repelled", "search", "transition"]
 
@@ -134,10 +134,10 @@ def repelled(
         model,
         guide,
         data,
-        inference.Level(prior=ratio),
-        inference.Level(
+        inference.selection.Level(prior=ratio),
+        inference.selection.Level(
             likelihood=1.0 / ratio,
-            structure=[inference.Against(near(k), weight) for k in vertices],
+            structure=[inference.selection.Against(near(k), weight) for k in vertices],
         ),
         method="one-level",
         outer_steps=1,  # Q decides among outer steps, and here the last is wanted

@@ -1,6 +1,6 @@
 """Learnt depth on MNIST and Fashion-MNIST against fixed depths, at one protocol.
 
-    python -m pyroccam.experiments.reproduce.depth_images --data mnist --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.depth.images --data mnist --data-root FOLDER
 
 The network is sized for two cores: D = 10 bottlenecks of 16/8 channels on 6 x 6 maps (the authors'
 have D = 50, 64/32 channels and 12 x 12 maps). Same optimiser, schedule, batches, epochs,
@@ -19,17 +19,17 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ...inference import figures
-from ...inference.cutting.cost import count_parameters, seconds_per_batch
-from ...inference.fits.fitting import pick_device
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ...models import Classification
-from ...models.networks import ready as networks
-from ...models.plain.pruned import PrunedNetwork
-from ..methods.depth import metrics_on_test
-from ..runs.config import RunConfig, parse_settings
-from ..runs.run import fixed_depth, run
+from ....inference import figures
+from ....inference.cutting.cost import count_parameters, seconds_per_batch
+from ....inference.fits.fitting import pick_device
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....models import Classification
+from ....models.networks import ready as networks
+from ....models.plain.pruned import PrunedNetwork
+from ...methods.depth import metrics_on_test
+from ...runs.config import RunConfig, parse_settings
+from ...runs.run import fixed_depth, run
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}

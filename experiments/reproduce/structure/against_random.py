@@ -1,6 +1,6 @@
 """Structure that was learnt, against structure at random: the method ``structure`` over seeds.
 
-    python -m pyroccam.experiments.reproduce.structure_random --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.structure.against_random --data-root FOLDER
 
 By default cells on 10,000 images of Fashion-MNIST. Accuracy of the mixture that was trained, of the
 most probable structure cut out of it, of the same trained afresh, and of random structures of about
@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ..runs.config import parse_settings
-from ..runs.run import Outcome
-from .seeds import add_seeds
+from ...runs.config import parse_settings
+from ...runs.run import Outcome
+from ..seeds import add_seeds
 
 __all__ = ["row"]
 

@@ -1,7 +1,7 @@
 """Images that are made to mislead, and images of another kind: variances, dropout, deep ensembles.
 
     pip install -e '.[experiments]'
-    python -m pyroccam.experiments.reproduce.robustness --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.variance.robustness --data-root FOLDER
 
 A small convolutional network on 6,000 training images of MNIST; 500 test images are attacked, and
 told from 500 of Fashion-MNIST. The contenders differ in one layer, the last but one: weights
@@ -30,19 +30,20 @@ import typer
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ... import data as datasets
-from ... import guides, models
-from ...data import Dataset
-from ...inference import figures
-from ...inference.figures.canvas import mean_sd, new_figure
-from ...inference.figures.style import CYCLE, MARKERS, styled
-from ...inference.fits.fitting import Fit, Repeats, fit
-from ...inference.posterior.draws import Noise, seeded
-from ...inference.posterior.ensemble import EnsembleNetwork
-from ...inference.posterior.metrics import classification_metrics, mean_spread
-from ...inference.posterior.uncertainties import out_of_domain
-from ...inference.storage.checkpoint import versions, write_json
-from .seeds import refuse_other_settings
+from .... import data as datasets
+from .... import guides, models
+from ....data import Dataset
+from ....inference import figures
+from ....inference.figures.canvas import mean_sd, new_figure
+from ....inference.figures.style import CYCLE, MARKERS, styled
+from ....inference.fits.fitting import Fit, Repeats, fit
+from ....inference.posterior.draws import Noise
+from ....inference.posterior.ensemble import EnsembleNetwork
+from ....inference.posterior.metrics import classification_metrics, mean_spread
+from ....inference.posterior.uncertainties import out_of_domain
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.contexts import seeded
+from ..seeds import refuse_other_settings
 
 __all__ = ["Pixels", "adversarial", "network"]
 

@@ -1,11 +1,11 @@
 r"""Policies with random weights in reinforcement learning, by REINFORCE, over seeds.
 
-    python -m pyroccam.experiments.reproduce.policy_gradient
+    python -m pyroccam.experiments.reproduce.variance.policy_gradient
 
 A policy is a network of two hidden layers from observations to the logits of actions; the weights
 between the hidden layers are points (``deterministic``), normal with means and deviations
 (``parameter-noise``), or normal without means (``variance``). The estimator is in
-:mod:`~pyroccam.experiments.reproduce.reinforce`.
+:mod:`~pyroccam.experiments.reproduce.variance.reinforce`.
 
 Noise is drawn anew at every step (``--noise step``), in the activations: the formula holds with
 :math:`w(ε_t)`, and the policy is :math:`E_ε\, π(a \mid s, w(ε))`. ``--noise episode`` draws weights
@@ -45,12 +45,13 @@ import torch
 import typer
 from matplotlib.figure import Figure
 
-from ...inference import figures
-from ...inference.figures.canvas import new_figure
-from ...inference.figures.style import CYCLE, styled
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ...models.checks import nearest, one_of, unknown_name
+from ....inference import figures
+from ....inference.figures.canvas import new_figure
+from ....inference.figures.style import CYCLE, styled
+from ....inference.posterior.metrics import mean_spread
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.checks import nearest, one_of, unknown_name
+from ..seeds import refuse_other_settings
 from .reinforce import (
     POLICIES,
     Episodes,
@@ -63,7 +64,6 @@ from .reinforce import (
     roll_out,
     surrogate,
 )
-from .seeds import refuse_other_settings
 
 __all__ = ["NOISES", "Settings", "interval", "make_environments", "returns_figure", "train"]
 

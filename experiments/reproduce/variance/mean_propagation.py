@@ -1,11 +1,11 @@
 """Can the mean be propagated? How many weights have to be drawn, and which.
 
-    python -m pyroccam.experiments.reproduce.mean_propagation --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.variance.mean_propagation --data-root FOLDER
 
 Networks of several posteriors are trained; the weights of greatest curvature
-(``inference.curvature``) are drawn, the others set to their means, for a growing share of weights.
-Beside it stand the shares with the largest deviations first, and in a random order. A finished seed
-is kept.
+(``inference.posterior.curvature``) are drawn, the others set to their means, for a growing share of
+weights. Beside it stand the shares with the largest deviations first, and in a random order. A
+finished seed is kept.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ import typer
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ...inference import curvature, figures, fit, to_sample
-from ...inference.figures.canvas import new_figure
-from ...inference.figures.style import styled
-from ...inference.fits.fitting import Fit
-from ...inference.posterior.draws import draw_outputs
-from ...inference.posterior.mean_propagation import Curvature
-from ...inference.posterior.metrics import mean_spread
-from ...inference.posterior.predict import mixture_log_probs
-from ...inference.posterior.weight_moments import moments
-from ...inference.storage.checkpoint import versions, write_json
-from ...models.checks import unknown_name
-from ..methods.table import find
-from ..runs.building import build_network
-from ..runs.config import RunConfig, parse_settings
-from .seeds import refuse_other_settings
+from ....inference import figures, fit
+from ....inference.figures.canvas import new_figure
+from ....inference.figures.style import styled
+from ....inference.fits.fitting import Fit
+from ....inference.posterior import curvature, to_sample
+from ....inference.posterior.draws import draw_outputs
+from ....inference.posterior.mean_propagation import Curvature
+from ....inference.posterior.metrics import mean_spread
+from ....inference.posterior.predict import mixture_log_probs
+from ....inference.posterior.weight_moments import moments
+from ....inference.storage.checkpoint import versions, write_json
+from ....models.checks import unknown_name
+from ...methods.table import find
+from ...runs.building import build_network
+from ...runs.config import RunConfig, parse_settings
+from ..seeds import refuse_other_settings
 
 __all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
 

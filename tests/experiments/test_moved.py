@@ -1,0 +1,37 @@
+"""Commands and networks of published results are found under the names that they had."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from pyroccam.experiments import MOVED
+from pyroccam.experiments.methods.table import find
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_old_name_hands_on_the_module(name):
+    old, new = f"pyroccam.experiments.{name}", f"pyroccam.experiments.reproduce.{MOVED[name]}"
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}."):
+        module = importlib.import_module(old)
+    assert module is importlib.import_module(new)
+    assert module.__name__ == new
+
+
+def test_an_old_command_runs():
+    command = [sys.executable, "-m", "pyroccam.experiments.tables", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "is now pyroccam.experiments.reproduce.tables." in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.* is now:DeprecationWarning")
+def test_a_network_is_found_under_its_old_name():
+    network = find("gnj").network("pyroccam.experiments.small_resnet:small_resnet")
+    assert network.__module__ == "pyroccam.experiments.reproduce.small_resnet"
+
+
+def test_another_name_is_unknown():
+    with pytest.raises(ModuleNotFoundError, match="spiral'"):
+        importlib.import_module("pyroccam.experiments.spiral")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments.reproduce import mean_propagation, phase_transition
+from pyroccam.experiments.reproduce.variance import mean_propagation, phase_transition
 from pyroccam.experiments.reproduce.variance import networks as variance
 from pyroccam.models import priors
 from random_weights import Rows, small_net

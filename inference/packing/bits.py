@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ...models.checks import one_of
 
 __all__ = [
     "ExponentRule",
@@ -82,8 +84,7 @@ def bit_precision(
         Louizos, Ullrich, Welling 2017, "Bayesian Compression for Deep Learning"; the ``published``
         rules are those of the authors' tutorial code and of the paper's text.
     """
-    if exponent not in ("range", "published_three", "published_code"):
-        raise ValueError(f"Unknown exponent rule {exponent!r}.")
+    one_of("exponent", exponent, get_args(ExponentRule))
     largest = max(
         (_finite(m, name).abs().max().item() for name, (m, _) in kept.items() if m.numel()),
         default=0.0,
@@ -144,8 +145,7 @@ def significand_bits(
         ratio = torch.where(w == 0, 0.0, w.square() / v).mean().item()  # 0 is exact in any bits
         t = MOST if math.isinf(ratio) else 1 + math.ceil(0.5 * math.log2(max(ratio, 2.0**-60)))
         return min(max(t, 1), MOST)
-    if rule not in ("deviation", "published_code"):
-        raise ValueError(f"Unknown significand rule {rule!r}.")
+    one_of("significand", rule, get_args(SignificandRule))
     spread = v.sqrt() if rule == "deviation" else v
     steps = torch.tensor([unit_roundoff(t) for t in range(1, MOST + 1)], dtype=torch.float64)
     too_fine = torch.searchsorted(steps.flip(0), 2 * spread.flatten(), right=True)

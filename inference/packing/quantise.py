@@ -17,6 +17,8 @@ __all__ = ["Bits", "Codebook", "FixedPoint", "Rounding", "Significand", "cluster
 
 Net = TypeVar("Net", bound=nn.Module)
 
+_MOST_STEPS = 200  # of Lloyd's algorithm, which has settled long before
+
 
 class Rounding(Protocol):
     """A way to round the weights of one layer; zeros stay zeros."""
@@ -135,13 +137,12 @@ def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return narrow
 
 
-def cluster(weights: Tensor, size: int, *, most_steps: int = 200) -> tuple[Tensor, Tensor]:
+def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """k-means in one dimension, by Lloyd's algorithm from equally spaced centres.
 
     Arguments:
         weights: of any shape; finite, at least one.
         size: centres; fewer come back if some attract no weight.
-        most_steps: after which it stops if it has not settled.
 
     Returns:
         The centres in rising order, ``(K,)``, in the weights' dtype, and each weight's nearest,
@@ -163,7 +164,7 @@ def cluster(weights: Tensor, size: int, *, most_steps: int = 200) -> tuple[Tenso
         centres = distinct
     else:
         centres = torch.linspace(ordered[0].item(), ordered[-1].item(), size, dtype=w.dtype)
-        for _ in range(most_steps):
+        for _ in range(_MOST_STEPS):
             # In one dimension a centre owns an interval: the borders are the midpoints.
             borders = torch.searchsorted(ordered, _midpoints(centres))
             edges = torch.cat([torch.tensor([0]), borders, torch.tensor([len(ordered)])])

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from torch import nn
 
 __all__ = [
-    "VGG_WIDTHS",
     "Layer",
     "Rates",
-    "best_case_pruning",
-    "csc_pointers",
     "group_rates",
     "layers_of",
-    "lenet_5_caffe",
-    "lenet_300_100",
-    "linear_inputs",
-    "nonzero_percent",
     "place_bits",
     "sparse_pruning",
     "sparse_rates",
-    "total_weights",
-    "vgg",
 ]
 
 FLOAT_BITS = 32
@@ -128,7 +118,8 @@ def sparse_rates(
         raise ValueError(f"{len(layers)} layers but {len(nonzero)} numbers of kept weights.")
     _check(total, nonzero, bits)
     places = sum(place_bits(layer, n) for layer, n in zip(layers, nonzero, strict=True))
-    pruning = sparse_pruning(total, sum(nonzero), csc_pointers(layers))
+    pointers = sum(layer.outputs for layer in layers)
+    pruning = sparse_pruning(total, sum(nonzero), pointers)
     return _rates(total, nonzero, bits, pruning, places)
 
 
@@ -185,16 +176,11 @@ def _rates(
     return Rates(
         kept=weights,
         total=total,
-        nonzero_percent=nonzero_percent(weights, total),
+        nonzero_percent=100.0 * weights / total,
         pruning=pruning,
         fast=size / (coded + places),
         maximum=size / (INDEX_BITS * weights + codebooks + places),
     )
-
-
-def nonzero_percent(kept: int, total: int) -> float:
-    """Percent of the weights that are kept."""
-    return 100.0 * kept / total
 
 
 def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
@@ -206,7 +192,7 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
     Arguments:
         total: weights before.
         nonzero: weights kept.
-        pointers: columns of all matrices (:func:`csc_pointers`).
+        pointers: columns of all matrices (kernel * inputs, outputs); where the last ends is known.
 
     Raises:
         ValueError: if nothing would be stored.
@@ -214,88 +200,6 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
     if 2 * nonzero + pointers <= 0:
         raise ValueError("nothing is stored: the rate is infinite.")
     return total / (2 * nonzero + pointers)
-
-
-def csc_pointers(layers: Sequence[Layer]) -> int:
-    """Column pointers of matrices (kernel * inputs, outputs); where the last ends is known."""
-    return sum(layer.outputs for layer in layers)
-
-
-def best_case_pruning(fraction: float) -> float:
-    """The tables' starred "best case": CSC without the pointers, ``1 / (2 fraction)``.
-
-    Arguments:
-        fraction: of the weights that are not zero, in (0, 1].
-    """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be in (0, 1], got {fraction}.")
-    return 1.0 / (2.0 * fraction)
-
-
-# -- layers of the networks of the tables ---------------------------------------------------------
-
-
-def total_weights(layers: Sequence[Layer]) -> int:
-    """Weights of all layers."""
-    return sum(layer.weights for layer in layers)
-
-
-def linear_inputs(channels: int, height: int, width: int) -> int:
-    """Inputs of a linear layer that follows the flattening of ``(channels, height, width)``."""
-    return channels * height * width
-
-
-def lenet_300_100(inputs: int = 784, second: int = 300, third: int = 100) -> tuple[Layer, ...]:
-    """LeNet-300-100 with so many inputs kept in each of its three layers."""
-    return Layer(inputs, second), Layer(second, third), Layer(third, 10)
-
-
-def lenet_5_caffe(
-    conv1: int = 20,
-    conv2: int = 50,
-    fc1_inputs: int | None = None,
-    fc2_inputs: int = 500,
-    *,
-    fc1_outputs: int | None = None,
-) -> tuple[Layer, ...]:
-    """LeNet-5-Caffe: 5x5 filters kept, and inputs kept of its two linear layers.
-
-    Arguments:
-        conv1, conv2: filters.
-        fc1_inputs: of the 800 = 50 * 4 * 4 flattened numbers; all of ``conv2`` by default. It can
-            be fewer than ``conv2 * 16``: the linear layer drops single pixels of a channel.
-        fc2_inputs: of the 500 units between the linear layers.
-        fc1_outputs: units the first linear layer computes, ``fc2_inputs`` by default.
-    """
-    flat = linear_inputs(conv2, 4, 4) if fc1_inputs is None else fc1_inputs
-    outputs = fc2_inputs if fc1_outputs is None else fc1_outputs
-    return (
-        Layer(1, conv1, 25),
-        Layer(conv1, conv2, 25),
-        Layer(flat, outputs),
-        Layer(fc2_inputs, 10),
-    )
-
-
-VGG_WIDTHS = (64, 64, 128, 128, 256, 256, 256, *[512] * 8)
-
-
-def vgg(*widths: int) -> tuple[Layer, ...]:
-    """The tables' VGG: 13 convolutions of 3x3 on CIFAR-10, then linear layers of 512 and 10.
-
-    Arguments:
-        widths: filters kept of the 13 convolutions, then inputs kept of the two linear layers;
-            :data:`VGG_WIDTHS` if none are given.
-
-    Raises:
-        ValueError: if there are not 15.
-    """
-    widths = widths or VGG_WIDTHS
-    if len(widths) != 15:
-        raise ValueError(f"vgg needs 13 numbers of filters and 2 of inputs, got {len(widths)}.")
-    channels = (3, *widths[:13])
-    filters = [Layer(a, b, 9) for a, b in pairwise(channels)]
-    return (*filters, Layer(widths[13], widths[14]), Layer(widths[14], 10))
 
 
 def layers_of(net: nn.Module) -> dict[str, Layer]:

@@ -31,7 +31,6 @@ __all__ = [
     "LogitRelaxedBernoulli",
     "RelaxedGate",
     "straight_through",
-    "straight_through_cube",
 ]
 
 
@@ -254,8 +253,8 @@ class ExpDirichlet(TorchDistribution):
         gamma variables, ACM TOMS 26, section 6, here in logarithms.
 
     Example:
-        >>> ExpDirichlet(torch.full((3,), 1e-4)).gamma_mean
-        tensor([0.3333, 0.3333, 0.3333])
+        >>> ExpDirichlet(torch.ones(3)).mean
+        tensor([-1.5000, -1.5000, -1.5000])
     """
 
     arg_constraints = Dirichlet.arg_constraints
@@ -276,11 +275,6 @@ class ExpDirichlet(TorchDistribution):
         """Of log γ, ``(*batch, K)``."""
         a = self.concentration
         return a.digamma() - a.sum(-1, keepdim=True).digamma()
-
-    @property
-    def gamma_mean(self) -> Tensor:
-        """Of γ, ``(*batch, K)``."""
-        return self.concentration / self.concentration.sum(-1, keepdim=True)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """log γ, ``(*sample_shape, *batch, K)``, differentiable in the concentration."""
@@ -327,19 +321,7 @@ def straight_through(log_gamma: Tensor) -> Tensor:
         Jang, Gu, Poole 2017, arXiv:1611.01144, section 2.2.
     """
     largest = log_gamma.argmax(-1, keepdim=True)
-    return _hard(torch.zeros_like(log_gamma).scatter(-1, largest, 1.0), log_gamma.exp())
-
-
-def straight_through_cube(logit_gamma: Tensor) -> Tensor:
-    """The vertex of the cube nearest to γ, 0 for a tie, with the gradient of γ: ``(*batch)``.
-
-    Arguments:
-        logit_gamma: ``(*batch)``.
-    """
-    return _hard((logit_gamma > 0.0).to(logit_gamma.dtype), logit_gamma.sigmoid())
-
-
-def _hard(vertex: Tensor, gamma: Tensor) -> Tensor:
+    vertex, gamma = torch.zeros_like(log_gamma).scatter(-1, largest, 1.0), log_gamma.exp()
     return vertex + (gamma - gamma.detach())  # the difference is exactly zero
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-__all__ = ["gumbel_kl", "relaxed_bernoulli_kl", "relaxed_categorical_kl"]
+__all__ = ["relaxed_bernoulli_kl", "relaxed_categorical_kl"]
 
 
 def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
@@ -64,36 +64,6 @@ def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     excess = factors - logsigmoid(-u)  # over those of equal rates: zero or more
     integrand = factors.sum(-1).exp() * -torch.expm1(-excess.sum(-1))
     return -log_r.sum(-1) - k * step * integrand.sum(0)
-
-
-def gumbel_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
-    r"""A bound of :func:`relaxed_categorical_kl` from above in closed form: ``(*batch)``.
-
-    .. math:: \sum_i d_i + K \log \frac1K \sum_i e^{-d_i}, \qquad d_i = \log α_i / β_i.
-
-    It is the KL between the utilities :math:`\log α_i + G_i` and :math:`\log β_i + G_i`, which is
-    :math:`\sum_i (d_i + s) + e^{-(d_i + s)} - 1` if those of q are shifted together by s; a shift
-    changes no choice, and this is the least of it over s. A draw of either law is a function of
-    the utilities, and a function of variables has no greater KL than they have. So it gives a
-    bound at any temperature that q and p share, as the discrete KL (the least of the three) does
-    not.
-
-    Arguments:
-        q_logits, p_logits: ``(*batch, K)``, broadcast, each up to a constant.
-
-    Raises:
-        ValueError: for different K.
-
-    References:
-        Derived.
-
-    Example:
-        >>> gumbel_kl(torch.tensor([1.0, 0.0, -1.0]), torch.zeros(3))
-        tensor(0.9270)
-    """
-    log_r = _log_ratio(q_logits, p_logits)
-    k = log_r.shape[-1]
-    return k * (log_r.logsumexp(-1) - math.log(k)) - log_r.sum(-1)
 
 
 def relaxed_bernoulli_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:

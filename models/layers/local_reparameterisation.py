@@ -10,6 +10,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from ..checks import one_of
 from ..distributions.symmetric import CentredNormal
 from ..distributions.wrapped import base
 from ..priors.base import Latent
@@ -68,8 +69,7 @@ class LocalReparameterization(Messenger):
         variance_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if scales not in ("example", "batch"):
-            raise ValueError(f"scales must be 'example' or 'batch', got {scales!r}.")
+        one_of("scales", scales, ("example", "batch"))
         self.scales, self.variance_dtype = scales, variance_dtype
         # Plain facts, no modules: a guide that is copied does not copy its model.
         self._sites = _facts(model)

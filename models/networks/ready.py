@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.limits import ask
-from ..checks import shown
+from ..checks import shown, whole
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
 
@@ -50,7 +50,7 @@ def residual_mlp(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (normalisation after the ReLU, as they released it).
     """
-    _positive(width=width, max_depth=max_depth, outputs=outputs)
+    _whole(width=width, max_depth=max_depth, outputs=outputs)
     features = math.prod(input_shape)
     stem = nn.Sequential(nn.Flatten(), nn.Linear(features, width))
     blocks = [
@@ -94,7 +94,7 @@ def residual_conv(
     References:
         Antoran et al. 2020, arXiv:2002.02797.
     """
-    _positive(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
+    _whole(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
     if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
         raise ValueError(
             f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
@@ -226,8 +226,8 @@ def build(description: dict[str, Any]) -> DepthStack:
     if not isinstance(shape, list | tuple) or not shape:
         raise ValueError(f"input_shape must be a list of sizes, got {shown(shape)}.")
     depth = arguments.get("max_depth", 0)
-    _positive(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
-    _positive(outputs=outputs, max_depth=depth)
+    _whole(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
+    _whole(outputs=outputs, max_depth=depth)
     ask(_BLOCK_BYTES * depth, f"A network of {depth} blocks")
     return NETWORKS[name](tuple(shape), outputs, **arguments)
 
@@ -238,8 +238,6 @@ def _full(
     return {**description, "input_shape": list(input_shape), "outputs": outputs}
 
 
-def _positive(**numbers: int) -> None:
-    for name, value in numbers.items():
-        least = 0 if name == "max_depth" else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}.")
+def _whole(**sizes: int) -> None:
+    for name, value in sizes.items():
+        whole(name, value, 0 if name == "max_depth" else 1)

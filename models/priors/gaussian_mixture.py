@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from ..checks import one_of, positive
+from ..checks import one_of, positive, whole
 from ..distributions.mixture import NormalMixture
 from ..distributions.wrapped import WithHyperprior
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
@@ -75,11 +75,7 @@ class GaussianMixture(WeightPrior):
     per: Literal["network", "layer"] = "network"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.components, int) or self.components < 2:
-            raise ValueError(
-                "GaussianMixture(components) must be a whole number of at least 2, got "
-                f"{self.components!r}."
-            )
+        whole("GaussianMixture(components)", self.components, 2)
         if not 0.0 < self.zero < 1.0:
             raise ValueError(
                 f"GaussianMixture(zero) must be a proportion in (0, 1), got {self.zero}."

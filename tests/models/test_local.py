@@ -421,7 +421,7 @@ def test_a_guide_that_is_scaled_has_no_draw_either():
 
 def test_arguments():
     model, _ = single()
-    with pytest.raises(ValueError, match="'example' or 'batch', got 'row'"):
+    with pytest.raises(ValueError, match="'example', 'batch'; got 'row'"):
         LocalReparameterization(model, scales="row")
     with pytest.raises(ValueError, match="got 'row'"):
         guides.MeanField(model, scales="row")

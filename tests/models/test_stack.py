@@ -287,7 +287,7 @@ def test_residual_conv_refuses_small_images_and_tables():
 
 @pytest.mark.parametrize("bad", [{"width": 0}, {"max_depth": -1}, {"width": 2.5}])
 def test_networks_refuse_impossible_sizes(bad):
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be an integer"):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be a whole number"):
         residual_mlp((2,), 2, **bad)
 
 

@@ -309,3 +309,26 @@ def test_what_cannot_be_averaged_is_named(normal, dropout):
     regression = fitted(small_net(outputs=1), data=numbers)
     with pytest.raises(ValueError, match="classes, got a fit of regression"):
         EnsembleNetwork(regression)
+
+
+class Tempered(models.Classification):
+    def __init__(self, temperature):
+        super().__init__(2)
+        self.temperature = temperature
+
+    def forward(self, outputs):
+        return dist.Categorical(logits=outputs / self.temperature)
+
+
+def test_each_member_has_its_own_likelihood():
+    fits, expected = [], 0.0
+    for seed, temperature in enumerate((0.3, 4.0)):
+        model = models.BayesianNetwork(
+            small_net(seed=seed), DATA, prior=priors.Normal(), likelihood=Tempered(temperature)
+        )
+        fits.append(inference.fit(model, guides.Delta(model), DATA, device="cpu", **SETTINGS))
+        logits = mean_network(model, fits[-1].guide)(DATA.x_test)
+        expected = expected + (logits.double() / temperature).softmax(-1) / 2
+    torch.testing.assert_close(
+        EnsembleNetwork(fits)(DATA.x_test).exp(), expected, rtol=1e-5, atol=0
+    )

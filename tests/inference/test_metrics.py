@@ -383,3 +383,10 @@ def test_a_bin_holds_its_lower_edge(bins):
     """A confidence on an edge, 1 / classes, is in the bin above it."""
     table = metrics.reliability(torch.zeros(3, bins) - math.log(bins), torch.zeros(3).long(), bins)
     assert table.counts.tolist() == [0, 3, *[0] * (bins - 2)]
+
+
+@pytest.mark.parametrize("bins", [2, 4])
+def test_a_bin_of_the_poster_holds_its_upper_edge(bins):
+    """Of equal probabilities 1 / bins as many are hits as the edge above them says."""
+    equal, first = torch.zeros(3, bins) - math.log(bins), torch.zeros(3).long()
+    assert metrics.poster_ece(equal, first, bins=bins) == pytest.approx(0.0, abs=1e-12)

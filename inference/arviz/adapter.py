@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..storage.whole import replacing
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -126,13 +128,8 @@ def container(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any]) -> Any
 def write(data: Any, path: str | Path) -> Path:
     """Write what :func:`container` made to a NetCDF file, whole or not at all."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    if _is_one():
-        data.to_netcdf(partial, engine="h5netcdf")
-    else:
-        data.to_netcdf(str(partial), engine="h5netcdf")
-    partial.replace(path)
+    with replacing(path) as beside:
+        data.to_netcdf(beside if _is_one() else str(beside), engine="h5netcdf")
     return path
 
 

@@ -18,7 +18,7 @@ from ...models.learnt_depth import LearntDepth
 from ...models.turns import fitting
 from ..posterior.depth import DepthStructure, check_share, exact_depth_posterior
 from ..posterior.predict import component_weights
-from ..storage import checkpoint as run_directory
+from ..storage import checkpoint
 from ..storage.lock import claimed
 from ..training.interrupt import StopSignal
 from ..training.replicate import Replicate, Track
@@ -148,7 +148,7 @@ def train(
             trainer = Trainer(replicates, settings, out=folder)
             if resume:
                 trainer.load()
-            elif folder is not None and (folder / run_directory.CHECKPOINT).exists():
+            elif folder is not None and (folder / checkpoint.CHECKPOINT).exists():
                 raise FileExistsError(
                     f"{folder} holds the checkpoint of another fit. Go on with it with "
                     "resume=True, or give another out=."
@@ -208,11 +208,11 @@ def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
         described["engine"] = result.engine
         described["structure"] = None if structure is None else structure.to_json()
-        described["versions"] = run_directory.versions()
-        run_directory.write_json(job.out / "fit.json", described)
-        run_directory.write_history(job.out / "history.csv", result.history)
-        run_directory.save_weights(job.out / "model.safetensors", model=model, guide=guide)
-        run_directory.seal(job.out)
+        described["versions"] = checkpoint.versions()
+        checkpoint.write_json(job.out / "fit.json", described)
+        checkpoint.write_history(job.out / "history.csv", result.history)
+        checkpoint.save_weights(job.out / "model.safetensors", model=model, guide=guide)
+        checkpoint.seal(job.out)
     return result
 
 

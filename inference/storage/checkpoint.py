@@ -8,9 +8,8 @@ import importlib.metadata
 import io
 import json
 import math
-import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
 from .digests import write_digests
-from .lock import confirm
+from .whole import write_whole
 
 __all__ = [
     "CheckpointError",
@@ -34,7 +33,6 @@ __all__ = [
     "versions",
     "write_history",
     "write_json",
-    "write_whole",
 ]
 
 CHECKPOINT = "checkpoint.pt"
@@ -69,26 +67,6 @@ def fingerprint(*tensors: Tensor) -> str:
     return digest.hexdigest()
 
 
-def write_whole(path: Path, write: Callable[[Any], object], mode: str = "wb") -> None:
-    """Write beside ``path`` and rename, so that a kill leaves the old file or the new one.
-
-    Raises:
-        OSError: if it cannot be written, naming it: on a full disk the system does not.
-    """
-    confirm(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    try:
-        with open(beside, mode, encoding="utf-8" if mode == "w" else None) as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)  # it would keep a full disk full
-        raise type(error)(error.errno, error.strerror, str(path)) from error
-
-
 def write_json(path: Path, content: object) -> None:
     """Write JSON atomically; NaN and infinity become null, as JSON has neither."""
     text = json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
@@ -112,7 +90,6 @@ def plain(value: Any) -> Any:
 
 def seal(folder: Path) -> None:
     """Note the digests of the files of a run, now that they are written, in ``digests.json``."""
-    confirm(folder)
     write_digests(folder, [name for name in _SEALED if (folder / name).is_file()])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from ...data.errors import PyroccamError
+from .whole import write_whole
 
 __all__ = ["FILE", "DamagedFile", "check_digests", "digest_of", "write_digests"]
 
@@ -38,9 +39,8 @@ def write_digests(folder: Path, names: Iterable[str]) -> None:
         names: of the files, relative to the folder, with ``/`` between parts.
     """
     found = {name: digest_of(_inside(folder, name)) for name in sorted(names)}
-    beside = folder / (FILE + ".part")  # renamed, so that a kill leaves the old file or the new
-    beside.write_text(json.dumps(found, indent=2) + "\n")
-    os.replace(beside, folder / FILE)
+    text = json.dumps(found, indent=2) + "\n"
+    write_whole(folder / FILE, lambda file: file.write(text), "w")
 
 
 def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[str] = ()) -> bool:

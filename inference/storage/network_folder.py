@@ -24,8 +24,8 @@ from ...models.plain.description import state as plain_state
 from ...models.plain.pruned import PrunedNetwork
 from ...models.plain.untrusted import parsed, plain_words
 from ...models.plain.vocabulary import dtype_named
-from .checkpoint import write_whole
 from .digests import check_digests, write_digests
+from .whole import write_whole
 
 __all__ = ["MissingFile", "NetworkFolderError", "load", "save"]
 

@@ -12,8 +12,8 @@ from pyroccam.inference.storage.checkpoint import (
     versions,
     write_history,
     write_json,
-    write_whole,
 )
+from pyroccam.inference.storage.whole import write_whole
 from safetensors.torch import load_file
 from torch import nn
 

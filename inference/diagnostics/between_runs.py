@@ -19,6 +19,7 @@ from ...models.learnt_depth import LearntDepth
 from ...models.likelihoods import Regression
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
+from ..figures.canvas import new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from ..posterior.ensemble import members
 from ..posterior.predict import component_weights, predictive_outputs
@@ -139,8 +140,6 @@ class Agreement:
     def figure(self) -> Figure:
         """R-hat of every quantity, one mark for each of its numbers; of what has no posterior
         within a run, only that this is so."""
-        from ..figures.canvas import new_figure
-
         fig = new_figure(1.1 + 0.26 * len(self.quantities))
         ax = fig.subplots()
         most = 3.0

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
 
@@ -259,8 +260,6 @@ class Calibration:
         A line above the band on the left and below it on the right (too narrow), the reverse (too
         wide), or on one side of zero (biased).
         """
-        from ..figures.canvas import legend_above, new_figure
-
         fig = new_figure(3.2)
         ax = fig.subplots()
         count, quantities = self.p.shape

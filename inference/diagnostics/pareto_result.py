@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
 
@@ -154,8 +155,6 @@ class Khat:
         Raises:
             ValueError: if all blocks were refused.
         """
-        from ..figures.canvas import legend_above, new_figure
-
         shown = [block for block in self.blocks if block.refused is None]
         if not shown:
             raise ValueError(f"There is no k-hat to draw. {self.blocks[0].refused}")

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, styled
 from .finding import Finding, Verdict
 
@@ -186,8 +187,6 @@ class Convergence:
         Raises:
             ValueError: where the diagnostic was refused.
         """
-        from ..figures.canvas import legend_above, new_figure
-
         if self.line is None:
             raise ValueError(f"There is no trend to draw. {self.refused}")
         fig = new_figure(2.9)

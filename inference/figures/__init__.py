@@ -9,15 +9,13 @@ Figures are 6 inches wide, made to be read at 600 pixels.
 
 from .bits import bits_per_layer
 from .canvas import save
+from .cuts import irrelevance_histograms, scale_posteriors
 from .depth import depth_comparison, depth_posterior, spiral_functions
-from .graph import structure_graph
 from .predictive import predicted_observed, predictive_bands
-from .relevance import irrelevance_histograms
-from .scales import scale_posteriors
 from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
-from .simplex import simplex_panels
 from .sparsity import sparsity_maps
+from .structure import simplex_panels, structure_graph
 from .training import training_curve
 
 __all__ = [

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..packing import LayerBits
-from .canvas import legend_above, new_figure
+from .canvas import checked_layers, legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["bits_per_layer"]
@@ -33,12 +33,7 @@ def bits_per_layer(
         ValueError: if there are no layers, one has no number of weights or no bytes, or bytes are
             negative.
     """
-    if not bits:
-        raise ValueError("bits: got no layers, expected at least one")
-    for name, other in (("weights", weights), ("parts", parts)):
-        missing = sorted({*bits} - {*other})
-        if missing:
-            raise ValueError(f"{name}: layer {missing[0]!r} has none")
+    checked_layers("bits", bits, weights=weights, parts=parts)
     total = sum(parts.values())
     if min(parts.values()) < 0 or total <= 0:
         raise ValueError(f"parts: bytes {dict(parts)}, expected none negative and some positive")

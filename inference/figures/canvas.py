@@ -1,7 +1,7 @@
 """What all figures share: size, checks of what is drawn, axes, legends and files."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,6 +94,15 @@ def checked_distribution(name: str, value: Array) -> Floats:
             "(none negative, sum 1); pass log_q.exp() or torch.softmax(logits, 0)"
         )
     return array
+
+
+def checked_layers(name: str, found: Mapping[str, Any], /, **others: Mapping[str, Any]) -> None:
+    """Refuse no layers, or a layer that one of the others lacks."""
+    if not found:
+        raise ValueError(f"{name}: got no layers, expected at least one")
+    for other, values in others.items():
+        if missing := sorted({*found} - {*values}):
+            raise ValueError(f"{other}: layer {missing[0]!r} has none")
 
 
 def cycled(values: Sequence[str]) -> Iterable[str]:

@@ -23,7 +23,6 @@ def predictive_bands(
     y: Array,
     at_rows: Bands | None = None,
     *,
-    xlabel: str = "input",
     ylabel: str = "target",
 ) -> Figure:
     """The predictive mean over one input, with two 95 % bands: of the mean, which is unsure because
@@ -34,7 +33,7 @@ def predictive_bands(
         bands: predicted there, each ``(G,)`` or ``(G, 1)``.
         x, y: observed rows, ``(N,)``.
         at_rows: predicted at ``x``, to say how many of the rows lie within the band of a row.
-        xlabel, ylabel: of the axes.
+        ylabel: of the axis of targets.
 
     Returns:
         The figure, with one axis. Bands reach 1.96 standard deviations to both sides.
@@ -68,7 +67,7 @@ def predictive_bands(
         rows, observed, ".", color=INK, markersize=3.5, alpha=0.7, rasterized=len(rows) > 5000,
         label="test rows",
     )  # fmt: skip
-    ax.set(xlabel=xlabel, ylabel=ylabel, xlim=(points[0], points[-1]))
+    ax.set(xlabel="input", ylabel=ylabel, xlim=(points[0], points[-1]))
     legend_above(ax, ["mean", "test rows", inner, outer], columns=2)
     return fig
 

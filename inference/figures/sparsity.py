@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..pruning.inventory import Remains
-from .canvas import Array, Floats, checked_array, new_figure
+from .canvas import Array, Floats, checked_array, checked_layers, new_figure
 from .style import AMOUNT, styled
 
 __all__ = ["sparsity_maps"]
@@ -39,8 +39,7 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
         ValueError: if there are no layers, one is larger now than before, or ``inputs`` is no image
             or negative.
     """
-    if not found:
-        raise ValueError("found: got no layers, expected at least one")
+    checked_layers("found", found)
     pixels = None if inputs is None else _pixels(inputs)
     count = len(found) + (pixels is not None)
     # Names such as layer2.0.downsample.0 would run into the next panel.

@@ -16,7 +16,7 @@ from pyroccam.experiments.reproduce.structure.competing import (
     look,
 )
 from pyroccam.experiments.reproduce.structure.regimes import repelled
-from pyroccam.inference.figures.simplex import simplex_panels
+from pyroccam.inference.figures.structure import simplex_panels
 from pyroccam.models.distributions.temperature import LearntTemperature
 from scripts import call, read
 from typer import Typer

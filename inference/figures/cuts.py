@@ -1,4 +1,4 @@
-"""Figure of scales: what the posterior knows of each, and which of them are cut."""
+"""Figures of a cut: what the posterior says of groups or weights, and where they are cut."""
 
 import math
 from collections.abc import Mapping
@@ -10,12 +10,60 @@ from matplotlib.ticker import MaxNLocator
 
 from ..pruning.intervals import ScaleIntervals
 from ..pruning.relevance import Irrelevance
-from .canvas import Floats, checked_array, legend_above, log_axis, new_figure
+from .canvas import Floats, checked_array, checked_layers, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["scale_posteriors"]
+__all__ = ["irrelevance_histograms", "scale_posteriors"]
 
+BINS = 50
 MOST = 200  # intervals that can be told apart at 600 pixels
+
+
+@styled
+def irrelevance_histograms(
+    found: Mapping[str, Irrelevance], thresholds: Mapping[str, float]
+) -> Figure:
+    """A histogram for each layer: what is kept in colour, what is cut in grey, the threshold as a
+    line. Two clusters with the line between them are a clear decision.
+
+    Arguments:
+        found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns.
+        thresholds: by layer; infinite where nothing is cut.
+
+    Returns:
+        The figure, with an axis for each layer.
+
+    Raises:
+        ValueError: if there are no layers, one has no threshold, or no finite value.
+    """
+    checked_layers("found", found, thresholds=thresholds)
+    values: dict[str, Floats] = {}
+    for name, one in found.items():
+        flat = one.values.flatten().double().numpy()
+        values[name] = flat[np.isfinite(flat)]
+        if not len(values[name]):
+            raise ValueError(f"found[{name!r}]: no finite value to draw")
+    fig = new_figure(0.6 + 1.25 * len(found))
+    axes = fig.subplots(len(found), 1, squeeze=False)[:, 0]
+    for ax, (name, one) in zip(axes, found.items(), strict=True):
+        own, threshold = values[name], thresholds[name]
+        edges = np.histogram_bin_edges(own, bins=BINS)
+        kept = own[own <= threshold]
+        ax.hist(
+            [kept, own[own > threshold]], edges, stacked=True, color=[CYCLE[0], GREY], linewidth=0
+        )
+        if math.isfinite(threshold):
+            ax.axvline(threshold, color=INK, linewidth=1.1)
+        what = "groups" if one.grouped else "weights"
+        ax.set_title(f"layer {name}: {len(kept):,} of {len(own):,} {what} kept", loc="left")
+        ax.set_ylabel(what)
+        if len(own) > 10_000:
+            ax.set_yscale("log")
+    statistics = {one.statistic for one in found.values()}
+    for ax, one in zip(axes, found.values(), strict=True):
+        if len(statistics) > 1 or ax is axes[-1]:
+            ax.set_xlabel(one.statistic)
+    return fig
 
 
 @styled
@@ -42,12 +90,7 @@ def scale_posteriors(
         ValueError: if there are no layers, their names differ, or a layer has other than one
             interval for each irrelevance.
     """
-    if not scales:
-        raise ValueError("scales: got no layers, expected at least one")
-    for name, other in (("found", found), ("thresholds", thresholds)):
-        missing = sorted({*scales} - {*other})
-        if missing:
-            raise ValueError(f"{name}: layer {missing[0]!r} has none")
+    checked_layers("scales", scales, found=found, thresholds=thresholds)
     fig = new_figure(0.75 + 1.5 * len(scales))
     axes = fig.subplots(len(scales), 1, squeeze=False)[:, 0]
     for ax, (name, one) in zip(axes, scales.items(), strict=True):

@@ -13,8 +13,8 @@ from rich.table import Table
 from .. import data as datasets
 from .. import inference
 from ..inference import packing
-from ..inference.cutting.cost import count_parameters
 from ..inference.posterior.predict import evaluate_pruned
+from ..inference.cutting.cost import count_parameters
 from ..inference.pruning.depth import prune as cut
 from ..inference.pruning.thresholds import RULES
 from ..inference.storage.checkpoint import seal, versions, write_json
@@ -26,7 +26,7 @@ from .methods.table import METHODS
 from .places import need_file, need_folder, new_folder
 from .report import report as report_page
 from .runs.config import RunConfig, parse_settings
-from .runs.diagnosis import diagnose_run, print_findings
+from .diagnosis import diagnose_run, print_findings
 from .runs.loading import load_fit, names_own_data
 from .runs.repeats import put_together
 from .runs.run import run, run_repeats

@@ -1,12 +1,17 @@
-"""What a run over learnt depth reports: the depth, two cut networks, the one of fixed depth."""
+"""Methods over networks that can stop at any depth: learnt, or fixed for comparison."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, cast
 
+from torch import Tensor, nn
+
+from ... import guides, models
+from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
+from ...inference.posterior.depth import DepthStructure, exact_depth_posterior
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
     evaluate_outputs,
@@ -17,50 +22,147 @@ from ...inference.posterior.predict import (
 )
 from ...inference.pruning.depth import full_network, prune
 from ...inference.storage.network_folder import save
+from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
+from .base import Finished, Method, Pair
+from .options import Rule
 
-__all__ = ["metrics_on_test", "report"]
+__all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]
 
 
-def report(result: Fit, ddn: Fit | None, out: Path | None) -> dict[str, Any]:
-    """Parts of ``metrics.json`` of a run over learnt depth.
+class _OverDepth(Method):
+    """Any method over a stack."""
 
-    Arguments:
-        result: with a structure.
-        ddn: the deterministic network of the chosen depth, if it was trained.
-        out: folder where the cut networks stay.
+    over = "stack"
+
+    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+        return {"full": result.evaluate(split)}
+
+    def on_test(self, result: Fit) -> dict[str, float]:
+        return metrics_on_test(result)
+
+
+@dataclass(frozen=True)
+class AtDepth(_OverDepth):
+    """The network of one depth.
+
+    Attributes:
+        depth: by default the deepest.
     """
-    model, data = result.model, result.data
-    assert result.structure is not None
-    found: dict[str, Any] = {
-        "structure": result.structure.to_json(),
-        "test_by_depth_nll": nll_by_depth(
-            outputs_by_depth(model, data.x_test), model.likelihood, data.y_test
-        ),
-    }
-    nets = {form: prune(result, form=form) for form in ("marginal", "single")}
-    times = seconds_per_batch({"full": full_network(result), **nets}, data.x_test[:256])
-    for key, form in (("pruned", "marginal"), ("single_exit", "single")):
-        net = nets[form]
-        found[key] = {
-            "depth": net.depth,
-            "parameters": count_parameters(net),
-            "parameters_before": count_parameters(model),
-            "seconds_per_batch": times[form],
-            "seconds_per_batch_before": times["full"],
-            "batch": min(256, len(data.x_test)),
-            "test": metrics_on_test(result, net),
+
+    depth: int | None = None
+    predictor: ClassVar[str] = "network"
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        whole = models.LearntDepth(cast(DepthStack, net), data=data)
+        model = whole.at_depth(whole.max_depth if self.depth is None else self.depth)
+        return model, guides.Deterministic(model)
+
+
+@dataclass(frozen=True)
+class _LearntDepth(_OverDepth):
+    """A posterior over depth, and the smaller networks that it allows.
+
+    Attributes:
+        prior: of the depth, in words.
+        threshold: the first depth with so large a share of the largest probability is chosen.
+    """
+
+    prior: str = "geometric:0.85"
+    threshold: Annotated[float, Rule("a number in (0, 1]", lambda x: 0 < x <= 1)] = 0.95
+    predictor: ClassVar[str] = "all depths"
+
+    def model(self, net: nn.Module, data: Dataset) -> models.LearntDepth:
+        prior = models.priors.parse(self.prior)
+        return models.LearntDepth(cast(DepthStack, net), data=data, prior=prior)
+
+    def for_fit(self) -> dict[str, float]:
+        return {"threshold": self.threshold}
+
+    def structure_of(self, model: Any, shares: Tensor, data: Dataset) -> DepthStructure:
+        exact = exact_depth_posterior(model, data)
+        return DepthStructure.from_probs(shares, exact, self.threshold)
+
+    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+        x, y = result.data.split(split)
+        pruned = evaluate_pruned(prune(result), x, y, result.data.y_std)
+        return {**super().scores(result, split), "pruned": pruned}
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """The depth, two networks that are cut there, and the one of fixed depth beside them."""
+        (result,), ddn = run.fits, run.fixed
+        model, data = result.model, result.data
+        assert result.structure is not None
+        found: dict[str, Any] = {
+            "structure": result.structure.to_json(),
+            "test_by_depth_nll": nll_by_depth(
+                outputs_by_depth(model, data.x_test), model.likelihood, data.y_test
+            ),
         }
-        if out is not None:
-            save(net, out / key)
-    if ddn is not None:
-        found["ddn"] = {
-            "depth": nets["single"].depth,
-            "parameters": count_parameters(ddn.model),
-            "seconds": ddn.seconds,
-            "test": metrics_on_test(ddn),
-        }
-    return found
+        nets = {form: prune(result, form=form) for form in ("marginal", "single")}
+        times = seconds_per_batch({"full": full_network(result), **nets}, data.x_test[:256])
+        for key, form in (("pruned", "marginal"), ("single_exit", "single")):
+            net = nets[form]
+            found[key] = {
+                "depth": net.depth,
+                "parameters": count_parameters(net),
+                "parameters_before": count_parameters(model),
+                "seconds_per_batch": times[form],
+                "seconds_per_batch_before": times["full"],
+                "batch": min(256, len(data.x_test)),
+                "test": metrics_on_test(result, net),
+            }
+            if run.out is not None:
+                save(net, run.out / key)
+        if ddn is not None:
+            found["ddn"] = {
+                "depth": nets["single"].depth,
+                "parameters": count_parameters(ddn.model),
+                "seconds": ddn.seconds,
+                "test": metrics_on_test(ddn),
+            }
+        return found
+
+
+@dataclass(frozen=True)
+class MarginalLikelihood(_LearntDepth):
+    """Depth by the marginal likelihood of all rows."""
+
+    full_batch = True
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model = self.model(net, data)
+        return model, guides.Marginal(model)
+
+
+@dataclass(frozen=True)
+class ByGradient(_LearntDepth):
+    """Depth by the gradient of the evidence lower bound.
+
+    Attributes:
+        hold: part of the training during which q(d) stays uniform.
+    """
+
+    hold: float = 0.5
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model = self.model(net, data)
+        return model, guides.CategoricalDepth(model, update="gradient", hold=self.hold)
+
+
+@dataclass(frozen=True)
+class ClosedForm(ByGradient):
+    """Depth by the update of q(d) in closed form.
+
+    Attributes:
+        rate: step of the damped update, in (0, 1]; by the length of the training if left out.
+    """
+
+    rate: float | None = None
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model = self.model(net, data)
+        return model, guides.CategoricalDepth(model, hold=self.hold, rate=self.rate)
 
 
 def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, float]:

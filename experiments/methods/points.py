@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from torch import nn
 
@@ -17,130 +18,144 @@ from ...inference.pruning.magnitude import (
     share_weights,
     splice_weights,
 )
-from ...models.checks import as_number
+from ...inference.training.settings import Settings
+from .base import Pair, Stage
 from .narrowing import tell_uncuttable
-from .stages import Options, Pair, Stage, positive, whole
+from .options import FromOne, FromZero, NotNegative, Positive, Rule
+from .weights import OverWeights
 
-__all__ = ["PRUNING", "SURGERY", "point", "pruning", "surgery"]
-
-# Those of linear layers are from a few short fits of LeNet-300-100 on MNIST, those of convolutions
-# are untried. A point estimate takes no threshold (inference.compress says why), so there is no
-# such option.
-PRUNING: dict[str, Any] = {
-    "prior": "normal:1",
-    "sensitivity": {"linear": 1.0, "convolution": 0.7},
-    "keep": None,
-    "rounds": 2,
-    "retrain": 12,
-    "retrain_lr": 1e-3,
-    "bits": {"linear": 5, "convolution": 8},
-    "share": 3,
-    "share_lr": 1e-4,
-}
-# The prior is as much weight decay as the published networks had, 5e-4 beside the mean loss of
-# 54,000 rows: weights that are not needed are small when the switches come, and fewer of those that
-# go are missed. How many go is a matter of the network: docs/results.md has the c of two.
-SURGERY: dict[str, Any] = {
-    "prior": "normal:0.2",
-    "c": {"linear": 6.0, "convolution": 2.5, "last": 1.5},
-    "gamma": 1e-3,
-    "power": 1.0,
-    "surgery": 30,
-    "surgery_lr": 0.05,
-    "freeze": 0.3,
-}
+__all__ = ["DeepCompression", "FromPoint", "Surgery"]
 
 
-def point(
-    net: nn.Module, data: Dataset, options: dict[str, Any]
-) -> tuple[models.BayesianNetwork, guides.Delta]:
-    """The weights of highest posterior density, by which these methods begin.
+@dataclass(frozen=True)
+class FromPoint(OverWeights):
+    """A method that begins with the weights of highest posterior density. A point estimate takes
+    no threshold (:func:`~pyroccam.inference.pruning.compression.compress` says why)."""
 
-    Raises:
-        ValueError: for numbers by layer of a later fit that cannot be.
-    """
-    prior = models.priors.parse_weights(str(options["prior"]))
-    model = models.BayesianNetwork(net, data, prior=prior)
-    for name in ("sensitivity", "keep", "bits", "c"):  # an error now, not after the first fit
-        optional = name != "c"
-        if name in options and not (optional and options[name] is None):
-            by_layer(name, options[name], model)
-    tell_uncuttable(model, data)
-    return model, guides.Delta(model)
+    prior: str = "normal:1"
+
+    @property
+    def by_layer(self) -> dict[str, PerLayer | None]:
+        """Numbers by layer that later fits need."""
+        return {}
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        prior = models.priors.parse_weights(self.prior)
+        model = models.BayesianNetwork(net, data, prior=prior)
+        for name, numbers in self.by_layer.items():  # an error now, not after the first fit
+            if numbers is not None:
+                by_layer(name, numbers, model)
+        tell_uncuttable(model, data)
+        return model, guides.Delta(model)
 
 
-def pruning(options: Options, settings: dict[str, Any]) -> list[Stage]:
-    """Prune and retrain in rounds, then share values and train those: deep compression.
+# The numbers of linear layers are from a few short fits of LeNet-300-100 on MNIST, those of
+# convolutions are untried.
+@dataclass(frozen=True)
+class DeepCompression(FromPoint):
+    """Prune and retrain in rounds, then share values and train those.
 
-    Of the options, ``rounds`` are so many of pruning by ``sensitivity``, or down to the fraction
-    ``keep`` in equal ratios; each trains ``retrain`` epochs from ``retrain_lr``. Then indices of
-    ``bits``, and ``share`` epochs from ``share_lr`` (0: no sharing). The numbers ``sensitivity``,
-    ``keep`` and ``bits`` are for all layers, for kinds of them, or by layer:
-    :func:`~pyroccam.inference.pruning.magnitude.by_layer`.
-
-    Raises:
-        ValueError: for numbers of rounds or epochs that cannot be, or no rule.
+    Attributes:
+        prior: of the weights, in words.
+        sensitivity: weights below so many standard deviations of their layer go; a number for all
+            layers, for kinds of them, or by layer.
+        keep: instead of it, the fraction of weights that stays in the end, likewise; the rounds go
+            down to it in equal ratios.
+        rounds: of pruning.
+        retrain: epochs after each round.
+        retrain_lr: their learning rate at the start.
+        bits: of the index of a shared value, likewise by layer.
+        share: epochs of training the shared values; 0 shares none.
+        share_lr: their learning rate at the start.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626; Han, Mao, Dally 2016, arXiv:1510.00149. Their
         Huffman code is in the packed file, as the code of
         :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
     """
-    rounds = whole(options, "rounds", 1)
-    if options["sensitivity"] is None and options["keep"] is None:
-        raise ValueError("sensitivity=null: give it, or keep=, the fraction of weights that stay.")
 
-    def prune(number: int) -> Callable[[Fit, Options], Pair]:
-        def build(before: Fit, options: Options) -> Pair:
-            if options["keep"] is None:
-                return prune_weights(before, sensitivity=options["sensitivity"])
-            return prune_weights(before, keep=_root(options["keep"], number / rounds))
+    sensitivity: PerLayer | None = field(
+        default_factory=lambda: {"linear": 1.0, "convolution": 0.7}
+    )
+    keep: PerLayer | None = None
+    rounds: FromOne = 2
+    retrain: FromOne = 12
+    retrain_lr: Positive = 1e-3
+    bits: PerLayer | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})
+    share: FromZero = 3
+    share_lr: Positive = 1e-4
 
-        return build
+    @property
+    def by_layer(self) -> dict[str, PerLayer | None]:
+        return {"sensitivity": self.sensitivity, "keep": self.keep, "bits": self.bits}
 
-    def share(before: Fit, options: Options) -> Pair:
-        return share_weights(before, bits=options["bits"])
+    def stages(self, settings: Settings) -> list[Stage]:
+        if self.sensitivity is None and self.keep is None:
+            raise ValueError("sensitivity=null: give it, or keep=, the share of weights that stay.")
 
-    retrain = {"epochs": whole(options, "retrain", 1), "lr": positive(options, "retrain_lr")}
-    found = [Stage(f"prune-{k}", prune(k), retrain) for k in range(1, rounds + 1)]
-    if epochs := whole(options, "share", 0):
-        found.append(Stage("share", share, {"epochs": epochs, "lr": positive(options, "share_lr")}))
-    return found
+        def prune(number: int) -> Callable[[Fit], Pair]:
+            def build(before: Fit) -> Pair:
+                if self.keep is None:
+                    return prune_weights(before, sensitivity=self.sensitivity)
+                return prune_weights(before, keep=_root(self.keep, number / self.rounds))
+
+            return build
+
+        def share(before: Fit) -> Pair:
+            return share_weights(before, bits=self.bits)
+
+        retrain = {"epochs": self.retrain, "lr": self.retrain_lr}
+        found = [Stage(f"prune-{k}", prune(k), retrain) for k in range(1, self.rounds + 1)]
+        if self.share:
+            found.append(Stage("share", share, {"epochs": self.share, "lr": self.share_lr}))
+        return found
 
 
-def surgery(options: Options, settings: dict[str, Any]) -> list[Stage]:
-    """Train on with switches on the weights: dynamic network surgery.
+# The prior is as much weight decay as the published networks had, 5e-4 beside the mean loss of
+# 54,000 rows: weights that are not needed are small when the switches come, and fewer of those that
+# go are missed. How many go is a matter of the network: docs/results.md has the c of two.
+@dataclass(frozen=True)
+class Surgery(FromPoint):
+    """Train on with switches on the weights: dynamic network surgery, with momentum. Steps of Adam
+    are as large for a weight that the data do not ask for, which then wanders back over the
+    threshold.
 
-    Of the options, ``c``, ``gamma`` and ``power`` are those of :class:`~pyroccam.guides.Spliced`,
-    for ``surgery`` epochs from ``surgery_lr``, by gradient descent with momentum: steps of Adam are
-    as large for a weight that the data do not ask for, which then wanders back over the threshold.
-    In the last part ``freeze`` of the epochs the switches stay.
-
-    Raises:
-        ValueError: for numbers that cannot be.
+    Attributes:
+        prior: of the weights, in words.
+        c: where the switches are: so many standard deviations above the mean magnitude of a layer;
+            a number for all layers, for kinds of them, or by layer.
+        gamma: how fast the switches come to rest.
+        power: of that decay.
+        surgery: epochs with switches.
+        surgery_lr: their learning rate at the start.
+        freeze: part of these epochs, at the end, in which the switches stay.
 
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
     """
-    epochs, freeze = whole(options, "surgery", 1), options["freeze"]
-    if not 0 <= as_number(freeze) <= 1:
-        raise ValueError(f"freeze={freeze!r}: give the part of the epochs, in 0 ... 1.")
 
-    def build(before: Fit, options: Options) -> Pair:
-        steps = epochs * before.settings.steps_per_epoch(before.data.N)
-        return splice_weights(
-            before,
-            c=options["c"],
-            gamma=options["gamma"],
-            power=options["power"],
-            stop=round((1 - freeze) * steps),
-        )
+    prior: str = "normal:0.2"
+    c: PerLayer = field(default_factory=lambda: {"linear": 6.0, "convolution": 2.5, "last": 1.5})
+    gamma: NotNegative = 1e-3
+    power: NotNegative = 1.0
+    surgery: FromOne = 30
+    surgery_lr: Positive = 0.05
+    freeze: Annotated[float, Rule("the part of the epochs, in 0 ... 1", lambda x: 0 <= x <= 1)] = (
+        0.3
+    )
 
-    for name in ("gamma", "power"):
-        if not as_number(options[name]) >= 0:
-            raise ValueError(f"{name}={options[name]!r}: give a number of at least 0.")
-    settings = {"epochs": epochs, "lr": positive(options, "surgery_lr"), "optimizer": "sgd"}
-    return [Stage("surgery", build, settings)]
+    @property
+    def by_layer(self) -> dict[str, PerLayer | None]:
+        return {"c": self.c}
+
+    def stages(self, settings: Settings) -> list[Stage]:
+        def build(before: Fit) -> Pair:
+            steps = self.surgery * before.settings.steps_per_epoch(before.data.N)
+            stop = round((1 - self.freeze) * steps)
+            return splice_weights(before, c=self.c, gamma=self.gamma, power=self.power, stop=stop)
+
+        own = {"epochs": self.surgery, "lr": self.surgery_lr, "optimizer": "sgd"}
+        return [Stage("surgery", build, own)]
 
 
 def _root(value: PerLayer, exponent: float) -> PerLayer:

@@ -1,19 +1,21 @@
-"""What a run over random structure reports: the choice, its network, and what chance would do."""
+"""Random structure: the choice, its network, and what chance would do."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...guides.edges import Family
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.figures import save, structure_graph
-from ...inference.fits.fitting import Fit, fit
+from ...inference.fits.fitting import Fit
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
@@ -26,83 +28,104 @@ from ...inference.pruning.graph import (
 )
 from ...inference.storage.network_folder import save as save_network
 from ...models.networks.structure_graph import discretised, structures
-from ..runs.run_figures import FORMATS
-from .stages import Pair
+from ..run_figures import FORMATS
+from .base import Finished, Method, Pair
+from .options import FromZero
 
-__all__ = ["report"]
+__all__ = ["RandomStructure"]
 
 # Of point estimates, where the weights of a run are numbers.
 _WIDE = "normal:1"
 
 
-def report(
-    result: Fit,
-    net: nn.Module,
-    options: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    out: Path | None,
-    compare: bool,
-    figures: bool = True,
-    **arguments: Any,
-) -> dict[str, Any]:
-    """Parts of ``metrics.json`` of a run over random structure.
+@dataclass(frozen=True)
+class RandomStructure(Method):
+    """A posterior over which primitive is on which edge.
 
-    Arguments:
-        result: of a :class:`~pyroccam.models.StructuredNetwork`.
-        net: the network with its graph and its initial weights, to begin afresh from.
-        options: ``prior`` of the weights, and ``random``, the number of random structures of about
-            the same size that are trained in the same way.
-        settings: of the fits.
-        out: folder of the run, or ``None``.
-        compare: train the chosen structure afresh, and random ones.
-        figures: draw the graphs into ``out/figures``.
-        arguments: of :func:`~pyroccam.inference.fit`.
+    Attributes:
+        structure: prior of the structure, in words.
+        family: of its posterior; the kind that the prior is of by default.
+        temperature: of a relaxation: ``tied`` to the prior's, or ``learnt``.
+        prior: of the weights, in words; without one they are numbers.
+        random: number of random structures of about the same size that are trained in the same way.
     """
-    choice = choose_structure(result)
-    small = discretise(result)
-    data = result.data
-    whole = mean_network(result.model, result.guide)  # type: ignore[arg-type]
-    times = seconds_per_batch({"whole": whole, "chosen": small}, data.x_test[:256])
-    found: dict[str, Any] = {
-        "structure": choice.to_json(),
-        "discretised": {
-            "parameters": count_parameters(small),
-            "parameters_before": count_parameters(whole),
-            "seconds_per_batch": times["chosen"],
-            "seconds_per_batch_before": times["whole"],
-            "batch": len(data.x_test[:256]),
-            "test": evaluate_net(small, result.model, data),
-        },
-    }
-    if out is not None:
-        save_network(small, out / "discretised")
-        if figures:
-            _draw(result, choice, out / "figures")
-    if not compare:
-        return found
-    size = count_parameters(small)
-    others = random_structures(
-        result.model, int(options["random"]), parameters=size, other_than=choice.chosen,
-        seed=settings["seed"],
-    )  # fmt: skip
-    fits = {"retrained": choice.chosen}
-    fits |= {f"random-{k}": other for k, other in enumerate(others, start=1)}
-    rows: dict[str, dict[str, Any]] = {}
-    for name, chosen in fits.items():
-        model, guide = _fixed(net, chosen, data, options)
-        folder = None if out is None else out / name
-        one = fit(model, guide, data, out=folder, label=name, **arguments, **settings)
-        rows[name] = {
-            "choice": chosen,
-            "parameters": count_parameters(mean_network(model, guide)),
-            "test": one.evaluate(),
-            "seconds": one.seconds,
+
+    over = "graph"
+
+    structure: str = "gumbel-softmax:1:0.2"
+    family: Family = "prior"
+    temperature: Literal["tied", "learnt"] = "tied"
+    prior: str | None = None
+    random: FromZero = 3
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model = models.StructuredNetwork(
+            net,
+            data,
+            structure=models.priors.parse_structure(self.structure),
+            prior=None if self.prior is None else models.priors.parse_weights(self.prior),
+        )
+        family = guides.StructureFamily(self.family, self.temperature)
+        return model, guides.MeanField(model, structure=family)
+
+    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+        return result.evaluate_ways(split)
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """The choice and its network, which is then trained afresh beside random ones."""
+        (result,) = run.fits
+        choice = choose_structure(result)
+        small = discretise(result)
+        data = result.data
+        whole = mean_network(result.model, result.guide)  # type: ignore[arg-type]
+        times = seconds_per_batch({"whole": whole, "chosen": small}, data.x_test[:256])
+        found: dict[str, Any] = {
+            "structure": choice.to_json(),
+            "discretised": {
+                "parameters": count_parameters(small),
+                "parameters_before": count_parameters(whole),
+                "seconds_per_batch": times["chosen"],
+                "seconds_per_batch_before": times["whole"],
+                "batch": len(data.x_test[:256]),
+                "test": evaluate_net(small, result.model, data),
+            },
         }
-    found["retrained"] = rows.pop("retrained")
-    if rows:
-        tests = [row["test"] for row in rows.values()]
-        found["random"] = {"runs": list(rows.values()), "spread": mean_spread(tests)}
-    return found
+        if run.out is not None:
+            save_network(small, run.out / "discretised")
+            if run.figures:
+                _draw(result, choice, run.out / "figures")
+        if not run.compare:
+            return found
+        others = random_structures(
+            result.model,
+            self.random,
+            parameters=count_parameters(small),
+            other_than=choice.chosen,
+            seed=result.settings.seed,
+        )
+        fits = {"retrained": choice.chosen}
+        fits |= {f"random-{k}": other for k, other in enumerate(others, start=1)}
+        net = run.begin()
+        rows: dict[str, dict[str, Any]] = {}
+        for name, chosen in fits.items():
+            one = run.train(self._fixed(net, chosen, data), name)
+            rows[name] = {
+                "choice": chosen,
+                "parameters": count_parameters(mean_network(one.model, one.guide)),  # type: ignore[arg-type]
+                "test": one.evaluate(),
+                "seconds": one.seconds,
+            }
+        found["retrained"] = rows.pop("retrained")
+        if rows:
+            tests = [row["test"] for row in rows.values()]
+            found["random"] = {"runs": list(rows.values()), "spread": mean_spread(tests)}
+        return found
+
+    def _fixed(self, net: nn.Module, choice: Choice, data: Dataset) -> Pair:
+        """A pair over the network of one structure, with its weights as they begin."""
+        prior = models.priors.parse_weights(_WIDE if self.prior is None else self.prior)
+        model = models.BayesianNetwork(discretised(copy.deepcopy(net), choice), data, prior=prior)
+        return model, guides.Delta(model) if self.prior is None else guides.MeanField(model)
 
 
 def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
@@ -117,12 +140,3 @@ def _draw(result: Fit, choice: StructureChoice, folder: Path) -> None:
         graph: Any = net.get_submodule(path)
         picture = structure_graph(graph, own(choice.probs), own(choice.chosen))
         save(picture, folder / f"structure{'-' if path else ''}{path}", FORMATS)
-
-
-def _fixed(net: nn.Module, choice: Choice, data: Dataset, options: Mapping[str, Any]) -> Any:
-    """A pair over the network of one structure, with its weights as they begin."""
-    asked = options["prior"]
-    prior = models.priors.parse_weights(_WIDE if asked is None else str(asked))
-    model = models.BayesianNetwork(discretised(copy.deepcopy(net), choice), data, prior=prior)
-    pair: Pair = model, guides.Delta(model) if asked is None else guides.MeanField(model)
-    return pair

@@ -1,8 +1,8 @@
-"""What a run over random weights reports: three ways to predict, the cut, its file."""
+"""Methods over random weights: three ways to predict, the cut, its file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,67 +15,105 @@ from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
+from ...inference.posterior.draws import Noise
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
-from ...inference.pruning.thresholds import TOLERANCE, by_validation
+from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_validation
+from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
+from ...models.layers.affine import AFFINE
 from ...models.plain.description import DescriptionError
-from ..runs.run_figures import draw_compressed
+from ..run_figures import draw_compressed
+from .base import Finished, Method
 
-__all__ = ["FILE", "compress_run", "evaluate", "file_of", "network_of_file", "report"]
+__all__ = [
+    "FILE",
+    "OverWeights",
+    "compress_run",
+    "evaluate",
+    "file_of",
+    "named_layers",
+    "network_of_file",
+]
 
 FILE = "compressed.pocc"
 
 
-def report(
-    result: Fit,
-    threshold: Any,
-    tolerance: float | None,
-    out: Path | None,
-    figures_too: bool = True,
-    first: Fit | None = None,
-) -> dict[str, Any]:
-    """Parts of ``metrics.json`` of a run over random weights.
+class OverWeights(Method):
+    """Any method over the weights of any network, which is compressed in the end."""
 
-    Arguments:
-        result: of a :class:`~pyroccam.models.BayesianNetwork`.
-        threshold, tolerance: see :func:`~pyroccam.inference.pruning.compression.compress`; a
-            tolerance of another rule than the run's is left aside.
-        out: folder where the compressed file stays, and figures of what was cut.
-        figures_too: draw them.
-        first: with which the run began; its network is that before the compression.
-    """
-    model, data = result.model, result.data
-    mean = mean_network(model, result.guide)  # type: ignore[arg-type]
-    found: dict[str, Any] = {"parameters": count_parameters(mean)}
-    if result.guide.zero_mean:
-        return found  # there is no mean network to cut
-    with TemporaryDirectory() as scratch:
-        path = (Path(scratch) if out is None else out) / FILE
-        try:
-            small, written, sizes, again = _compressed(result, threshold, tolerance, path)
-        except (ValueError, RuntimeError) as error:  # training is not lost over a threshold, say
-            return {**found, "not_compressed": str(error)}
-        read_back = evaluate(result, again)
-    if out is not None and figures_too:
-        draw_compressed(result, small, written, out / "figures", first)
-    small.net.to(data.x_test.device)
-    x = data.x_test[:256]
-    before = mean if first is None else mean_network(first.model, first.guide)  # type: ignore[arg-type]
-    times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
-    found["mean"] = {"seconds_per_batch": times["mean"]}
-    found["compressed"] = {
-        "parameters": count_parameters(small.net),
-        "parameters_before": count_parameters(before),
-        "seconds_per_batch": times["compressed"],
-        "seconds_per_batch_before": times["before"],
-        "batch": len(x),
-        "test": evaluate_net(small.net, model, data),
-        "test_after_reading": read_back,
-    }
-    found["structure"] = {**small.to_json(), **sizes}
-    return found
+    over = "net"
+
+    @property
+    def drawn(self) -> Noise:
+        """Noise of the draws by which is predicted."""
+        return "weights"
+
+    @property
+    def last_cut(self) -> tuple[Threshold | None, float | None]:
+        """Threshold and tolerance by which the network is compressed."""
+        return None, None
+
+    @property
+    def cuts(self) -> dict[str, Threshold | None]:
+        """Thresholds of all cuts of a run, by the names of their options."""
+        return {}
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        for name, rule in self.cuts.items():
+            if rule == "validation" and not len(data.x_val):
+                other = f"data.val_fraction=0.1, or {name}=valley, noise or a number"
+                yield name, f"needs validation rows, and there are none. Set {other}."
+        if not any(by_validation(rule, data) for rule in self.cuts.values()):
+            yield "tolerance", "changes nothing: add threshold=validation."
+
+    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+        return result.evaluate_ways(split, noise=self.drawn)
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """The network of the means, the compressed one and its file, if there is a way to it."""
+        result, first, out = run.fits[-1], run.fits[0], run.out
+        model, data = result.model, result.data
+        mean = mean_network(model, result.guide)  # type: ignore[arg-type]
+        found: dict[str, Any] = {"parameters": count_parameters(mean)}
+        if result.guide.zero_mean:
+            return found  # there is no mean network to cut
+        with TemporaryDirectory() as scratch:
+            path = (Path(scratch) if out is None else out) / FILE
+            try:
+                small, written, sizes, again = _compressed(result, *self.last_cut, path)
+            except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
+                return {**found, "not_compressed": str(error)}
+            read_back = evaluate(result, again)
+        if out is not None and run.figures:
+            draw_compressed(result, small, written, out / "figures", first)
+        small.net.to(data.x_test.device)
+        x = data.x_test[:256]
+        before = mean_network(first.model, first.guide)  # type: ignore[arg-type]
+        times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
+        found["mean"] = {"seconds_per_batch": times["mean"]}
+        found["compressed"] = {
+            "parameters": count_parameters(small.net),
+            "parameters_before": count_parameters(before),
+            "seconds_per_batch": times["compressed"],
+            "seconds_per_batch_before": times["before"],
+            "batch": len(x),
+            "test": evaluate_net(small.net, model, data),
+            "test_after_reading": read_back,
+        }
+        found["structure"] = {**small.to_json(), **sizes}
+        return found
+
+
+def named_layers(asked: str | float | Sequence[str] | None, net: nn.Module) -> list[str] | None:
+    """Names of layers, one or a list. Of all linear and convolutional layers ``hidden`` are those
+    but the last, and ``penultimate`` is the one before the last."""
+    if asked is None or isinstance(asked, list):
+        return asked
+    names = [name for name, module in net.named_modules() if type(module) in AFFINE]
+    words = {"hidden": names[:-1] or names, "penultimate": names[-2:-1] or names}
+    return words.get(str(asked), [str(asked)])
 
 
 def file_of(asked: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from ...data.errors import NetworkError, PyroccamError
 from ...data.limits import ask
 from ...models.parameters import refuse_without_values
 from ..boundary import place_in_own_code
-from ..methods.table import find
+from ..methods import find
 from .config import RunConfig
 
 __all__ = ["build_network"]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from ... import data as datasets
 from ...data import Dataset
-from ...inference.posterior.depth import check_share
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
-from ..methods.narrowing import refuse_rows, refuse_rules, refuse_unused
-from ..methods.table import find
+from ..methods import Method, find
+from ..methods.base import Stage
 from .opening import read_json, reading
 
 __all__ = ["RunConfig", "changed_settings", "parse_settings"]
@@ -104,17 +103,16 @@ class RunConfig:
         toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
         stack = row.over == "stack"
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
-        options = dict(row.options)
+        options = row.options
         usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             settings["batch_size"] = dataset.N
         for name, value in sets.items():
-            usual_value = builder[name].default if name in accepts else options.get(name)
-            _refuse_no_bool(name, value, usual_value)
             if name in options:
                 options[name] = value
             elif name in accepts:
+                _refuse_no_bool(name, value, builder[name].default)
                 network_options[name] = value
             elif name in Settings.names():
                 if name == "steps":
@@ -125,16 +123,35 @@ class RunConfig:
                 known = [*options, *accepts, *fit, "data.<option>"]
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
-        Settings.of(settings)  # fails early, before anything is built
-        if not stack:
-            refuse_rules(options, dataset)
-        elif "threshold" in options:
-            check_share(options["threshold"])
-        row.stages(options, settings)
-        refuse_unused(sets, options, dataset)
-        refuse_rows(options, settings, dataset)
+        # These fail early, before anything is built.
+        checked, chosen = Settings.of(settings), row.with_options(options)
+        chosen.stages(checked)
+        for name, why in chosen.refusals(checked, dataset):
+            if sets.get(name) is not None:
+                raise ValueError(f"{name}={sets[name]!r} {why}")
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
+
+    @property
+    def chosen(self) -> Method:
+        """The method, with the options of this run."""
+        return find(self.method).with_options(self.options)
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The fits that follow the first."""
+        return self.chosen.stages(Settings.of(self.settings))
+
+    def settings_of(self, number: int) -> dict[str, Any]:
+        """Settings of a fit of the run; the first has the number 0."""
+        own = (
+            self.stages[number - 1].settings
+            if number
+            else self.chosen.first(Settings.of(self.settings))
+        )
+        other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
+        dropped = {other[name] for name in own if name in other}
+        return {k: v for k, v in self.settings.items() if k not in dropped} | own
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run with another seed for data, weights and training."""
@@ -208,8 +225,7 @@ class RunConfig:
             raise ValueError("data has no name")
         if "seed" not in self.settings:
             raise ValueError("settings has no seed")
-        if unknown := [name for name in self.options if name not in row.options]:
-            raise ValueError(unknown_name(f"option of {self.method}", unknown[0], row.options))
+        row.with_options(self.options)
         for name, usual in row.options.items():
             self.options.setdefault(name, usual)  # of a method that had fewer of them
         Settings.of(self.settings)

@@ -11,21 +11,19 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from ... import inference
 from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.posterior.predict import component_weights
 from ...inference.storage.checkpoint import read_history
 from ...inference.training.settings import Settings
-from ...models import LearntDepth
-from ..methods.stages import Pair
-from ..methods.table import find
+from ..methods import find
+from ..methods.base import Pair
 from .building import build_network
 from .config import RunConfig
 from .described import network_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
-from .run import pair_of, settings_of, stages_of
+from .run import pair_of
 
 __all__ = ["load_fit", "names_own_data", "was_compressed"]
 
@@ -63,17 +61,17 @@ def load_fit(
     rows = data.to(where)
     net = _known_network(config, rows, folder, network, trust)
     with reading(folder / "config.json"):
-        pair = find(config.method).build(net, rows, config.options)
+        pair = config.chosen.build(net, rows)
     result = _as_fit(_loaded(pair, folder, where), rows, config, folder)
     with reading(folder / "config.json"):
-        stages = stages_of(config)
+        stages = config.stages
     for number, stage in enumerate(stages, start=1):
         check_files(folder / stage.name)
         with reading(folder / "config.json"):
-            pair = pair_of(stage, result, config, folder / stage.name)
+            pair = pair_of(config, number, result, folder / stage.name)
         pair = _loaded(pair, folder / stage.name, where)
         result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
-        result.settings = Settings.of(settings_of(config, number))
+        result.settings = Settings.of(config.settings_of(number))
     return result
 
 
@@ -192,11 +190,7 @@ def _kind_of(tensor: torch.Tensor | None) -> str:
 def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
     model, guide = pair
     components = component_weights(model, guide, data)
-    structure = None
-    if isinstance(model, LearntDepth):
-        exact = inference.exact_depth_posterior(model, data)
-        threshold = float(config.options.get("threshold", 0.95))
-        structure = inference.Structure.from_probs(components, exact, threshold)
+    structure = config.chosen.structure_of(model, components, data)
     path = folder / "fit.json"
     written = read_json(path)
     with reading(folder / "history.csv"):

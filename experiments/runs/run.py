@@ -16,19 +16,16 @@ from ...inference.cutting.cost import count_parameters
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
 from ...inference.storage.lock import claimed
-from ...models import BayesianNetwork, StructuredNetwork
-from ..methods import depth as depths
-from ..methods import structure as structured
-from ..methods import weights
-from ..methods.stages import Pair, Stage
-from ..methods.table import find
+from ...inference.training.settings import Settings
+from ..methods import find
+from ..methods.base import Finished, Pair
+from ..run_figures import draw, draw_repeats
 from .building import build_network
 from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
-from .run_figures import draw, draw_repeats
 
-__all__ = ["Outcome", "fixed_depth", "pair_of", "run", "run_repeats", "settings_of", "stages_of"]
+__all__ = ["Outcome", "fixed_depth", "pair_of", "run", "run_repeats"]
 
 NARROWED = "narrowed.json"
 
@@ -167,10 +164,10 @@ def _run(
     for job in jobs:
         job.claim(resume)
     more = {"resume": resume, "device": where, "progress": progress}
-    settings = settings_of(config, 0)
-    fits = _fit(jobs, _first, settings, out, label=config.method, **_rule_of(config), **more)
+    own = config.chosen.for_fit()
+    fits = _fit(jobs, _first, config.settings_of(0), out, label=config.method, **own, **more)
     passed = [[one] for one in fits]
-    for number, stage in enumerate(stages_of(config), start=1):
+    for number, stage in enumerate(config.stages, start=1):
         for job, before in zip(jobs, passed, strict=True):
             before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
@@ -193,13 +190,7 @@ def _run(
 
 def _first(job: _Job) -> Pair:
     """The pair with which a run begins."""
-    return find(job.config.method).build(job.network(), job.data, job.config.options)
-
-
-def _rule_of(config: RunConfig) -> dict[str, float]:
-    if find(config.method).over != "stack":
-        return {}
-    return {"threshold": float(config.options.get("threshold", 0.95))}
+    return job.config.chosen.build(job.network(), job.data)
 
 
 def _fit(
@@ -226,55 +217,42 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
     config = jobs[0].config
 
     def pair(job: _Job) -> Pair:
-        network = build_network(job.config, job.data)
-        return find("ddn").build(network, job.data, {"depth": depth})
+        method = find("ddn").with_options({"depth": depth})
+        return method.build(build_network(job.config, job.data), job.data)
 
     settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
     folder = None if out is None else out / f"ddn-{depth}"
-    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **_rule_of(config), **arguments)
+    own = config.chosen.for_fit()
+    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **own, **arguments)
 
 
 def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
-    stage = stages_of(job.config)[number - 1]
+    stage = job.config.stages[number - 1]
     folder = None if job.out is None else job.out / stage.name
     try:
-        model, guide = pair_of(stage, before, job.config, folder)
+        model, guide = pair_of(job.config, number, before, folder)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
         raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
     thresholds = getattr(model, "narrowed_at", None)
     if folder is not None and thresholds is not None:
         write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
-    settings = settings_of(job.config, number)
+    settings = job.config.settings_of(number)
     return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
 
 
-def stages_of(config: RunConfig) -> Sequence[Stage]:
-    return find(config.method).stages(config.options, config.settings)
-
-
-def settings_of(config: RunConfig, number: int) -> dict[str, Any]:
-    """Of a fit of the run; the first has the number 0."""
-    own = (
-        stages_of(config)[number - 1].settings
-        if number
-        else find(config.method).first(config.options, config.settings)
-    )
-    other = {"epochs": "steps", "steps": "epochs"}  # one of them says how long
-    dropped = {other[name] for name in own if name in other}
-    return {k: v for k, v in config.settings.items() if k not in dropped} | own
-
-
-def pair_of(stage: Stage, before: Fit, config: RunConfig, folder: Path | None) -> Pair:
+def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
+    """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
+    another search could end elsewhere, on another device, say."""
+    method = replace(config.chosen, **_narrowed(folder))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.settings["seed"])
-        return stage.build(before, {**config.options, **_narrowed(folder)})
+        return method.stages(Settings.of(config.settings))[number - 1].build(before)
 
 
 def _narrowed(folder: Path | None) -> dict[str, Any]:
-    """The thresholds of a narrowing that was done, where another search could end elsewhere: on
-    another device, say."""
+    """The thresholds of a narrowing that was done, as an option."""
     if folder is None or not (folder / NARROWED).is_file():
         return {}
     found = read_json(folder / NARROWED)
@@ -292,7 +270,7 @@ def _report(
 ) -> Outcome:
     """Cut, measure and write one run, of one fit or of several."""
     config, out, result = job.config, job.out, fits[-1]
-    model, data = result.model, result.data
+    data = result.data
     device = data.x_train.device
     metrics: dict[str, Any] = {
         "method": config.method,
@@ -306,36 +284,30 @@ def _report(
         "warnings": result.warnings,
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
-        "parameters": count_parameters(model),
-        "test": (
-            result.evaluate_ways(noise=config.options.get("noise", "weights"))
-            if isinstance(model, BayesianNetwork)
-            else depths.metrics_on_test(result)
-        ),
+        "parameters": count_parameters(result.model),
+        "test": config.chosen.on_test(result),
         "versions": versions(),
     }
     if len(fits) > 1:
-        names = [config.method, *(stage.name for stage in stages_of(config))]
+        names = [config.method, *(stage.name for stage in config.stages)]
         metrics["stages"] = [
             {"name": name, "seconds": one.seconds, "engine": one.engine}
             for name, one in zip(names, fits, strict=True)
         ]
-    if result.structure is not None:
-        metrics |= depths.report(result, ddn, out)
-    if isinstance(model, StructuredNetwork):
-        settings = settings_of(config, 0)
-        begun = build_network(config, data)
-        metrics |= structured.report(
-            result, begun, config.options, settings, out, compare, figures, **arguments
-        )
-    elif isinstance(model, BayesianNetwork):
-        threshold, tolerance = (config.options.get(name) for name in ("threshold", "tolerance"))
-        metrics |= weights.report(result, threshold, tolerance, out, figures, fits[0])
+
+    def train(pair: Pair, name: str) -> Fit:
+        (model, guide), folder = pair, None if out is None else out / name
+        own = config.settings_of(0)
+        return fit(model, guide, data, out=folder, label=name, **arguments, **own)
+
+    metrics |= config.chosen.report(
+        Finished(fits, ddn, lambda: build_network(config, data), train, out, figures, compare)
+    )
     if out is not None:
         write_json(out / "metrics.json", metrics)
         seal(out)
         if figures:
-            draw(result, ddn, out / "figures", fits[:-1])
+            draw(result, ddn, out / "figures", fits[:-1], config.chosen.predictor)
     return Outcome(result, metrics)
 
 

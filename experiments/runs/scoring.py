@@ -10,9 +10,6 @@ from typing import Any
 from ... import data as datasets
 from ...data import Dataset
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.predict import evaluate_pruned
-from ...inference.pruning.depth import prune
-from ...models import BayesianNetwork
 from ..console import PlainConsole
 from ..methods import weights
 from .config import RunConfig
@@ -66,29 +63,21 @@ def score(
         ValueError: if there are no rows at all.
         RunError: if the compressed file is not that of the run.
     """
-    options, path, small = RunConfig.read(folder).options, folder / weights.FILE, None
+    config, path, small = RunConfig.read(folder), folder / weights.FILE, None
     if path.exists():
-        small = weights.network_of_file(
-            result, path, options.get("threshold"), options.get("tolerance")
-        )
+        rule = (config.options.get(name) for name in ("threshold", "tolerance"))
+        small = weights.network_of_file(result, path, *rule)
     elif was_compressed(folder):
         console.say(("Beware: ", "yellow"), f"{weights.FILE} of the run is gone, and not scored.")
     found: dict[str, Any] = {}
     own = result.data
     for added, result.data in sets.items():
-        x, y = result.data.split(split)
-        if not len(x):
+        if not len(result.data.split(split)[0]):
             continue
-        if isinstance(result.model, BayesianNetwork):
-            noise = options.get("noise", "weights")
-            scores: dict[str, Any] = {**result.evaluate_ways(split, noise=noise)}
-        else:
-            scores = {"full": result.evaluate(split)}
+        scores = config.chosen.scores(result, split)
         if small is not None:
             with reading(path):  # it may be the file of another run
                 scores["compressed"] = weights.evaluate(result, small, split)
-        if result.structure is not None:
-            scores["pruned"] = evaluate_pruned(prune(result), x, y, result.data.y_std)
         found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
     if not found:
         raise ValueError(

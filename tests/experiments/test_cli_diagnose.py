@@ -12,7 +12,7 @@ from pyroccam import inference
 from pyroccam.experiments.methods.table import METHODS
 from pyroccam.experiments.runs.building import build_network
 from pyroccam.experiments.runs.config import RunConfig
-from pyroccam.experiments.runs.diagnosis import overall, runs_of
+from pyroccam.experiments.diagnosis import overall, runs_of
 from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.inference import diagnostics
 from pyroccam.inference.arviz import adapter as arviz_adapter
@@ -89,14 +89,14 @@ def test_every_method(name: str) -> None:
     data = replace(data, x_train=data.x_train[:150], y_train=data.y_train[:150])
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        pair = method.build(build_network(config, data), data, config.options)
+        pair = config.chosen.build(build_network(config, data), data)
         whole = {"steps": 1, "batch_size": data.N, "progress": False}
         fit = inference.fit(*pair, data, **whole)
-        stages = list(method.stages(config.options, config.settings))
+        stages = list(config.stages)
         if name == "sws":  # after one step all weights still belong to the value zero
             stages.pop()
         for stage in stages:
-            fit = inference.fit(*stage.build(fit, config.options), data, **whole)
+            fit = inference.fit(*stage.build(fit), data, **whole)
         tree = fit.to_arviz(3, rows=20)
         found = diagnostics.diagnose(fit, draws=100)
     groups = {*(tree.children if hasattr(tree, "children") else tree.groups())}

@@ -117,7 +117,7 @@ def test_epochs_are_counted_over_the_rows_of_each_fit():
 @pytest.mark.parametrize(("settings", "refused"), [
     (("last_rows=all",), None),
     (("last_rows=all", "threshold=3.0"), None),
-    (("last_rows=val",), r"last_rows='val': give all, or null"),
+    (("last_rows=val",), r"last_rows='val': give all or null"),
     (("last_rows=all", "narrow=[]"), r"narrow=\[\] cuts nothing .*data\.val_fraction=0"),
     (("last_rows=all", "epochs=1"), r"narrow=\[0\.22, 0\.44, 0\.67\] cuts nothing"),
     (("last_rows=all", "data.val_fraction=0"), "changes nothing: there are no validation rows"),

@@ -184,16 +184,16 @@ def test_any_prior_and_guide(prior, guide, tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    (("threshold=noize",), "threshold must be .* got 'noize'"),
-    (("narrow_at=walley",), "narrow_at must be .* got 'walley'"),
+    (("threshold=noize",), "threshold='noize': give validation, valley, noise, a number"),
+    (("narrow_at=walley",), "narrow_at='walley': give validation"),
     (("threshold=validation", "tolerance=-1"), "tolerance=-1: give a number of nats"),
     (("narrow_tolerance=-0.1",), "narrow_tolerance=-0.1: give a number of nats"),
     (('threshold={"b":1.0}',), "Unknown Bayesian layer 'b'"),
     (("max_scale=first:x",), "max_scale='first:x': give a number"),
     (("max_scale=last:1",), "max_scale='last:1': give a number"),
     (("guide=zero-mean", "narrow=[0.5]", "max_scale=null"), "weights of layer '1' have no mean"),
-    (("threshold=validation", "data.val_fraction=0"), "threshold=validation needs val.*noise"),
-    (("narrow_at=validation", "data.val_fraction=0"), "narrow_at=validation needs val"),
+    (("threshold=validation", "data.val_fraction=0"), "threshold='validation' needs val.*noise"),
+    (("narrow_at=validation", "data.val_fraction=0"), "narrow_at='validation' needs val"),
     (("narrow_at=valley", "narrow=[]"), "narrow_at='valley' changes nothing"),
     (("random_biases=maybe",), "random_biases='maybe': give true or false"),
     (("data.flatten=0",), "flatten=0; expected true or false"),

@@ -49,7 +49,7 @@ def test_deep_compression_prunes_in_rounds_and_shares_values(tmp_path):
         assert 1 < len(values[values != 0]) <= most
     again = same_after_reading(tmp_path / "run", found)
     assert again.guide.sizes.keys() == {"1", "3"}
-    count = {n: int(again.guide.distribution(f"{n}.weight").v.count_nonzero()) for n in ("1", "3")}
+    count = {n: int(again.guide.posterior(f"{n}.weight").v.count_nonzero()) for n in ("1", "3")}
     assert count == {"1": 192, "3": 60}  # a quarter of 64 x 12, half of 12 x 10
     before = load_file(tmp_path / "run/prune-1/model.safetensors")
     kept = before["guide.factors.1/weight.kept"]
@@ -93,6 +93,7 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
     ("deep-compression", {"retrain": 2.5}, "retrain=2.5: give a whole number of at least 1"),
     ("deep-compression", {"share": -1}, "share=-1: give a whole number of at least 0"),
     ("dns", {"surgery": 0}, "surgery=0: give a whole number of at least 1"),
+    ("dns", {"c": None}, "c=None: give a number"),
     ("dns", {"freeze": 2}, r"freeze=2: give the part of the epochs, in 0 \.\.\. 1"),
     ("dns", {"gamma": -1.0}, r"gamma=-1\.0: give a number of at least 0"),
     ("dns", {"surgery_lr": -1.0}, r"surgery_lr=-1\.0: give a positive, finite"),
@@ -109,7 +110,6 @@ def test_options_are_checked_before_training(method, option, message):
     ("deep-compression", {"bits": 40}, "bits= of layer '1' must be a whole number in 1 ... 16"),
     ("deep-compression", {"keep": 2.0}, r"keep= of layer '1' must be in \(0, 1\], got 2"),
     ("dns", {"c": [1.0]}, r"c=\[1\.0\] must be one number, or 3"),
-    ("dns", {"c": None}, "c=None: give a number"),
     ("gaussian-dropout", {"threshold": {"nope": 1.0}}, "Unknown Bayesian layer 'nope'"),
 ])  # fmt: skip
 def test_numbers_by_layer_are_checked_before_training(method, option, message):

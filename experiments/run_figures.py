@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ...inference import figures
-from ...inference.fits.fitting import Fit
-from ...inference.packing import PackedSize
-from ...inference.posterior.bands import Bands, mixture_bands
-from ...inference.posterior.metrics import Reliability, reliability
-from ...inference.posterior.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
-from ...inference.pruning.compression import Compressed
-from ...inference.pruning.depth import prune
-from ...inference.pruning.intervals import scale_intervals
-from ...inference.pruning.inventory import bytes_by_part, input_use, remains
-from ...models import BayesianNetwork
+from ..inference import figures
+from ..inference.fits.fitting import Fit
+from ..inference.packing import PackedSize
+from ..inference.posterior.bands import Bands, mixture_bands
+from ..inference.posterior.metrics import Reliability, reliability
+from ..inference.posterior.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
+from ..inference.pruning.compression import Compressed
+from ..inference.pruning.depth import prune
+from ..inference.pruning.intervals import scale_intervals
+from ..inference.pruning.inventory import bytes_by_part, input_use, remains
 
 __all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
 
@@ -28,7 +27,13 @@ FORMATS = ("png", "svg")  # for everywhere, and for print
 _MOST_TARGETS = 4  # of a regression, with a figure each
 
 
-def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ()) -> list[Path]:
+def draw(
+    result: Fit,
+    ddn: Fit | None,
+    folder: Path,
+    before: Sequence[Fit] = (),
+    predictor: str = "all depths",
+) -> list[Path]:
     """What every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
 
@@ -37,6 +42,7 @@ def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ())
         ddn: the network of the chosen depth, for comparison.
         folder: is made.
         before: the fits of the run before the last.
+        predictor: what a prediction of the fit is made by.
 
     Returns:
         The files written.
@@ -61,7 +67,7 @@ def draw(result: Fit, ddn: Fit | None, folder: Path, before: Sequence[Fit] = ())
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += figures.save(_functions(result), folder / "functions", FORMATS)
     if data.task == "classification":
-        picture = figures.reliability_diagram(_calibration(result, ddn))
+        picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
         written += figures.save(picture, folder / "reliability", FORMATS)
     else:
         for name, picture in _predictions(result).items():
@@ -175,13 +181,9 @@ def _around(x: torch.Tensor, count: int = 300) -> torch.Tensor:
     return torch.linspace(low - margin, high + margin, count, device=x.device)
 
 
-def _calibration(result: Fit, ddn: Fit | None) -> dict[str, Reliability]:
+def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
     x, y = result.data.split("test")
-    random = isinstance(result.model, BayesianNetwork)
-    whole = (
-        "all depths" if result.structure is not None else "drawn networks" if random else "network"
-    )
-    contenders = {whole: result.predict(x)}
+    contenders = {predictor: result.predict(x)}
     if result.structure is not None:
         net = prune(result)
         contenders[f"pruned, depth {net.depth}"] = mixture_log_probs(

@@ -8,14 +8,14 @@ from typing import Any
 
 from rich.table import Table
 
-from ...inference import figures
-from ...inference.arviz import adapter as arviz_adapter
-from ...inference.diagnostics import Finding, diagnose
-from ...inference.fits.fitting import Fit
-from ...inference.storage.checkpoint import versions, write_json
-from ..console import PlainConsole, styled
-from ..report.catalogue import DIAGNOSIS, slug
-from .loading import load_fit
+from ..inference import figures
+from ..inference.arviz import adapter as arviz_adapter
+from ..inference.diagnostics import Finding, diagnose
+from ..inference.fits.fitting import Fit
+from ..inference.storage.checkpoint import versions, write_json
+from .console import PlainConsole, styled
+from .report.catalogue import DIAGNOSIS, slug
+from .runs.loading import load_fit
 
 __all__ = ["POSTERIOR", "diagnose_run", "print_findings", "runs_of", "write_posterior"]
 

@@ -1,0 +1,208 @@
+"""A method of the table: its options, its pair, the fits that follow, and its report."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, get_type_hints
+
+from torch import Tensor, nn
+
+from ...data import Dataset
+from ...data.errors import NetworkError
+from ...inference.fits.fitting import Fit
+from ...inference.posterior.depth import DepthStructure
+from ...inference.training.settings import Settings
+from ...models.checks import unknown_name
+from ...models.networks import ready as networks
+from ...models.networks.graphs import GRAPHS
+from ...models.networks.plain import PLAIN
+from ..boundary import place_in_own_code
+from .options import taken
+
+__all__ = ["Finished", "Method", "Pair", "Stage"]
+
+Pair = tuple[Any, nn.Module]
+"""A model and its guide."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A further fit of a run, which begins where the one before it ended.
+
+    Attributes:
+        name: of its folder, inside the run's.
+        build: from the fit before to a pair. It depends on nothing else: a finished run is rebuilt
+            by it from the weights of the fit before.
+        settings: that replace those of the fit before.
+        all_rows: train on the validation rows, too.
+    """
+
+    name: str
+    build: Callable[[Fit], Pair]
+    settings: dict[str, Any] = field(default_factory=dict)
+    all_rows: bool = False
+
+    def rows(self, data: Dataset) -> Dataset:
+        """The data of this fit, after a fit of ``data``."""
+        return data.all_rows() if self.all_rows else data
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run whose fits are done, on which its method reports.
+
+    Attributes:
+        fits: in their order.
+        fixed: the network of the chosen depth, if it was trained for comparison.
+        begin: makes the network as it was before the first fit.
+        train: fits a pair as the first fit was, in a folder of this name.
+        out: folder of the run, or ``None``.
+        figures: draw them into ``out/figures``.
+        compare: train other networks for comparison.
+    """
+
+    fits: Sequence[Fit]
+    fixed: Fit | None
+    begin: Callable[[], nn.Module]
+    train: Callable[[Pair, str], Fit]
+    out: Path | None
+    figures: bool
+    compare: bool
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A row of the table. The fields that its class adds are its options: ``--set`` takes them
+    beside the settings of the network and of the fit, and refuses what is not of their types.
+
+    Attributes:
+        name: on the command line.
+        title: in one line.
+        reference: where it comes from.
+        settings: of the fit, where they differ from the network's.
+        over: the kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
+            one with a ``graph`` of alternatives in it.
+        full_batch: it cannot take minibatches.
+        predictor: what a prediction is made by, in the legends of figures.
+    """
+
+    name: str
+    title: str
+    reference: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    over: ClassVar[Literal["stack", "net", "graph"]]
+    full_batch: ClassVar[bool] = False
+    predictor: ClassVar[str] = "drawn networks"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as JSON has them."""
+        own = [one.name for one in fields(self)[len(fields(Method)) :]]
+        values = {name: getattr(self, name) for name in own}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """This method with other options.
+
+        Raises:
+            ValueError: for an option that it has not, or a value that is not of its type.
+        """
+        known, types = self.options, get_type_hints(type(self), include_extras=True)
+        if unknown := [name for name in options if name not in known]:
+            raise ValueError(unknown_name(f"option of {self.name}", unknown[0], known))
+        values: dict[str, Any] = {n: taken(n, value, types[n]) for n, value in options.items()}
+        return replace(self, **values)
+
+    @abstractmethod
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        """The pair to fit first."""
+
+    def first(self, settings: Settings) -> dict[str, Any]:
+        """Settings of the first fit that differ from the run's."""
+        return {}
+
+    def stages(self, settings: Settings) -> Sequence[Stage]:
+        """The fits that follow the first.
+
+        Raises:
+            ValueError: for options that cannot be together.
+        """
+        return ()
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        """Options that cannot be, or change nothing, as the others and the data are, each with the
+        reason. Those that were asked for are refused."""
+        return iter(())
+
+    def for_fit(self) -> dict[str, float]:
+        """Arguments of :func:`~pyroccam.inference.fit` that are no settings."""
+        return {}
+
+    def structure_of(self, model: Any, shares: Tensor, data: Dataset) -> DepthStructure | None:
+        """What a fit learnt about depth, from the weights ``(D + 1,)`` of its depths."""
+        return None
+
+    @abstractmethod
+    def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
+        """Metrics of a fit on a split, by network or way to predict."""
+
+    def on_test(self, result: Fit) -> Mapping[str, Any]:
+        """Metrics on the test rows, as ``metrics.json`` has them."""
+        return self.scores(result, "test")
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """Further parts of ``metrics.json``; writes the smaller networks."""
+        return {}
+
+    @property
+    def networks(self) -> dict[str, Callable[..., nn.Module]]:
+        """Ready networks that it takes, by name."""
+        if self.over == "stack":
+            return dict(networks.NETWORKS)
+        return PLAIN if self.over == "net" else GRAPHS
+
+    def network(self, name: str) -> Callable[..., nn.Module]:
+        """What makes a network, from the shape of an input, the number of outputs and options.
+
+        Arguments:
+            name: of a ready network, or ``module:function`` for one of a person's own.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if name in self.networks:
+            return self.networks[name]
+        module, _, function = name.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), function)):
+            known = [*self.networks, "MODULE:FUNCTION of your own"]
+            raise ValueError(unknown_name(f"network of {self.name}", name, known))
+        sys.path.insert(0, "")  # the folder in which the command runs
+        try:
+            found = getattr(importlib.import_module(module), function, None)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
+                f"{module.replace('.', '/')}.py, or install it."
+            ) from error
+        except (Exception, SystemExit) as error:
+            place = place_in_own_code(error)
+            where = "" if place is None else f" ({place})"
+            raise NetworkError(
+                f"Network {name!r}: {module} fails while it is imported, by "
+                f"{type(error).__name__}: {error}{where}"
+            ) from error
+        finally:
+            sys.path.remove("")
+        if not callable(found):
+            raise ValueError(
+                f"Network {name!r}: {module} has no function {function!r}, which would be called "
+                "with the shape of an input and the number of outputs."
+            )
+        made: Callable[..., nn.Module] = found
+        return made

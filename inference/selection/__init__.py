@@ -2,5 +2,18 @@
 
 from .bilevel import Selection, select
 from .levels import Against, InverseGamma, Level
+from .methods import Drmad, Greedy, Implicit, OneLevel, Random, Unrolled
 
-__all__ = ["Against", "InverseGamma", "Level", "Selection", "select"]
+__all__ = [
+    "Against",
+    "Drmad",
+    "Greedy",
+    "Implicit",
+    "InverseGamma",
+    "Level",
+    "OneLevel",
+    "Random",
+    "Selection",
+    "Unrolled",
+    "select",
+]

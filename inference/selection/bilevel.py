@@ -5,40 +5,32 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of, unknown_name
+from ...models.checks import positive, shown, whole
 from ...models.contexts import seeded
 from ..fits.fitting import Fit, pick_device
 from ..posterior.predict import component_weights
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted
-from .hypergradient import IndefiniteCurvature, NonFiniteGradient
+from .hypergradient import NonFiniteGradient
 from .levels import Level, Objectives
-from .search import Rows, Search, word_of
+from .methods import Drmad, Greedy, Implicit, Method, OneLevel, Random, Unrolled
+from .search import Rows, Search
 
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["METHODS", "Method", "Selection", "select"]
+__all__ = ["IndefiniteCurvature", "Selection", "select"]
 
-Method = Literal["one-level", "greedy", "unrolled", "implicit", "drmad", "random"]
-METHODS = ("one-level", "greedy", "unrolled", "implicit", "drmad", "random")
 
-# Of random search: uniform, by the last part of a hyperparameter's name and where it belongs.
-RANGES: dict[str, tuple[float, float]] = {
-    "log_scale": (-5.0, 1.0),  # of a precision, (-2, 10) in its logarithm, as in the source
-    "log_scale_bias": (-5.0, 1.0),
-    "loc": (-1.0, 1.0),
-    "logits": (-3.0, 3.0),
-    "likelihood": (-3.0, 1.0),
-}
+class IndefiniteCurvature(UserWarning):
+    """Parameters at no maximum of the inner objective: a linear system was not solved."""
 
 
 @dataclass
@@ -47,7 +39,7 @@ class Selection:
 
     Attributes:
         fit: the pair at the outer step with the largest Q.
-        method: of the hypergradient.
+        method: that found it.
         history: a row for each outer step: ``outer``, ``Q``, ``L``, ``log_likelihood`` and ``kl``
             in nats over all rows (the same noise in every row), ``inner`` steps and ``seconds``
             up to there.
@@ -72,20 +64,13 @@ def select(
     L: Level | None = None,
     Q: Level | None = None,
     *,
-    method: Method = "greedy",
+    method: Method | str = Greedy(),  # noqa: B008 (it is frozen)
     outer_steps: int = 50,
     inner_steps: int = 50,
     lr: float = 1e-2,
     outer_lr: float = 1e-2,
-    inner: Literal["adam", "sgd"] = "adam",
     batch_size: int = 512,
     particles: int = 1,
-    restart: bool = False,
-    damping: float = 0.0,
-    max_iter: int = 50,
-    skip: float = 0.05,
-    every: int = 1,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
     draws: int = 20,
     seed: int = 0,
     device: str = "auto",
@@ -108,28 +93,20 @@ def select(
     all structures in turn    ``Q=Level(..., structure=[Against(found, -1)])``
     ========================  ================================================================
 
-    What greedy steps of a small ``lr`` converge to knows little of the λ_prior of Q, which only
-    the term of order ``lr`` sees: where L and Q differ, ``implicit`` is the one that solves the
-    problem. The outer step with the largest Q is kept; early ones, whose θ is not yet the best for
-    L, can have a Q that no solution has.
+    The outer step with the largest Q is kept; early ones, whose θ is not yet the best for L, can
+    have a Q that no solution has.
 
     Arguments:
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).
         L, Q: the objectives.
-        method: ``one-level``: one ascent of both, where that is the same problem; ``greedy``: the
-            hypergradient through one inner step, after each of them; ``unrolled``: through all;
-            ``implicit``: at their end, by the implicit function theorem (HOAG); ``drmad``: through
-            all on a straight line; ``random``: draws of h, each with inner steps from the start.
-        outer_steps, inner_steps: of these in each of those.
-        lr, outer_lr: of θ and of h.
-        inner: how θ moves; h moves by Adam. ``drmad`` is about ``sgd``.
+        method: an object of :mod:`pyroccam.inference.selection`, which says when it is right:
+            ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()`` or
+            ``OneLevel()``.
+        outer_steps, inner_steps: moves of h, and of θ in each of those.
+        lr, outer_lr: rates of θ and of h.
         batch_size: rows of a step; different ones for L and Q.
         particles: draws of the latents in a step.
-        restart: begin every outer step at the first θ (``unrolled``, ``implicit``, ``drmad``).
-        damping, max_iter: of ``implicit``; skip, every: of ``drmad``.
-        ranges: of ``random``, by the last part of a hyperparameter's name (``log_scale``,
-            ``logits``, ``likelihood`` for its noise).
         draws: of the latents, in the reported Q and L.
         seed: of batches and noise.
         device, progress: as for :func:`~pyroccam.inference.fit`.
@@ -137,21 +114,28 @@ def select(
     Raises:
         ValueError: for settings that contradict each other, a pair that cannot be traced, or
             nothing to learn at a level.
-        NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``random``
+        NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``Random``
             goes on with another h); model and guide are left as they were at the best step so far.
         Interrupted: on Ctrl-C; the same.
 
     References:
-        Bakhteev, Strijov, Bayesian selection of deep learning model structure; Luketina et al.
-        2016, arXiv:1511.06727; Pedregosa 2016, arXiv:1602.02355; Fu et al. 2016, arXiv:1601.00917.
+        Bakhteev, Strijov, Bayesian selection of deep learning model structure.
     """
     L, Q = L or Level(), Q or Level()
-    _check(method, L, Q, inner, restart)
+    if not isinstance(method, Method):
+        method = _named(method)
+    if not L.likelihood:
+        raise ValueError("L needs a likelihood: give Level(likelihood=...) above 0.")
+    if L.structure or L.hyperprior is not None:
+        raise ValueError(
+            "structure= and hyperprior= do not depend on θ, so they change nothing in L: give them "
+            "to Q."
+        )
     counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
-    counts |= {"batch_size": batch_size, "particles": particles}
-    for name, number in counts.items():
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")
+    for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
+        whole(name, count, 1)
+    positive("lr", lr)
+    positive("outer_lr", outer_lr)
     where = pick_device(device)
     data = data.to(where)
     model.to(where)
@@ -163,41 +147,34 @@ def select(
         )
     start = time.perf_counter()
     objectives = Objectives(model, guide, (L, Q), particles)
-    words = sorted({word_of(name) for name in objectives.h_names})
-    for word in ranges or {}:
-        if word not in words:
-            raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
+    method.check(objectives)
     model.train()
-    with seeded(seed, where), FitProgress(f"select, {method}", outer_steps, progress) as bar:
+    label = f"select, {type(method).__name__}"
+    with seeded(seed, where), FitProgress(label, outer_steps, progress) as bar:
         rows = [Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
-        search = Search(objectives, rows, inner_steps, lr, outer_lr, inner)
-        search.restart = restart
-        options: dict[str, dict[str, Any]] = {
-            "implicit": {"damping": damping, "max_iter": max_iter},
-            "drmad": {"skip": skip, "every": every},
-            "random": {**RANGES, **(ranges or {})},
-        }
-        search.options = options.get(method, {})
-        step: Callable[[], None] = getattr(search, method.replace("-", "_"))
+        search = Search(objectives, rows, inner_steps, lr, outer_lr, method.optimizer)
         watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []
-        best, largest, kept = 0, -math.inf, (search.theta, search.h)
+        first = search.theta
+        best, largest, kept = 0, -math.inf, (first, search.h)
         try:
-            for outer in range(outer_steps):
-                step()
-                row = {"outer": outer + 1.0, **search.look(watch)}
-                row["inner"] = float(search.count)
+            for outer in range(1, outer_steps + 1):
+                if method.restart:
+                    search.theta, search.state = first, None
+                method.step(search)
+                row = {"outer": float(outer), **search.look(watch)}
+                row["inner"] = float(outer * inner_steps)
                 row["seconds"] = time.perf_counter() - start
                 history.append(row)
                 sound = math.isfinite(row["Q"]) and math.isfinite(row["L"])
-                if not sound and method != "random":
+                if not sound and not method.draws:
                     raise NonFiniteGradient(
-                        f"Q is {row['Q']:g} and L {row['L']:g} after outer step {outer + 1}: take "
+                        f"Q is {row['Q']:g} and L {row['L']:g} after outer step {outer}: take "
                         "a smaller lr or outer_lr."
                     )
                 if sound and row["Q"] > largest:
-                    best, largest, kept = outer + 1, row["Q"], (search.theta, search.h)
-                bar.bar.update(bar.task, completed=outer + 1, loss=f"Q {row['Q']:.2f}")
+                    best, largest, kept = outer, row["Q"], (search.theta, search.h)
+                bar.bar.update(bar.task, completed=outer, loss=f"Q {row['Q']:.2f}")
             if not best:
                 raise NonFiniteGradient(
                     "Q is finite for none of the h that were drawn: take a smaller lr, or ranges=."
@@ -213,10 +190,9 @@ def select(
             model.eval()
     if search.indefinite:
         warnings.warn(
-            f"In {search.indefinite} of {outer_steps} outer steps the inner objective was not "
-            "concave where the inner steps ended, and conjugate gradients stopped early: those "
-            "hypergradients are not through a maximum. Do more inner steps, or give a damping "
-            f"above {damping:g}.",
+            f"In {search.indefinite} of {outer_steps} outer steps L was not concave where the "
+            "inner steps ended, and conjugate gradients stopped early: those hypergradients are "
+            "not through a maximum. Do more inner steps, or give a larger Implicit(damping=...).",
             IndefiniteCurvature,
             stacklevel=2,
         )
@@ -225,8 +201,8 @@ def select(
         guide=guide,
         data=data,
         settings=Settings(
-            lr=lr, optimizer=inner, batch_size=batch_size, particles=particles, seed=seed,
-            epochs=outer_steps, weight_decay=0.0, schedule="constant",
+            lr=lr, optimizer=method.optimizer, batch_size=batch_size, particles=particles,
+            seed=seed, epochs=outer_steps, weight_decay=0.0, schedule="constant",
         ),
         history=history,
         best_epoch=best,
@@ -239,27 +215,19 @@ def select(
     return Selection(found, method, history, best - 1)
 
 
-def _check(method: str, L: Level, Q: Level, inner: str, restart: bool) -> None:
-    one_of("method", method, METHODS)
-    one_of("inner", inner, ("adam", "sgd"))
-    if not L.likelihood:
-        raise ValueError("L needs a likelihood: give Level(likelihood=...) above 0.")
-    if L.structure or L.hyperprior is not None:
-        raise ValueError(
-            "structure= and hyperprior= do not depend on θ, so they change nothing in L: give them "
-            "to Q."
+def _named(name: str) -> Method:
+    """The method that had this name, with a warning; for one release."""
+    methods = (OneLevel(), Greedy(), Unrolled(), Implicit(), Drmad(), Random())
+    known = {"one-level": OneLevel(), **{type(m).__name__.lower(): m for m in methods[1:]}}
+    if name not in known:
+        raise TypeError(
+            "method must be an object of inference.selection, such as Greedy() or "
+            f"Implicit(damping=0.1), got {shown(name)}."
         )
-    if restart and method not in ("unrolled", "implicit", "drmad"):
-        raise ValueError(f"restart=True is for unrolled, implicit and drmad, not for {method!r}.")
-    if method == "drmad" and inner != "sgd":
-        raise ValueError("drmad goes back along plain gradient steps: use inner='sgd'.")
-    if method != "one-level":
-        return
-    same = Q.likelihood > 0 and abs(Q.prior / Q.likelihood - L.prior / L.likelihood) < 1e-12
-    if not same or Q.split != L.split:
-        raise ValueError(
-            "method='one-level' is for objectives that are one and the same up to a factor: "
-            "λ_prior / λ_lik must be equal in both, and the rows too. L has "
-            f"{L.prior:g} / {L.likelihood:g} on {L.split!r}, Q {Q.prior:g} / {Q.likelihood:g} on "
-            f"{Q.split!r}. Use method='greedy'."
-        )
+    instead = f"inference.selection.{type(known[name]).__name__}()"
+    warnings.warn(
+        f"method={name!r} is deprecated: give method={instead}, which takes its options.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return known[name]

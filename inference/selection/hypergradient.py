@@ -3,57 +3,24 @@ r"""Gradients of one objective through the optimisation of another (bilevel prob
 .. math:: \max_h Q(θ^*(h), h), \qquad θ^*(h) = \arg\max_θ L(θ, h)
 
 Parameters θ and hyperparameters h are dicts of tensors, of any shapes. ``inner`` (L) and ``outer``
-(Q) are called as ``f(theta, h, key)`` and return a scalar. They may be random only through ``key``,
-anything that fixes the noise, such as a seed: the same key has to give the same noise. (Where a
-call is traced, take the noise itself: a graph draws anew in each run from a generator that was
-seeded while it was traced.) What an objective does not use has a zero gradient.
+(Q) are called as ``f(theta, h, key)`` and return a scalar; they are random only through ``key``:
+the same key has to give the same noise. What an objective does not use has a zero gradient.
 
-==================  ===================================  ===================================
-function            takes θ*(h) to be                    products :math:`∇^2 L \, v` it needs
-==================  ===================================  ===================================
-:func:`one_step`    the end of one gradient step         1
-:func:`unrolled`    the end of T steps of an optimiser   T, and the memory of T steps
-:func:`drmad`       the same, on a straight line         T, or 2 T / k for ``every=k``
-:func:`implicit`    a maximum                            1 in an iteration, 2 beside them
-==================  ===================================  ===================================
-
-:func:`drmad` saves memory, not time. A line stays near the start for longer than most paths do, and
-the result can be many times too large where L is not concave there: ``skip`` can help, and a
-comparison with :func:`unrolled` on a small case tells.
-
-Nothing returned carries a graph. All functions raise :class:`NonFiniteGradient`, which names the
-quantity, and ``ValueError`` for what is out of range. ``check=False`` leaves out the former: it
-spares synchronisations with the device, and a traced function needs it.
+Nothing returned carries a graph. What is not finite raises :class:`NonFiniteGradient`, which names
+the quantity; ``check=False`` leaves that out, as a traced function needs.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
-from .conjugate_gradient import (
-    NonFiniteGradient,
-    Solution,
-    Tensors,
-    conjugate_gradient,
-    dot,
-    finite,
-    need,
-    plus,
-    require,
-)
-
 __all__ = [
-    "Implicit",
-    "IndefiniteCurvature",
     "NonFiniteGradient",
     "Objective",
     "Solution",
@@ -65,32 +32,44 @@ __all__ = [
     "drmad",
     "gradient_ascent",
     "implicit",
-    "one_step",
     "unrolled",
 ]
 
+Tensors = Mapping[str, Tensor]
 Objective = Callable[[dict[str, Tensor], dict[str, Tensor], Any], Tensor]
 # (theta, gradient, state) to (theta, state). The state is None at first, then a tree of tensors.
 Update = Callable[[Tensors, Tensors, Any], tuple[dict[str, Tensor], Any]]
 
 
-class IndefiniteCurvature(UserWarning):
-    """The parameters are at no maximum of the inner objective: its system was not solved."""
+class NonFiniteGradient(RuntimeError):
+    """A gradient, or a product with second derivatives, became NaN or infinite."""
+
+
+class Solution(NamedTuple):
+    """The solution of a linear system.
+
+    Attributes:
+        x: in the shapes of the right side.
+        iterations: steps that moved x.
+        indefinite: the search for x ended at a direction p with ``pᵀ A p <= 0``.
+    """
+
+    x: dict[str, Tensor]
+    iterations: int
+    indefinite: bool
 
 
 def gradient_ascent(lr: float) -> Update:
     """Plain steps ``θ + lr ∇L``."""
-    need(lr > 0, "lr", "positive", lr)
-    return lambda theta, slope, state: (plus(theta, lr, slope), ())
+    return lambda theta, slope, state: (_plus(theta, lr, slope), ())
 
 
-def adam(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Update:
+def adam(lr: float) -> Update:
     """The steps of :class:`torch.optim.Adam`, upwards.
 
     The first step is ``lr`` times the sign of the gradient, which does not change with h: where
     few steps are unrolled, pass on the state.
     """
-    need(lr > 0, "lr", "positive", lr)
 
     def update(theta: Tensors, slope: Tensors, state: Any) -> tuple[dict[str, Tensor], Any]:
         if state is None:
@@ -99,15 +78,15 @@ def adam(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
             state = torch.zeros((), dtype=torch.float64, device=device), zeros, zeros
         count, mean, square = state
         count = count + 1
-        mean = {n: m + (1 - betas[0]) * (slope[n] - m) for n, m in mean.items()}
-        square = {n: s + (1 - betas[1]) * (slope[n] ** 2 - s) for n, s in square.items()}
-        scale, width = 1 - betas[0] ** count, (1 - betas[1] ** count).sqrt()
+        mean = {n: m + (1 - 0.9) * (slope[n] - m) for n, m in mean.items()}
+        square = {n: s + (1 - 0.999) * (slope[n] ** 2 - s) for n, s in square.items()}
+        scale, width = 1 - 0.9**count, (1 - 0.999**count).sqrt()
         moved = {}
         for n, t in theta.items():
             # The root has no derivative at zero; there it does not matter, for the mean is zero.
             used = square[n] > 0
             root = torch.where(used, torch.where(used, square[n], 1.0).sqrt(), 0.0)
-            moved[n] = t + lr * (mean[n] / scale) / (root / width + eps)
+            moved[n] = t + lr * (mean[n] / scale) / (root / width + 1e-8)
         return moved, (count, mean, square)
 
     return update
@@ -119,64 +98,22 @@ def ascend(
     theta: Tensors,
     h: Tensors,
     *,
-    steps: int,
+    keys: Sequence[Any],
     update: Update,
     state: Any = None,
-    key: Any = None,
-    keys: Sequence[Any] | None = None,
     check: bool = True,
 ) -> tuple[dict[str, Tensor], Any]:
     """The inner optimisation by itself: θ after it, and the state of the optimiser.
 
     Arguments:
-        steps: how many, T.
+        keys: one for each of T steps.
         update: :func:`gradient_ascent`, :func:`adam`, or another pure function like them.
         state: of the optimiser, from an earlier call.
-        key, keys: one of all steps, or one for each.
     """
-    each = _keys(steps, key, keys)
-    _, end, late = deque(_path(inner, theta, h, update, state, each), maxlen=1).pop()
-    if check and not finite(end):
-        _explain(_path(inner, theta, h, update, state, each), steps)
+    _, end, late = deque(_path(inner, theta, h, keys, update, state), maxlen=1).pop()
+    if check and not _finite(end):
+        _explain(_path(inner, theta, h, keys, update, state), len(keys))
     return end, late
-
-
-@torch.no_grad()
-def one_step(
-    inner: Objective,
-    outer: Objective,
-    theta: Tensors,
-    h: Tensors,
-    *,
-    lr: float,
-    key: Any = None,
-    check: bool = True,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    r"""The greedy hypergradient: exact, through one gradient step :math:`θ^+ = θ + η ∇_θ L`.
-
-    .. math:: ∇_h Q(θ^+, h) + η \, (∇^2_{θh} L)^T ∇_θ Q(θ^+, h)
-
-    Arguments:
-        lr: η.
-        key: of both objectives.
-
-    Returns:
-        the gradient in h, and θ⁺.
-
-    References:
-        Luketina et al. 2016, arXiv:1511.06727 (T1-T2, which they approximate); Liu, Simonyan, Yang
-        2019, DARTS, arXiv:1806.09055, whose second order takes a finite difference instead.
-    """
-    need(lr > 0, "lr", "positive", lr)
-    theta, h = dict(theta), dict(h)
-    linear: Any = vjp(lambda g: grad(inner)(theta, g, key), h)
-    slope, mixed = linear
-    moved = plus(theta, lr, slope)
-    v, direct = grad(outer, argnums=(0, 1))(moved, h, key)
-    gradient = plus(direct, lr, mixed(v)[0])
-    if check and not finite(moved, gradient):
-        _explain(iter([(slope, moved, ())]), 1, (v, direct))
-    return gradient, moved
 
 
 @torch.no_grad()
@@ -186,36 +123,38 @@ def unrolled(
     theta: Tensors,
     h: Tensors,
     *,
-    steps: int,
+    keys: Sequence[Any],
+    key: Any,
     update: Update,
     state: Any = None,
-    key: Any = None,
-    keys: Sequence[Any] | None = None,
     check: bool = True,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Any]:
-    """The hypergradient through T steps of an optimiser, exact; θ and the state at their start
-    count as constants.
+    r"""The hypergradient through T steps of an optimiser, exact; θ and the state at their start
+    count as constants. One step of :math:`θ^+ = θ + η ∇_θ L` is the greedy way:
+
+    .. math:: ∇_h Q(θ^+, h) + η \, (∇^2_{θh} L)^T ∇_θ Q(θ^+, h)
 
     Arguments:
-        steps, update, state, keys: as for :func:`ascend`.
-        key: of Q, and of all steps unless there are ``keys``.
+        keys, update, state: as for :func:`ascend`.
+        key: of Q.
 
     Returns:
         the gradient in h, θ after the steps, and the state of the optimiser.
 
     References:
-        Maclaurin, Duvenaud, Adams 2015, arXiv:1502.03492.
+        Maclaurin, Duvenaud, Adams 2015, arXiv:1502.03492. One step: Luketina et al. 2016,
+        arXiv:1511.06727 (T1-T2, which they approximate); Liu, Simonyan, Yang 2019, DARTS,
+        arXiv:1806.09055, whose second order takes a finite difference instead.
     """
-    each = _keys(steps, key, keys)
 
     def run(g: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        _, end, late = deque(_path(inner, theta, g, update, state, each), maxlen=1).pop()
+        _, end, late = deque(_path(inner, theta, g, keys, update, state), maxlen=1).pop()
         return outer(end, g, key), (end, late)
 
     gradient, (end, late) = grad(run, has_aux=True)(dict(h))
-    if check and not finite(end, gradient):
+    if check and not _finite(end, gradient):
         parts = grad(outer, argnums=(0, 1))(end, dict(h), key)
-        _explain(_path(inner, theta, h, update, state, each), steps, parts)
+        _explain(_path(inner, theta, h, keys, update, state), len(keys), parts)
     return gradient, end, late
 
 
@@ -227,13 +166,11 @@ def drmad(
     theta: Tensors,
     h: Tensors,
     *,
-    steps: int,
+    keys: Sequence[Any],
+    key: Any,
     lr: float,
     skip: float = 0.0,
     every: int = 1,
-    key: Any = None,
-    keys: Sequence[Any] | None = None,
-    check: bool = True,
 ) -> dict[str, Tensor]:
     r"""The hypergradient through T gradient steps, on a straight line instead of their path.
 
@@ -243,7 +180,9 @@ def drmad(
         \qquad \text{at } θ_0 + \tfrac{t}{T} (θ_T - θ_0),
 
     in place of θ_t, where step t + 1 took its gradient. So it is exact for one step, and where the
-    second derivatives of L do not depend on θ.
+    second derivatives of L do not depend on θ. It saves memory, not time. A line stays near the
+    start for longer than most paths do, and the result can be many times too large where L is not
+    concave there: ``skip`` can help.
 
     With ``every=k``, k steps share the derivatives at the middle of them (those left over at the
     beginning, too). The product :math:`(I + η ∇^2_θ L)^k v` is taken to second order: what it lacks
@@ -252,23 +191,16 @@ def drmad(
 
     Arguments:
         start, theta: θ before and after the inner optimisation.
-        steps, lr: T and η of it.
-        skip: share of the steps, the first ones, whose dependence on h is left out. Later ones have
-            mostly forgotten them; Bakhteev and Strijov take 0.05.
+        keys, lr: of its T steps, and η.
+        key: of Q.
+        skip: share of the steps, the first ones, whose dependence on h is left out.
         every: k.
-        key: of Q, and of all steps unless there are ``keys``, one for each.
 
     References:
         Fu et al. 2016, arXiv:1601.00917; Bakhteev and Strijov 2020, Annals of Operations Research
         289, for ``skip`` and ``every``.
     """
-    need(lr > 0, "lr", "positive", lr)
-    need(0.0 <= skip < 1.0, "skip", "in [0, 1)", skip)
-    need(every >= 1, "every", "at least 1", every)
-    each = _keys(steps, key, keys)
-    shapes, before = ({n: tuple(t.shape) for n, t in one.items()} for one in (theta, start))
-    need(shapes == before, "start", f"of the shapes of theta, {shapes}", before)
-    theta, h = dict(theta), dict(h)
+    theta, h, steps = dict(theta), dict(h), len(keys)
     v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
     gradient, adjoint = direct, v  # g and v
     first, stop = min(round(skip * steps), steps - 1), steps
@@ -276,31 +208,16 @@ def drmad(
         size = min(every, stop - first)
         middle = stop - size + (size - 1) / 2
         at = {n: torch.lerp(start[n], t, middle / steps) for n, t in theta.items()}
-        product = _second(inner, at, h, each[int(middle)])
+        product = _second(inner, at, h, keys[int(middle)])
         # The mean of v over these steps, to first order; its products are right to second order.
-        mean = plus(adjoint, lr * (size - 1) / 2, product(adjoint)[0]) if size > 1 else adjoint
+        mean = _plus(adjoint, lr * (size - 1) / 2, product(adjoint)[0]) if size > 1 else adjoint
         along, mixed = product(mean)
-        gradient = plus(gradient, lr * size, mixed)
-        adjoint = plus(adjoint, lr * size, along)
+        gradient = _plus(gradient, lr * size, mixed)
+        adjoint = _plus(adjoint, lr * size, along)
         stop -= size
-    if check and not finite(gradient):
+    if not _finite(gradient):
         _explain(iter(()), 0, (v, direct))
     return gradient
-
-
-@dataclass(frozen=True)
-class Implicit:
-    """What :func:`implicit` found.
-
-    Attributes:
-        gradient: in h.
-        slope: the norm of the inner gradient; zero at the maximum that the formula assumes.
-        solution: of the linear system.
-    """
-
-    gradient: dict[str, Tensor]
-    slope: float
-    solution: Solution
 
 
 @torch.no_grad()
@@ -310,58 +227,49 @@ def implicit(
     theta: Tensors,
     h: Tensors,
     *,
+    inner_key: Any,
+    key: Any,
     damping: float = 0.0,
     tol: float = 1e-6,
     max_iter: int = 100,
-    start: Tensors | None = None,
-    key: Any = None,
-) -> Implicit:
+) -> tuple[dict[str, Tensor], Solution]:
     r"""The hypergradient at a maximum of the inner objective, by the implicit function theorem.
 
     .. math:: ∇_h Q + (∇^2_{θh} L)^T v, \qquad (δ I - ∇^2_θ L) \, v = ∇_θ Q
 
     Away from a maximum the system need not be positive definite. Conjugate gradients stop where
-    they see that, with a warning; v is what they had reached, which may be zero. Much damping makes
-    it :math:`∇_θ Q / δ`, as in :func:`one_step` with a rate of 1 / δ, but at θ.
+    they see that; v is what they had reached, which may be zero. Much damping makes it
+    :math:`∇_θ Q / δ`, as in a gradient step with a rate of 1 / δ, but at θ.
 
     Arguments:
         theta: near a maximum of L.
+        inner_key, key: of L and of Q.
         damping: δ.
-        tol, max_iter, start: of :func:`conjugate_gradient`. ``solution.x`` from a near h is a good
-            start.
-        key: of both objectives.
+        tol, max_iter: of :func:`conjugate_gradient`.
+
+    Returns:
+        the gradient in h, and v.
 
     References:
         Pedregosa 2016, arXiv:1602.02355 (HOAG).
     """
-    need(damping >= 0, "damping", "at least 0", damping)
     theta, h = dict(theta), dict(h)
     # Reverse over reverse: all products share one graph, which makes them 3 to 9 times faster than
     # forward over reverse (on small networks, one core); and the Hessian is symmetric.
-    linear: Any = vjp(lambda t: grad(inner)(t, h, key), theta)
-    inner_gradient, product = linear
-    require(inner_gradient, "The inner gradient", "take a smaller lr in the inner optimisation")
+    linear: Any = vjp(lambda t: grad(inner)(t, h, inner_key), theta)
+    slope, product = linear
+    _require(slope, "The inner gradient", "take a smaller lr in the inner optimisation")
     v, direct = grad(outer, argnums=(0, 1))(theta, h, key)
     for part in (v, direct):
-        require(part, "The outer gradient", "look at the outer objective at this theta")
+        _require(part, "The outer gradient", "look at the outer objective at this theta")
 
     def system(p: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: damping * p[n] - along for n, along in product(p)[0].items()}
 
-    found = conjugate_gradient(system, v, tol=tol, max_iter=max_iter, start=start)
-    slope = math.sqrt(dot(inner_gradient, inner_gradient))
-    if found.indefinite:
-        warnings.warn(
-            f"The inner objective is not concave at this theta, where its gradient has norm "
-            f"{slope:.3g}: conjugate gradients stopped after {found.iterations} iterations. This "
-            f"is no gradient through a maximum: do more inner steps, or give a damping above "
-            f"{damping:g}.",
-            IndefiniteCurvature,
-            stacklevel=3,  # no_grad is a frame of its own
-        )
-    gradient = plus(direct, 1.0, _second(inner, theta, h, key)(found.x)[1])
-    require(gradient, "The product with mixed derivatives", "raise damping")
-    return Implicit(gradient, slope, found)
+    found = conjugate_gradient(system, v, tol=tol, max_iter=max_iter)
+    gradient = _plus(direct, 1.0, _second(inner, theta, h, inner_key)(found.x)[1])
+    _require(gradient, "The product with mixed derivatives", "raise damping")
+    return gradient, found
 
 
 def _second(
@@ -373,7 +281,7 @@ def _second(
 
 
 def _path(
-    inner: Objective, theta: Tensors, h: Tensors, update: Update, state: Any, keys: Sequence[Any]
+    inner: Objective, theta: Tensors, h: Tensors, keys: Sequence[Any], update: Update, state: Any
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor], Any]]:
     """Of each step its gradient, and θ and the state of the optimiser after it."""
     theta, h = dict(theta), dict(h)
@@ -383,24 +291,70 @@ def _path(
         yield slope, theta, state
 
 
-def _keys(steps: int, key: Any, keys: Sequence[Any] | None) -> Sequence[Any]:
-    need(steps >= 1, "steps", "at least 1", steps)
-    if keys is None:
-        return [key] * steps
-    need(len(keys) == steps, "keys", f"one for each of {steps} steps", len(keys))
-    return keys
-
-
 def _explain(
     path: Iterator[tuple[Tensors, Tensors, Any]], steps: int, outer: Sequence[Tensors] = ()
 ) -> NoReturn:
     """Raise for what was the first to be not finite on the way to a result that is not."""
     for step, (slope, theta, _) in enumerate(path, 1):
         for what, values in (("The inner gradient", slope), ("The new theta", theta)):
-            require(values, f"{what} of step {step} of {steps}", "take a smaller lr")
+            _require(values, f"{what} of step {step} of {steps}", "take a smaller lr")
     for part in outer:
-        require(part, "The outer gradient", "look at the outer objective at the new theta")
+        _require(part, "The outer gradient", "look at the outer objective at the new theta")
     raise NonFiniteGradient(
         "A Hessian product is not finite although the gradients are: take a smaller lr, or fewer "
         "steps at a time."
     )
+
+
+@torch.no_grad()
+def conjugate_gradient(
+    product: Callable[[dict[str, Tensor]], Tensors],
+    b: Tensors,
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 100,
+) -> Solution:
+    """Solve ``A x = b`` with a symmetric, positive definite A of which only products are known.
+
+    Arguments:
+        product: x to ``A x``, in the shapes of b.
+        tol: of ``|b - A x| / |b|``; rounding keeps it above about ε times the condition number.
+        max_iter: products at most. In exact arithmetic as many as there are unknowns are enough.
+    """
+    _require(b, "The right side of the linear system", "look at b")
+    x, r, p = {n: torch.zeros_like(t) for n, t in b.items()}, dict(b), dict(b)
+    left = size = _dot(b, b)
+    iterations = 0
+    while iterations < max_iter and left > tol**2 * size:
+        along = product(p)
+        _require(along, f"The Hessian product of iteration {iterations + 1}", "raise damping")
+        curvature = _dot(p, along)
+        if curvature <= 0:
+            return Solution(x, iterations, True)
+        x, r = _plus(x, left / curvature, p), _plus(r, -left / curvature, along)
+        before, left = left, _dot(r, r)
+        p = _plus(r, left / before, p)
+        iterations += 1
+    return Solution(x, iterations, False)
+
+
+def _plus(x: Tensors, a: float, y: Tensors) -> dict[str, Tensor]:
+    """``x + a y``"""
+    return {n: t + a * y[n] for n, t in x.items()}
+
+
+def _dot(x: Tensors, y: Tensors) -> float:
+    """The inner product in double precision: in float32 the squares of small gradients vanish."""
+    return float(sum((t.double() * y[n].double()).sum() for n, t in x.items()))
+
+
+def _finite(*parts: Tensors) -> bool:
+    """True if no number is NaN or infinite."""
+    return all(bool(t.isfinite().all()) for part in parts for t in part.values())
+
+
+def _require(values: Tensors, what: str, advice: str) -> None:
+    """Refuse values that are not finite, by name, with what to do."""
+    for name, value in values.items():
+        if not _finite({name: value}):
+            raise NonFiniteGradient(f"{what} is not finite in {name!r}: {advice}.")

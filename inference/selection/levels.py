@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive
 from ...models.priors.base import LayerPrior
 from ...models.priors.structure import EdgePrior, StructurePrior
-from ...models.structured import StructuredNetwork
 from ..compilation.fusion import differentiable
 from ..compilation.graphs import graph_of
 from ..compilation.noise import Draw, lift_noise
@@ -116,19 +115,18 @@ class Level:
             raise ValueError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
 
 
-@dataclass
-class Key:
+class Key(NamedTuple):
     """A batch and the noise of an evaluation: the same key gives the same value.
 
     Attributes:
         noise: of the pair; with a leading dimension for several particles.
-        structure: of each KL between priors of structure, by level.
+        structure: noise of each KL between priors of structure, by level.
     """
 
     x: Tensor
     y: Tensor
-    noise: list[Tensor] = field(default_factory=list)
-    structure: list[list[list[Tensor]]] = field(default_factory=list)
+    noise: list[Tensor]
+    structure: list[list[list[Tensor]]]
 
 
 @dataclass
@@ -139,7 +137,6 @@ class Objectives:
     (scales, probabilities of primitives) and the noise of a regression.
 
     Arguments:
-        model, guide: a pair.
         levels: L and Q.
         particles: draws of the latents in an evaluation.
 
@@ -156,7 +153,8 @@ class Objectives:
         self.bound = bound(self.model, self.guide)
         inside = [m for m in self.model.modules() if isinstance(m, LayerPrior | EdgePrior)]
         outer = {id(p) for m in (*inside, self.model.likelihood) for p in m.parameters()}
-        wanted = {n: p for n, p in self.bound.named_parameters() if p.requires_grad}
+        self._parameters = dict(self.bound.named_parameters())
+        wanted = {n: p for n, p in self._parameters.items() if p.requires_grad}
         self.h_names = [n for n, p in wanted.items() if id(p) in outer]
         self.theta_names = [n for n, p in wanted.items() if id(p) not in outer]
         if not self.theta_names:
@@ -168,12 +166,6 @@ class Objectives:
             )
         self._graphs: dict[Any, tuple[Any, Any]] = {}
         self._others = [[self._other(term) for term in level.structure] for level in self.levels]
-
-    # -- parameters ------------------------------------------------------------------------------
-
-    @property
-    def _parameters(self) -> dict[str, Tensor]:
-        return dict(self.bound.named_parameters())
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -187,11 +179,9 @@ class Objectives:
 
     @torch.no_grad()
     def put(self, theta: Tensors, h: Tensors) -> None:
-        """Into the modules."""
+        """Write θ and h into the modules."""
         for name, value in (*theta.items(), *h.items()):
             self._parameters[name].copy_(value)
-
-    # -- evaluation ------------------------------------------------------------------------------
 
     def key(self, x: Tensor, y: Tensor) -> Key:
         """A batch, and fresh noise for it."""
@@ -235,12 +225,12 @@ class Objectives:
 
     def _other(self, term: Against) -> tuple[float, Any, Draw]:
         """The weight of a term, and its KL as a graph of h and of noise."""
-        if not isinstance(self.model, StructuredNetwork):
+        ours = {prior.edge: prior for prior in self.model.structure.values()}
+        if not ours:
             raise ValueError(
                 f"Level(structure) is for the prior of a models.StructuredNetwork, got "
                 f"{type(self.model).__name__}."
             )
-        ours = {prior.edge: prior for prior in self.model.structure.values()}
         made = term.prior.for_edges({edge: prior.primitives for edge, prior in ours.items()})
         for edge, other in made.items():
             other.to(ours[edge].logits).requires_grad_(False)
@@ -263,8 +253,6 @@ class Objectives:
             raise ValueError(
                 f"Level(structure): {error}. Take a p' of the prior's kind."
             ) from error
-
-    # -- the graph -------------------------------------------------------------------------------
 
     def _graph(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
         found = self._graphs.get((x.shape, y.shape))

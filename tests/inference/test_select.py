@@ -7,9 +7,20 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.selection import Against, InverseGamma, Level, search
-from pyroccam.inference.selection import bilevel as module
+from pyroccam.inference.selection import (
+    Against,
+    Drmad,
+    Greedy,
+    Implicit,
+    InverseGamma,
+    Level,
+    OneLevel,
+    Random,
+    Unrolled,
+    search,
+)
 from pyroccam.inference.selection import hypergradient as hg
+from pyroccam.inference.selection.bilevel import IndefiniteCurvature
 from pyroccam.inference.selection.levels import Key, Objectives
 from pyroccam.models import priors
 from pyroccam.models.contexts import seeded
@@ -31,19 +42,13 @@ def polynomial(rows=POLYNOMIAL, prior=None):
     return model, guides.MeanField(model)
 
 
-OWN = {"drmad": {"inner": "sgd", "lr": 1e-3}, "implicit": {"damping": 1.0}}
-
-
 def run(method, pair=None, rows=POLYNOMIAL, **options):
     options = {"outer_steps": 6, "inner_steps": 10, "lr": 0.02, "outer_lr": 0.05, **options}
-    options = {**OWN.get(method, {}), **options} | OWN.get(method, {})
     model, guide = pair or polynomial(rows)
     return inference.select(model, guide, rows, method=method, **{"draws": 5, **QUIET, **options})
 
 
-@functools.cache
-def once(method, seed=0):
-    return run(method, seed=seed)
+METHODS = [OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Drmad(), Random()]
 
 
 def held(found):
@@ -71,15 +76,15 @@ def q_of(theta, h, made, keys):
 # Every method
 
 
-@pytest.mark.parametrize("method", module.METHODS)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_every_method_improves_q(method):
-    found = once(method)
+    found = run(method, **({"lr": 1e-3} if isinstance(method, Drmad) else {}))
     qs = [row["Q"] for row in found.history]
     made, keys = watched()
     assert max(qs) == qs[found.best] == found.Q
     assert q_of(*held(found), made, keys) == pytest.approx(found.Q, rel=1e-6)
     assert q_of(made.theta, made.h, made, keys) < found.Q - 5.0  # where it began
-    if method != "random":
+    if not isinstance(method, Random):
         assert qs == sorted(qs)
     assert found.method == method
     assert [row["outer"] for row in found.history] == [1, 2, 3, 4, 5, 6]
@@ -91,17 +96,17 @@ def test_every_method_improves_q(method):
 @pytest.fixture
 def eager(monkeypatch):
     """Nothing is recorded, which takes longer than few steps do."""
-    monkeypatch.setattr(search.Search, "traced", lambda self, name, f, *args: f(*args))
+    monkeypatch.setattr(search.Search, "traced", lambda self, f, *args: f(*args))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_greedy_is_better_than_random(eager, seed):
     options = {"outer_steps": 5, "inner_steps": 6, "seed": seed}
-    assert run("greedy", **options).Q > run("random", **options).Q
+    assert run(Greedy(), **options).Q > run(Random(), **options).Q
 
 
 def test_what_is_found_is_a_fit():
-    found = once("one-level")
+    found = run(OneLevel())
     fit = found.fit
     assert fit.best_epoch == found.best + 1
     assert not fit.model.training
@@ -114,7 +119,7 @@ def test_the_seed_says_all_and_the_generator_is_left_alone(eager):
     torch.manual_seed(123)
     before = torch.get_rng_state()
     options = {"outer_steps": 3, "inner_steps": 2, "batch_size": 16}
-    first, again, other = (run("greedy", **options, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (run(Greedy(), **options, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     for row, same, differs in zip(first.history, again.history, other.history, strict=True):
         assert {**row, "seconds": 0} == {**same, "seconds": 0}
@@ -125,10 +130,11 @@ def test_the_seed_says_all_and_the_generator_is_left_alone(eager):
 
 
 def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
-    options = {"method": "implicit", "damping": 0.0, "outer_steps": 4, "inner_steps": 1}
-    with pytest.warns(hg.IndefiniteCurvature, match="In 4 of 4 outer steps .* above 0") as seen:
+    options = {"method": Implicit(), "outer_steps": 4, "inner_steps": 1}
+    with pytest.warns(IndefiniteCurvature, match="In 4 of 4 outer steps .*Implicit") as seen:
         inference.select(*polynomial(), POLYNOMIAL, draws=1, **options, **QUIET)
-    assert sum(one.category is hg.IndefiniteCurvature for one in seen) == 1
+    (one,) = (one for one in seen if one.category is IndefiniteCurvature)
+    assert one.filename == __file__
 
 
 # Where they agree
@@ -136,7 +142,7 @@ def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
 
 def test_one_unrolled_step_is_greedy(eager):
     options = {"inner_steps": 1, "outer_steps": 8, "lr": 0.01}
-    greedy, unrolled = (run(method, **options) for method in ("greedy", "unrolled"))
+    greedy, unrolled = (run(method, **options) for method in (Greedy(), Unrolled()))
     for one, two in zip(greedy.history, unrolled.history, strict=True):
         assert one["Q"] == pytest.approx(two["Q"], rel=1e-5)
     for one, two in zip(held(greedy), held(unrolled), strict=True):
@@ -215,7 +221,7 @@ def test_one_level_and_greedy_go_to_the_maximum(monkeypatch):
     """Where L = Q: to that of the bound over both, in closed form."""
     found, make, options = exact(monkeypatch)
     best, where = optimum(found.x_train, found.y_train, 1.0)
-    for method in ("one-level", "greedy"):
+    for method in (OneLevel(), Greedy()):
         rates = {"lr": 0.08, "outer_lr": 0.08}
         chosen = run(method, make(), outer_steps=2, inner_steps=80, **rates, **options)
         assert abs(chosen.Q - best) < 1e-5
@@ -231,30 +237,42 @@ def test_where_the_levels_differ(monkeypatch):
     rows = found.x_train, found.y_train
     (best, where), (_, one_level) = optimum(*rows, 0.05), optimum(*rows, 1.0)
     assert float((where - one_level).abs().max()) > 0.3
-    monkeypatch.setitem(OWN, "implicit", {})
-    chosen = run("implicit", make(), outer_steps=40, lr=0.1, outer_lr=0.1, Q=Q, **options)
+    chosen = run(Implicit(), make(), outer_steps=40, lr=0.1, outer_lr=0.1, Q=Q, **options)
     assert abs(chosen.history[-1]["Q"] - best) < 5e-3
     assert torch.allclose(states[-1][1][SCALE][0], where, atol=0.1)
-    run("greedy", make(), outer_steps=2, inner_steps=70, outer_lr=0.1, Q=Q, **options)
+    run(Greedy(), make(), outer_steps=2, inner_steps=70, outer_lr=0.1, Q=Q, **options)
     assert torch.allclose(states[-1][1][SCALE][0], one_level, atol=0.1)
 
 
-@pytest.mark.parametrize("method", ["unrolled", "implicit", "drmad"])
+@pytest.mark.parametrize("method", [Unrolled, functools.partial(Implicit, damping=2.0), Drmad])
 def test_what_restart_does(eager, monkeypatch, method):
     """Each outer step begins at the first θ: what it ends at is a function of h alone."""
     found, make, options = exact(monkeypatch)
-    states = states_of(monkeypatch)
-    steps = {"outer_steps": 3, "inner_steps": 4, "inner": "sgd", "lr": 0.05, **options}
-    monkeypatch.setitem(OWN, method, {})
-    damping = {"damping": 2.0} if method == "implicit" else {}
-    run(method, make(), restart=True, **damping, **steps)
+    states, method = states_of(monkeypatch), method(restart=True)
+    run(method, make(), outer_steps=3, inner_steps=4, lr=0.05, **options)
     made = Objectives(*make(), (Level(), Level()), 2)
-    key, start = made.key(found.x_train, found.y_train), made.theta
+    keys, start = [made.key(found.x_train, found.y_train)] * 4, made.theta
+    update = hg.adam if method.optimizer == "adam" else hg.gradient_ascent
     before = [made.h, *(h for _, h in states)]  # h moves after θ
     for h, (theta, _) in zip(before, states, strict=False):
-        end, _ = hg.ascend(made.inner, start, h, steps=4, update=hg.gradient_ascent(0.05), key=key)
+        end, _ = hg.ascend(made.inner, start, h, keys=keys, update=update(0.05))
         for name, value in end.items():
             assert torch.allclose(theta[name], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("damping", "max_iter"), [(3.0, 50), (300.0, 50), (3.0, 1)])
+def test_what_damping_and_max_iter_do(eager, monkeypatch, damping, max_iter):
+    found, make, options = exact(monkeypatch)
+    states, Q = states_of(monkeypatch), Level(prior=0.3)
+    run(Implicit(damping, max_iter), make(), outer_steps=3, inner_steps=4, Q=Q, **options)
+    made = Objectives(*make(), (Level(), Q), 2)
+    key, h, state, move = made.key(found.x_train, found.y_train), made.h, None, hg.adam(0.05)
+    for theta, after in states:
+        keys = {"inner_key": key, "key": key, "damping": damping, "max_iter": max_iter}
+        gradient, _ = hg.implicit(made.inner, made.outer, theta, h, **keys)
+        h, state = move(h, gradient, state)
+        for name, value in h.items():
+            assert torch.allclose(after[name], value, rtol=1e-9, atol=1e-9)
 
 
 # Rows
@@ -268,7 +286,7 @@ def test_a_batch_of_each_level_for_each_step(monkeypatch):
         return key(self, x, y)
 
     monkeypatch.setattr(Objectives, "key", watch)
-    found = run("unrolled", batch_size=16)
+    found = run(Unrolled(), batch_size=16)
     assert {len(x) for x in seen} == {16}
     assert len(seen) == 2 * 5 + 6 * (10 + 1)  # those that are watched, of L, of Q
     assert not torch.equal(seen[-1], seen[-2])
@@ -285,7 +303,7 @@ def test_hold_out(monkeypatch):
 
     monkeypatch.setattr(Objectives, "key", watch)
     split = data.load("polynomial", val_fraction=0.25)
-    found = run("unrolled", rows=split, Q=Level(prior=0.0, split="val"))
+    found = run(Unrolled(), rows=split, Q=Level(prior=0.0, split="val"))
     made, keys = seen[0][0], [key for _, key in seen[:10]]
     assert [len(key.x) for key in keys] == [30] * 5 + [10] * 5
     assert torch.equal(keys[5].x, split.x_val)
@@ -297,7 +315,7 @@ def test_hold_out(monkeypatch):
     with pytest.raises(
         ValueError, match=r"Level\(split='val'\): the data has no such rows.*val_fraction"
     ):
-        run("greedy", Q=Level(split="val"))
+        run(Greedy(), Q=Level(split="val"))
 
 
 # What is kept
@@ -305,16 +323,16 @@ def test_hold_out(monkeypatch):
 
 def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
     """h is driven off from the fourth step on."""
-    step, seen = search.Search.unrolled, []
+    step, seen = Unrolled.step, []
 
-    def driven(self):
-        step(self)
-        seen.append((self.theta, self.h))
+    def driven(self, search):
+        step(self, search)
+        seen.append((search.theta, search.h))
         if len(seen) > 3:
-            self.h = {n: t + 2.0 for n, t in self.h.items()}
+            search.h = {n: t + 2.0 for n, t in search.h.items()}
 
-    monkeypatch.setattr(search.Search, "unrolled", driven)
-    found = run("unrolled")
+    monkeypatch.setattr(Unrolled, "step", driven)
+    found = run(Unrolled())
     assert (found.best, found.fit.best_epoch) == (2, 3)
     assert found.history[-1]["Q"] < found.Q - 10.0
     for values, own in zip(seen[2], held(found), strict=True):
@@ -334,22 +352,22 @@ ERRORS = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_what_is_left_after_an_error(monkeypatch, name):
     error, at, kind, message = ERRORS[name]
-    step, states = search.Search.unrolled, []
+    step, states = Unrolled.step, []
 
-    def failing(self):
-        states.append((self.theta, self.h))
+    def failing(self, search):
+        states.append((search.theta, search.h))
         if len(states) < at:
-            step(self)
+            step(self, search)
         elif error is not None:
             raise error
         else:
-            self.theta = {n: t + math.nan for n, t in self.theta.items()}
+            search.theta = {n: t + math.nan for n, t in search.theta.items()}
 
-    monkeypatch.setattr(search.Search, "unrolled", failing)
+    monkeypatch.setattr(Unrolled, "step", failing)
     model, guide = polynomial()
     before = torch.get_rng_state()
     with pytest.raises(kind, match=message):
-        run("unrolled", (model, guide))
+        run(Unrolled(), (model, guide))
     assert torch.equal(torch.get_rng_state(), before)
     assert not model.training
     made = Objectives(model, guide, (Level(), Level()))
@@ -360,9 +378,9 @@ def test_what_is_left_after_an_error(monkeypatch, name):
 
 def test_steps_that_are_too_long():
     """Found in steps that are recorded, too, which do not look at values."""
-    for method, message in (("one-level", "smaller lr"), ("random", "none of the h")):
+    for method, message in ((OneLevel(), "smaller lr"), (Random(), "none of the h")):
         with pytest.raises(hg.NonFiniteGradient, match=message):
-            run(method, inner="sgd", lr=1e6, outer_steps=2)
+            run(method, lr=1e6, outer_steps=2)
 
 
 # Structure
@@ -376,9 +394,9 @@ def test_recorded_steps_are_the_steps(monkeypatch):
     Q = Level(prior=0.5, structure=[Against(priors.GumbelSoftmax(0.4, [5.0, 1.0, 1.0]), -0.1)])
     options = {"rows": found, "Q": Q, "outer_steps": 2, "inner_steps": 2}
     model = alternatives(prior=None)
-    recorded = run("greedy", scattered(model), **options)
-    monkeypatch.setattr(search.Search, "traced", lambda self, name, f, *args: f(*args))
-    plain = run("greedy", scattered(model), **options)
+    recorded = run(Greedy(), scattered(model), **options)
+    monkeypatch.setattr(search.Search, "traced", lambda self, f, *args: f(*args))
+    plain = run(Greedy(), scattered(model), **options)
     for one, two in zip(plain.history, recorded.history, strict=True):
         for name in ("Q", "L", "log_likelihood", "kl"):
             assert one[name] == pytest.approx(two[name], rel=1e-9)
@@ -391,14 +409,14 @@ def test_recorded_steps_are_the_steps(monkeypatch):
 def test_ranges(monkeypatch):
     ranges = {"log_scale": (-2.0, -1.0), "likelihood": (-0.5, 0.0)}
     states = states_of(monkeypatch)
-    run("random", ranges=ranges, inner_steps=2)
+    run(Random(ranges), inner_steps=2)
     scales = torch.stack([h[SCALE] for _, h in states])
     noises = torch.stack([h["model.likelihood.log_scale"] for _, h in states])
     assert -2.0 <= float(scales.min()) < -1.9
     assert -1.1 < float(scales.max()) <= -1.0
     assert -0.5 <= float(noises.min()) < float(noises.max()) <= 0.0
     with pytest.raises(ValueError, match="'log_scal'.*Did you mean 'log_scale'"):
-        run("random", ranges={"log_scal": (0.0, 1.0)})
+        run(Random({"log_scal": (0.0, 1.0)}))
 
     class Bent(priors.Normal):
         def for_layer(self, layer):
@@ -409,41 +427,60 @@ def test_ranges(monkeypatch):
     with pytest.raises(
         ValueError, match=r"no range for 'model.net.prior.bend': give ranges=\{'bend'"
     ):
-        run("random", polynomial(prior=Bent(learn="weight")))
+        run(Random(), polynomial(prior=Bent(learn="weight")))
 
 
 # What is refused
 
 
 def test_settings_that_contradict_each_other():
+    structure = [Against(priors.GumbelSoftmax(), 1.0)]
     for message, options in (
-        (r"method must be one of 'one-level', 'greedy'.*got 'gredy'", {"method": "gredy"}),
-        (r"inner must be one of 'adam', 'sgd'; got 'lbfgs'", {"inner": "lbfgs"}),
         (r"L needs a likelihood", {"L": Level(likelihood=0.0)}),
         (r"change nothing in L: give them to Q", {"L": Level(hyperprior=InverseGamma(1.0, 1.0))}),
+        (r"change nothing in L: give them to Q", {"L": Level(structure=structure)}),
         (
-            r"change nothing in L: give them to Q",
-            {"L": Level(structure=[Against(priors.GumbelSoftmax(), 1.0)])},
+            r"equal in both.*L has 1 / 1 on 'train', Q 0.5 / 1 on 'train'. Use Greedy\(\)",
+            {"method": OneLevel(), "Q": Level(prior=0.5)},
         ),
-        (r"restart=True is for unrolled, implicit and drmad, not for 'greedy'", {"restart": True}),
-        (r"drmad goes back along plain gradient steps: use inner='sgd'", {"method": "drmad"}),
-        (
-            r"one and the same.*L has 1 / 1 on 'train', Q 0.5 / 1 on 'train'. Use method='greedy'",
-            {"method": "one-level", "Q": Level(prior=0.5)},
-        ),
-        (r"Q 1 / 0 on 'train'", {"method": "one-level", "Q": Level(likelihood=0.0)}),
-        (r"Q 1 / 1 on 'val'", {"method": "one-level", "Q": Level(split="val")}),
+        (r"Q 1 / 0 on 'train'", {"method": OneLevel(), "Q": Level(likelihood=0.0)}),
+        (r"Q 1 / 1 on 'val'", {"method": OneLevel(), "Q": Level(split="val")}),
         *(
-            (f"{n} must be at least 1, got 0", {n: 0})
-            for n in ("outer_steps", "inner_steps", "draws")
+            (f"{n} must be a whole number of at least 1, got 0", {n: 0})
+            for n in ("outer_steps", "inner_steps", "draws", "batch_size", "particles")
         ),
-        *((f"{n} must be at least 1, got 0", {n: 0}) for n in ("batch_size", "particles")),
-        (r"lr must be positive; got -1", {"lr": -1.0}),
+        *((f"{n} must be positive and finite, got -1", {n: -1.0}) for n in ("lr", "outer_lr")),
     ):
         with pytest.raises(ValueError, match=message):
             inference.select(*polynomial(), POLYNOMIAL, **{**QUIET, **options})
-    # The same ratio is one level, whatever its terms are.
-    module._check("one-level", Level(2.0, 1.0), Level(4.0, 2.0), "adam", False)
+    for message, make in (
+        (r"Implicit\(damping\) must be at least 0 and finite, got nan", lambda: Implicit(math.nan)),
+        (r"Implicit\(max_iter\) must be a whole number of at least 1", lambda: Implicit(0.1, 0)),
+        (r"Drmad\(skip\) must be in \[0, 1\), got 1", lambda: Drmad(skip=1.0)),
+        (r"Drmad\(every\) must be a whole number of at least 1", lambda: Drmad(every=0)),
+        (r"Random\(ranges\) needs low <= high for 'loc'", lambda: Random({"loc": (1.0, 0.0)})),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+def test_the_same_ratio_is_one_level(eager):
+    """Whatever its terms are."""
+    options = {"L": Level(2.0, 1.0), "Q": Level(4.0, 2.0), "outer_steps": 1, "inner_steps": 1}
+    assert run(OneLevel(), **options).best == 0
+
+
+def test_names_of_methods_for_one_release(eager):
+    steps = {"outer_steps": 1, "inner_steps": 1}
+    for name, method in (("one-level", OneLevel()), ("implicit", Implicit())):
+        with pytest.warns(
+            DeprecationWarning, match=rf"selection\.{type(method).__name__}\(\)"
+        ) as seen:
+            assert run(name, **steps).method == method
+        assert __file__ in {one.filename for one in seen}
+    for wrong in ("gredy", Greedy, None):
+        with pytest.raises(TypeError, match=r"Greedy\(\) or Implicit\(damping=0\.1\), got"):
+            run(wrong, **steps)
 
 
 def test_other_data():

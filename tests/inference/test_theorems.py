@@ -73,9 +73,11 @@ class Exact:
     def implicit(self, made, h):
         """Its gradient by the implicit function theorem, and the partial one."""
         theta = self.best(h, made.levels[0].prior)
-        found = hg.implicit(made.inner, made.outer, theta, h, key=self.key, tol=1e-14)
-        assert found.slope < 1e-12
-        return found.gradient, torch.func.grad(made.outer, argnums=1)(theta, h, self.key)
+        keys = {"inner_key": self.key, "key": self.key}
+        found, _ = hg.implicit(made.inner, made.outer, theta, h, **keys, tol=1e-14)
+        slope = torch.func.grad(made.inner)(theta, h, self.key)
+        assert max(float(t.abs().max()) for t in slope.values()) < 1e-12
+        return found, torch.func.grad(made.outer, argnums=1)(theta, h, self.key)
 
 
 def scattered_guide(model, guide):
@@ -177,9 +179,8 @@ def test_unrolled_steps_reach_the_implicit_gradient(exact):
     """From the start, in one long gradient ascent of the expected bound."""
     made, h = exact.at(Level(), Level(prior=0.2)), scalar(-0.5)
     start = {LOC: torch.zeros(1, WEIGHTS, dtype=F64), LOG_SCALE: exact.best(h)[LOG_SCALE] - 0.1}
-    found, theta, _ = hg.unrolled(
-        made.inner, made.outer, start, h, steps=200, update=hg.gradient_ascent(0.4), key=exact.key
-    )
+    options = {"keys": [exact.key] * 200, "key": exact.key, "update": hg.gradient_ascent(0.4)}
+    found, theta, _ = hg.unrolled(made.inner, made.outer, start, h, **options)
     assert error(theta, exact.best(h)) < 1e-6
     assert error(found, exact.implicit(made, h)[0]) < 1e-5
 
@@ -337,7 +338,7 @@ def test_relative_density(exact):
     for weight in (1.0, 1e2, 1e4, 1e6, 1e8):
         theta = exact.best(h, weight)
         exact.made.put(theta, h)
-        q, p = guide.distribution(site), model.layers[""].latents()["weight"].prior
+        q, p = guide.posterior(site), model.layers[""].latents()["weight"].prior
         log_rho = (q.log_prob(p.base_dist.mode) - q.log_prob(q.base_dist.mode)).item()
         complexity = float(least_kl(theta))
         found.append((complexity, math.exp(log_rho)))
@@ -364,7 +365,8 @@ def test_maximum_likelihood_does_not_know_h(exact):
     assert float(slope[LOC].abs().max()) < 1e-12
     assert bool((slope[LOG_SCALE] < 0.0).all())
     assert torch.equal(made.inner(theta, h, exact.key), made.inner(theta, other, exact.key))
-    moved, after = hg.one_step(made.inner, made.outer, theta, h, lr=0.1, key=exact.key)
+    options = {"keys": [exact.key], "key": exact.key, "update": hg.gradient_ascent(0.1)}
+    moved, after, _ = hg.unrolled(made.inner, made.outer, theta, h, **options)
     assert error(moved, torch.func.grad(made.outer, argnums=1)(after, h, exact.key)) < 1e-14
 
 
@@ -375,7 +377,7 @@ def test_a_point_is_ridge_regression(exact):
     value = "guide.factors./weight.value"
     ridge = problem.best(h)[LOC]
     start = {value: torch.zeros(1, WEIGHTS, dtype=F64)}
-    options = {"steps": 300, "update": hg.gradient_ascent(0.4), "key": problem.key}
+    options = {"keys": [problem.key] * 300, "update": hg.gradient_ascent(0.4)}
     found, _ = hg.ascend(made.inner, start, h, **options)
     assert error(found, {value: ridge}) < 1e-10
     # And so is that of the loss that a fit minimises.
@@ -406,7 +408,7 @@ def most_probable(*structure):
     def objective(h, theta, key):
         return made.outer(theta, h, key)
 
-    found, _ = hg.ascend(objective, h, theta, steps=60, update=hg.adam(0.15), key=key)
+    found, _ = hg.ascend(objective, h, theta, keys=[key] * 60, update=hg.adam(0.15))
     return found["model.edge_priors.x-y.logits"].softmax(-1)
 
 

@@ -1,0 +1,239 @@
+"""The methods of a selection: ways to a better h, each with what it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ...models.checks import unknown_name, whole
+from .hypergradient import Tensors, ascend, drmad, implicit, unrolled
+from .levels import Key, Objectives, of_likelihood
+from .search import Search
+
+__all__ = ["Drmad", "Greedy", "Implicit", "Method", "OneLevel", "Random", "Unrolled"]
+
+
+class Method:
+    """A way to a better h.
+
+    Attributes:
+        optimizer: of θ.
+        restart: every outer step begins at the first θ.
+        draws: every outer step has another h, whatever became of the last.
+    """
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    restart: bool = False
+    draws: bool = False
+
+    def check(self, objectives: Objectives) -> None:
+        """Refuse levels and hyperparameters that the method cannot take."""
+
+    def step(self, search: Search) -> None:
+        """One outer step: move θ and h."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OneLevel(Method):
+    """One ascent of both, where L and Q are the same up to a factor."""
+
+    def check(self, objectives: Objectives) -> None:
+        L, Q = objectives.levels
+        same = Q.likelihood > 0 and abs(Q.prior / Q.likelihood - L.prior / L.likelihood) < 1e-12
+        if not same or Q.split != L.split:
+            raise ValueError(
+                "OneLevel() takes rows and prior / likelihood that are equal in both levels: L has "
+                f"{L.prior:g} / {L.likelihood:g} on {L.split!r}, Q {Q.prior:g} / {Q.likelihood:g} "
+                f"on {Q.split!r}. Use Greedy()."
+            )
+
+    def step(self, search: Search) -> None:
+        made, move, move_h = search.objectives, search.move, search.move_h
+
+        def both(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key) -> Any:
+            slope = torch.func.grad(made.inner)(theta, h, key)
+            slope_h = torch.func.grad(made.outer, argnums=1)(theta, h, key)
+            return *move(theta, slope, s), *move_h(h, slope_h, s_h)
+
+        for key in search.keys(0, search.steps):
+            search.theta, search.state, search.h, search.state_h = search.traced(
+                both, search.theta, search.h, search.state, search.state_h, key
+            )
+
+
+@dataclass(frozen=True)
+class Greedy(Method):
+    """After every inner step the hypergradient through it alone.
+
+    What it converges to in small steps of θ knows little of the λ_prior of Q, which only the term
+    of order ``lr`` sees: where L and Q differ, :class:`Implicit` is the one that solves the
+    problem.
+
+    References:
+        Luketina et al. 2016, arXiv:1511.06727.
+    """
+
+    def step(self, search: Search) -> None:
+        made, move, move_h = search.objectives, search.move, search.move_h
+
+        def one(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key, key_q: Key) -> Any:
+            gradient, moved, s = unrolled(
+                made.inner, made.outer, theta, h, keys=[key], key=key_q, update=move, state=s,
+                check=False,
+            )  # fmt: skip
+            return moved, s, *move_h(h, gradient, s_h)
+
+        count = search.steps
+        for keys in zip(search.keys(0, count), search.keys(1, count), strict=True):
+            search.theta, search.state, search.h, search.state_h = search.traced(
+                one, search.theta, search.h, search.state, search.state_h, *keys
+            )
+
+
+@dataclass(frozen=True)
+class Unrolled(Method):
+    """The hypergradient through all inner steps, which takes the memory of all.
+
+    Arguments:
+        restart: begin every outer step at the first θ.
+
+    References:
+        Maclaurin, Duvenaud, Adams 2015, arXiv:1502.03492.
+    """
+
+    restart: bool = False
+
+    def step(self, search: Search) -> None:
+        keys, (key,) = search.keys(0, search.steps), search.keys(1, 1)
+        gradient, search.theta, search.state = unrolled(
+            search.objectives.inner, search.objectives.outer, search.theta, search.h,
+            keys=keys, key=key, update=search.move, state=search.state,
+        )  # fmt: skip
+        search.climb(gradient)
+
+
+@dataclass(frozen=True)
+class Implicit(Method):
+    """The hypergradient where the inner steps end, as if that were the maximum of L (HOAG).
+
+    Arguments:
+        damping: added to the curvature of L; above 0 where the inner steps end short of a maximum.
+        max_iter: steps of conjugate gradients at most.
+        restart: begin every outer step at the first θ.
+
+    References:
+        Pedregosa 2016, arXiv:1602.02355.
+    """
+
+    damping: float = 0.0
+    max_iter: int = 50
+    restart: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.damping < math.inf:
+            raise ValueError(
+                f"Implicit(damping) must be at least 0 and finite, got {self.damping}."
+            )
+        whole("Implicit(max_iter)", self.max_iter, 1)
+
+    def step(self, search: Search) -> None:
+        search.ascend()
+        made, (key,), (key_q,) = search.objectives, search.keys(0, 1), search.keys(1, 1)
+        gradient, solution = implicit(
+            made.inner, made.outer, search.theta, search.h, inner_key=key, key=key_q,
+            damping=self.damping, max_iter=self.max_iter,
+        )  # fmt: skip
+        search.indefinite += solution.indefinite
+        search.climb(gradient)
+
+
+@dataclass(frozen=True)
+class Drmad(Method):
+    """The hypergradient through all inner steps on a straight line, which saves their memory. They
+    are plain gradient steps.
+
+    Arguments:
+        skip: share of the inner steps, the first ones, whose dependence on h is left out. Later
+            ones have mostly forgotten them.
+        every: inner steps that share the derivatives at the middle of them.
+        restart: begin every outer step at the first θ.
+
+    References:
+        Fu et al. 2016, arXiv:1601.00917.
+    """
+
+    optimizer = "sgd"
+    skip: float = 0.05
+    every: int = 1
+    restart: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.skip < 1.0:
+            raise ValueError(f"Drmad(skip) must be in [0, 1), got {self.skip}.")
+        whole("Drmad(every)", self.every, 1)
+
+    def step(self, search: Search) -> None:
+        made, before, keys = search.objectives, search.theta, search.keys(0, search.steps)
+        search.theta, _ = ascend(made.inner, before, search.h, keys=keys, update=search.move)
+        gradient = drmad(
+            made.inner, made.outer, before, search.theta, search.h, keys=keys,
+            key=search.keys(1, 1)[0], lr=search.lr, skip=self.skip, every=self.every,
+        )  # fmt: skip
+        search.climb(gradient)
+
+
+RANGES = {
+    "log_scale": (-5.0, 1.0),  # of a precision, (-2, 10) in its logarithm, as in the source
+    "log_scale_bias": (-5.0, 1.0),
+    "loc": (-1.0, 1.0),
+    "logits": (-3.0, 3.0),
+    "likelihood": (-3.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Random(Method):
+    """Uniform draws of h, each with inner steps from the first θ.
+
+    Arguments:
+        ranges: low and high by the last part of a hyperparameter's name (``log_scale``, ``logits``,
+            ``likelihood`` for its noise), in place of those this module has.
+    """
+
+    restart = draws = True
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for word, (low, high) in self.ranges.items():
+            if not -math.inf < low <= high < math.inf:
+                raise ValueError(
+                    f"Random(ranges) needs low <= high for {word!r}, got {low}, {high}."
+                )
+
+    def check(self, objectives: Objectives) -> None:
+        words = {_word(name): name for name in objectives.h_names}
+        for word in self.ranges:
+            if word not in words:
+                raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
+        for word, name in words.items():
+            if word not in {*RANGES, *self.ranges}:
+                raise ValueError(
+                    f"Random() has no range for {name!r}: give ranges={{{word!r}: (low, high)}}."
+                )
+
+    def step(self, search: Search) -> None:
+        ranges = {**RANGES, **self.ranges}
+        search.h = {
+            name: torch.empty_like(t).uniform_(*ranges[_word(name)]) for name, t in search.h.items()
+        }
+        search.ascend()
+
+
+def _word(name: str) -> str:
+    """A hyperparameter's name in ``ranges``."""
+    return "likelihood" if of_likelihood(name) else name.rpartition(".")[2]

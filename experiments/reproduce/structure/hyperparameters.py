@@ -24,7 +24,7 @@ from ....inference import select
 from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import evaluate_net
 from ....inference.posterior.weight_moments import mean_network
-from ....inference.selection import Level
+from ....inference.selection import Drmad, Greedy, Implicit, Level, Random
 from ....inference.storage.checkpoint import versions, write_json
 from ....models.checks import unknown_name
 from ....models.contexts import seeded
@@ -33,7 +33,12 @@ from ..seeds import refuse_other_settings
 
 __all__ = ["CRITERIA", "METHODS", "PROBLEMS", "reached", "under_noise"]
 
-METHODS = ("random", "greedy", "implicit", "drmad")
+METHODS = {
+    "random": Random(),
+    "greedy": Greedy(),
+    "implicit": Implicit(damping=1e-3),
+    "drmad": Drmad(),
+}
 CRITERIA = ("elbo", "holdout")
 NOISES = (0.25, 0.5)
 
@@ -77,17 +82,13 @@ def under_noise(net: nn.Module, sd: float, seed: int) -> nn.Module:
 
 
 def _row(
-    problem: str, criterion: str, method: Any, seed: int, root: str | None, rows: int | None,
+    problem: str, criterion: str, method: str, seed: int, root: str | None, rows: int | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     model, guide, data, levels = _pair(problem, criterion, seed, root, rows)
     settings = {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01, **more}
-    if method == "drmad":
-        settings["inner"] = "sgd"
-    if method == "implicit":
-        settings["damping"] = 1e-3
     try:
-        found = select(model, guide, data, *levels, method=method, seed=seed, **settings)
+        found = select(model, guide, data, *levels, method=METHODS[method], seed=seed, **settings)
     except (FloatingPointError, RuntimeError) as error:  # said in the table, as the source does not
         return {"seed": seed, "failed": f"{type(error).__name__}: {error}"}
     net = mean_network(model, guide)

@@ -139,7 +139,7 @@ def repelled(
             likelihood=1.0 / ratio,
             structure=[inference.selection.Against(near(k), weight) for k in vertices],
         ),
-        method="one-level",
+        method=inference.selection.OneLevel(),
         outer_steps=1,  # Q decides among outer steps, and here the last is wanted
         inner_steps=steps,
         lr=LR,

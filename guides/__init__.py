@@ -1,8 +1,9 @@
 """Posterior families: one file for each."""
 
+from .base import Guide, NetworkGuide
 from .codebook import Codebook
 from .delta import Delta
-from .depth import CategoricalDepth, Deterministic, Marginal
+from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
 from .dropout import VariationalDropout
 from .edges import StructureFamily
 from .mean_field import MeanField
@@ -15,9 +16,12 @@ __all__ = [
     "CategoricalDepth",
     "Codebook",
     "Delta",
+    "DepthGuide",
     "Deterministic",
+    "Guide",
     "Marginal",
     "MeanField",
+    "NetworkGuide",
     "Pruned",
     "Spliced",
     "StructureFamily",

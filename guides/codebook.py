@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
-from .delta import Delta
-from .factors import Factor
+from .base import NetworkGuide
+from .delta import Delta, PointFactor
 
 __all__ = ["Codebook"]
 
 
-class CodebookFactor(Factor):
+class CodebookFactor(PointFactor):
     """A point of few values: ``book[index]``, and zeros.
 
     Arguments:
@@ -76,7 +76,7 @@ class Codebook(Delta):
         model: BayesianNetwork,
         books: Mapping[str, tuple[Tensor, Tensor]],
         *,
-        begin: Delta | None = None,
+        begin: NetworkGuide | None = None,
     ) -> None:
         super().__init__(model, begin=begin)
         self.put({layer: self._shared(layer, *own) for layer, own in books.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -14,15 +14,28 @@ from ..models.bayesian import BayesianNetwork
 from ..models.checks import unknown_name
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
+from ..models.layers.bayesian_layer import power as powered
 from ..models.priors.base import Latent
+from .base import NetworkGuide, Words, key
 from .edges import StructureFamily
 from .factors import Factor
-from .mean_field import NetworkGuide, key, relaxed, start
+from .mean_field import relaxed, start
 
-__all__ = ["Delta", "DeltaFactor"]
+__all__ = ["Delta", "DeltaFactor", "PointFactor"]
 
 
-class DeltaFactor(Factor):
+class PointFactor(Factor):
+    """A posterior of one value."""
+
+    is_point = True
+    no_density = "q is a point, which has no density"
+
+    def moments(self, power: float) -> tuple[Tensor, Tensor]:
+        value = powered(base(self()).v, power)
+        return value, value.square()
+
+
+class DeltaFactor(PointFactor):
     """A point.
 
     Arguments:
@@ -52,21 +65,23 @@ class Delta(NetworkGuide):
 
     Arguments:
         model: a Bayesian network; weights begin where those of its network are.
-        begin: a delta guide of a model with the same sites, to begin at its values instead, and
-            with its posterior of structure.
+        begin: a guide of points, of a model with the same sites: to begin at its values instead,
+            and with its posterior of structure.
         structure: posterior of random structure, see
-            :class:`~pyroccam.guides.mean_field.NetworkGuide`; a point only if asked for.
+            :class:`~pyroccam.guides.base.NetworkGuide`; a point only if asked for.
 
     Raises:
         TypeError: for a prior whose density is unbounded, where the mode is no estimate.
         ValueError: for a ``begin`` of other sites.
     """
 
+    words: ClassVar[Words] = {"delta": {}}
+
     def __init__(
         self,
         model: BayesianNetwork,
         *,
-        begin: Delta | None = None,
+        begin: NetworkGuide | None = None,
         structure: StructureFamily | None = None,
     ) -> None:
         super().__init__(model, local=False, scales="batch", structure=structure)
@@ -86,14 +101,14 @@ class Delta(NetworkGuide):
         support = latent.prior.support
         return DeltaFactor(value, getattr(support, "base_constraint", support))
 
-    def _begin(self, other: Delta) -> None:
+    def _begin(self, other: NetworkGuide) -> None:
         if other.sites != self.sites:
             odd = sorted({*other.sites} ^ {*self.sites})
             raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         with torch.no_grad():
             for site in self.sites:
                 factor: Any = self.factors[key(site)]
-                value = factor.transform.inv(other.distribution(site).v)
+                value = factor.transform.inv(other.posterior(site).v)
                 if value.shape != factor.value.shape:
                     raise ValueError(
                         f"begin= has a value of shape {tuple(value.shape)} for site {site!r}, "
@@ -125,8 +140,7 @@ class Delta(NetworkGuide):
 
     def weights_of(self, layer: str) -> Any:
         """The factor of the weights of a layer."""
-        factors: Any = self._modules["factors"]
-        return factors[key(f"{layer}.weight")]
+        return self.factor_of(f"{layer}.weight")
 
     def put(self, factors: Mapping[str, Factor]) -> None:
         """Other factors for the weights of layers, by the names of the layers."""

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..models.base import Model
 from ..models.learnt_depth import FixedDepth, LearntDepth
 from ..models.origin import remember
-from ..models.parameters import LocalModule
+from .base import Guide, KLSettings
 
-__all__ = ["CategoricalDepth", "Deterministic", "Marginal"]
+__all__ = ["CategoricalDepth", "DepthGuide", "Deterministic", "Marginal"]
 
 Update = Literal["closed", "gradient"]
 
 
-class CategoricalDepth(LocalModule):
+class DepthGuide(Guide):
+    """A guide over the depth of a network.
+
+    One of your own has :attr:`probs`, and a ``forward`` that samples the site ``depth``.
+    """
+
+    covers = LearntDepth
+
+    @property
+    def probs(self) -> Tensor:
+        """q(d), ``(D + 1,)``, detached."""
+        raise NotImplementedError
+
+    def latents(self) -> list[str]:
+        return ["depth"]
+
+    def posterior(self, site: str) -> Any:
+        return dist.Categorical(probs=self.probs) if site == "depth" else super().posterior(site)
+
+    def check(self, model: Model, settings: KLSettings, batches: int) -> None:
+        self.refuse(model)
+        if isinstance(model, LearntDepth) and len(self.probs) != model.max_depth + 1:
+            raise ValueError(
+                f"The guide has {len(self.probs)} depths, the model {model.max_depth + 1}: make it "
+                f"from this model, guides.{type(self).__name__}(model)."
+            )
+        super().check(model, settings, batches)
+
+
+class CategoricalDepth(DepthGuide):
     r"""``q(d)``, a categorical with free logits, enumerated in parallel.
 
     With ``TraceEnum_ELBO`` the expectation over depth is exact, without sampling, and unbiased in
@@ -56,12 +87,7 @@ class CategoricalDepth(LocalModule):
         hold: float = 0.5,
         rate: float | None = None,
     ) -> None:
-        super().__init__()
-        if not isinstance(model, LearntDepth):
-            raise TypeError(
-                f"CategoricalDepth covers the site 'depth' of models.LearntDepth; "
-                f"{type(model).__name__} has none. For a fixed depth use guides.Deterministic."
-            )
+        super().__init__(model)
         if update not in ("closed", "gradient"):
             raise ValueError(f"update must be 'closed' or 'gradient', got {update!r}.")
         if not 0.0 <= hold < 1.0 or (rate is not None and not 0.0 < rate <= 1.0):
@@ -86,8 +112,27 @@ class CategoricalDepth(LocalModule):
 
     @property
     def settled(self) -> float:
-        """Fraction of the training after which q has had time to arrive where it belongs."""
+        """Share of the steps after which q has had time to arrive where it belongs."""
         return self.hold + (1.0 - self.hold) / 2
+
+    @property
+    def closed(self) -> bool:
+        return self.update == "closed"
+
+    @property
+    def without_kl(self) -> str | None:
+        if not self.closed:
+            return None
+        return (
+            "no gradient passes through the KL where q(d) is updated in closed form. Use "
+            "CategoricalDepth(model, update='gradient'), or set hold= on the guide."
+        )
+
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        return {"update": self.update, "hold": self.hold, "rate": self.rate}
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | self.arguments({})
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Sample (or enumerate) the site ``depth``."""
@@ -95,22 +140,18 @@ class CategoricalDepth(LocalModule):
         return pyro.sample("depth", q, infer={"enumerate": "parallel"})
 
 
-class Deterministic(LocalModule):
+class Deterministic(Guide):
     """The empty guide of a model without latents: its weights are point estimates."""
 
-    def __init__(self, model: FixedDepth) -> None:
-        super().__init__()
-        if isinstance(model, LearntDepth):
-            raise TypeError(
-                "LearntDepth has the latent site 'depth', which Deterministic does not cover: use "
-                "guides.CategoricalDepth, or model.at_depth(d) for a network of fixed depth."
-            )
+    covers = FixedDepth
+    is_point = True
+    without_kl = "a network of fixed depth has no latents and so no KL."
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Nothing to sample."""
 
 
-class Marginal(LocalModule):
+class Marginal(Guide):
     r"""The empty guide of the marginal likelihood: depth is summed out in the *model*.
 
     :math:`\log \sum_d p(d) \prod_n p(y_n \mid x_n, d)`, by model-side enumeration over the full
@@ -119,12 +160,17 @@ class Marginal(LocalModule):
     collapse onto depth 0 (Antoran et al. 2020, arXiv:2006.08437).
     """
 
-    def __init__(self, model: LearntDepth) -> None:
-        super().__init__()
-        if not isinstance(model, LearntDepth):
-            raise TypeError(
-                f"Marginal sums over the site 'depth' of models.LearntDepth; "
-                f"{type(model).__name__} has none."
+    covers = LearntDepth
+    sums_out = True
+    without_kl = "the marginal likelihood of guides.Marginal has no KL."
+
+    def check(self, model: Model, settings: KLSettings, batches: int) -> None:
+        super().check(model, settings, batches)
+        if batches > 1:
+            raise ValueError(
+                "guides.Marginal sums the depth out over the full batch, but batch_size="
+                f"{settings.batch_size} splits {model.size} rows: set batch_size={model.size} or "
+                "more, or use guides.CategoricalDepth, which takes minibatches."
             )
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:

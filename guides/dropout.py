@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -14,9 +14,10 @@ from ..models.bayesian import BayesianNetwork
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.priors.base import Latent
+from .base import NetworkGuide, Words
 from .edges import StructureFamily
-from .factors import Factor
-from .mean_field import NetworkGuide, suited
+from .factors import Factor, GaussianFactor
+from .mean_field import suited
 
 __all__ = ["Rate", "VariationalDropout"]
 
@@ -26,7 +27,7 @@ Rate = Literal["weight", "neuron", "layer"]
 TINY = 1e-16
 
 
-class DropoutFactor(Factor):
+class DropoutFactor(GaussianFactor):
     r"""``N(θ, α θ²)``; α for each weight, each output or the whole layer.
 
     Arguments:
@@ -71,7 +72,7 @@ class VariationalDropout(NetworkGuide):
         limit: of ``|log α|``.
         learn: learn α; or leave it as it is, which is Gaussian dropout, whose rate p of units would
             be ``log_alpha = log(p / (1 - p))``.
-        local, scales, structure: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+        local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
         ValueError: for an unknown rate, or a start beyond the limit.
@@ -80,6 +81,10 @@ class VariationalDropout(NetworkGuide):
         Kingma, Salimans, Welling 2015, arXiv:1506.02557; Molchanov et al. 2017, arXiv:1701.05369;
         Neklyudov et al. 2018, arXiv:1803.03764.
     """
+
+    words: ClassVar[Words] = {
+        f"dropout-{rate}": {"rate": rate} for rate in ("weight", "neuron", "layer")
+    }
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class VariationalDropout(NetworkGuide):
         self._rate = (rate, log_alpha, limit, learn)
         self.build(model)
 
-    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         rate, log_alpha, limit, learn = self._rate
         options = {"rate": rate, "log_alpha": log_alpha, "limit": limit, "learn": learn}
         return {**options, "local": False}

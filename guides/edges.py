@@ -136,6 +136,9 @@ class _Table(EdgeFactor):
 class _Point(EdgeFactor):
     """One γ, in the coordinates of the site."""
 
+    is_point = True
+    no_density = "q is a point, which has no density"
+
     def __init__(self, prior: EdgePrior) -> None:
         super().__init__(prior)
         self.logits = nn.Parameter(prior.logits.detach().clone())

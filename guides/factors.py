@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
 from ..models.distributions.relaxed import RelaxedGate
+from ..models.distributions.wrapped import base
 
-__all__ = ["Factor", "GateFactor", "NormalFactor"]
+__all__ = ["Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
+
+
+class Evidence(NamedTuple):
+    """What a posterior says of whether its numbers are needed.
+
+    Attributes:
+        kind: ``normal``, ``log-normal`` or ``gate``.
+        q: the distribution of the single numbers.
+    """
+
+    kind: Literal["normal", "log-normal", "gate"]
+    q: Any
 
 
 class Factor(nn.Module):
-    """The posterior of one site; its parameters are real numbers."""
+    """The posterior of one site; its parameters are real numbers.
+
+    Attributes:
+        is_point: it has one value.
+        no_density: why ratios to its density would mean nothing, or ``None`` if they do not.
+    """
+
+    is_point: bool = False
+    no_density: str | None = None
 
     def forward(self) -> Any:
         """The distribution, with the event shape of the site."""
         raise NotImplementedError
+
+    def moments(self, power: float) -> tuple[Tensor, Tensor]:
+        """``E[v^p]`` and ``E[v^{2p}]``, elementwise.
+
+        Raises:
+            ValueError: for a power of which they are not known.
+        """
+        q = base(self())
+        if power != 1.0:
+            raise ValueError(f"{type(q).__name__} has no moments to the power {power}, but to 1.")
+        return q.mean, q.mean.square() + q.variance
+
+    def evidence(self) -> Evidence | None:
+        """What stands for its numbers where they are kept or cut; ``None`` without a spread."""
+        return None
+
+    def cdf(self, value: Tensor) -> Tensor | None:
+        """``P(v < value)`` of each number, float64, or ``None`` where only draws can say it."""
+        return None
 
     @property
     def centre(self) -> nn.Parameter:
@@ -27,7 +67,18 @@ class Factor(nn.Module):
         return cast(nn.Parameter, self.loc)
 
 
-class NormalFactor(Factor):
+class GaussianFactor(Factor):
+    """Independent normals, whatever their parameters are."""
+
+    def evidence(self) -> Evidence | None:
+        return Evidence("normal", base(self()))
+
+    def cdf(self, value: Tensor) -> Tensor | None:
+        q = base(self())
+        return torch.special.ndtr((value.double() - q.loc.double()) / q.scale.double())
+
+
+class NormalFactor(GaussianFactor):
     """Independent normals, or, of something positive, log-normals.
 
     Arguments:
@@ -56,6 +107,19 @@ class NormalFactor(Factor):
         kind = dist.LogNormal if self.positive else dist.Normal
         return kind(self.loc, log_scale.exp(), validate_args=False).to_event(self.loc.dim())
 
+    def moments(self, power: float) -> tuple[Tensor, Tensor]:
+        if not self.positive:
+            return super().moments(power)
+        q = base(self())
+        mean, variance = power * q.loc, (power * q.scale).square()
+        return (mean + 0.5 * variance).exp(), (2 * mean + 2 * variance).exp()
+
+    def evidence(self) -> Evidence | None:
+        return Evidence("log-normal", base(self())) if self.positive else super().evidence()
+
+    def cdf(self, value: Tensor) -> Tensor | None:
+        return super().cdf(value.log() if self.positive else value)
+
 
 class GateFactor(Factor):
     """Relaxed gates with logits of their own.
@@ -79,3 +143,11 @@ class GateFactor(Factor):
     def forward(self) -> Any:
         fn = RelaxedGate(self.temperature, logits=self.logits, validate_args=False)
         return fn.to_event(self.logits.dim())
+
+    def moments(self, power: float) -> tuple[Tensor, Tensor]:
+        """Of the Bernoulli that it relaxes: both are its probability."""
+        q = base(self())
+        return q.probs, q.probs
+
+    def evidence(self) -> Evidence | None:
+        return Evidence("gate", base(self()))

@@ -2,153 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import pyro
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import constraints
 
 from ..models.bayesian import BayesianNetwork
-from ..models.distributions.temperature import Temperature
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.origin import remember
-from ..models.parameters import LocalModule
 from ..models.priors.base import Latent
-from .edges import EdgeFactor, StructureFamily
+from .base import NetworkGuide, Words
+from .edges import StructureFamily
 from .factors import Factor, GateFactor, NormalFactor
 
-__all__ = ["MeanField", "NetworkGuide", "key", "start", "suited"]
-
-
-class NetworkGuide(LocalModule):
-    """A guide of a Bayesian network in which the sites are independent.
-
-    Arguments:
-        model: its network decides on the sites.
-        local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
-            or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
-        scales: see :class:`~pyroccam.models.LocalReparameterization`; a handler has its own.
-        structure: posterior of random structure; by default of the kind that its prior is.
-
-    Attributes:
-        handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.
-            With ``pyro.infer.SVI`` and ``TraceMeanField_ELBO`` (not ``Trace_ELBO``, which takes no
-            KL in closed form) use it by ``with guide.handler: svi.step(x, y)``.
-        sites: of the weights, in the order of the model.
-        edges: sites of the structure, which come before them.
-    """
-
-    def __init__(
-        self,
-        model: BayesianNetwork,
-        *,
-        local: bool | LocalReparameterization,
-        scales: Scales,
-        structure: StructureFamily | None = None,
-    ) -> None:
-        super().__init__()
-        if not isinstance(model, BayesianNetwork):
-            raise TypeError(
-                f"{type(self).__name__} is for models.BayesianNetwork, got "
-                f"{type(model).__name__}. For learnt depth use guides.CategoricalDepth."
-            )
-        remember(self, model)
-        self.handler: LocalReparameterization | None = None
-        if isinstance(local, LocalReparameterization):
-            local.refuse_another(model)
-            self.handler = local
-        elif local:
-            self.handler = LocalReparameterization(model, scales)
-        self.sites: list[str] = []
-        self.factors = nn.ModuleDict()
-        self.structure_family = structure or StructureFamily()
-        edges = self.structure_family.factors(model.structure)
-        self.edges = list(edges)
-        for site, factor in edges.items():
-            self.factors[key(site)] = factor
-
-    @property
-    def zero_mean(self) -> tuple[str, ...]:
-        """Layers whose weights have no mean by construction: the mean network says nothing."""
-        return ()
-
-    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """What the guide was made with beside its model, where layers have the names ``names``."""
-        return {}
-
-    def of(self, model: BayesianNetwork, names: Mapping[str, str] | None = None) -> NetworkGuide:
-        """A new guide of the same kind for another network.
-
-        Arguments:
-            model: of the new guide.
-            names: of its layers, by those of this one where they differ.
-        """
-        options = self.options({} if names is None else names)
-        if (own := self.handler) is not None:
-            options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
-        if self.edges:
-            options["structure"] = self.structure_family
-        return type(self)(model, **options)
-
-    def build(self, model: BayesianNetwork) -> None:
-        """Make the posterior of every site."""
-        for site, (layer, name) in model.sites.items():
-            self.sites.append(site)
-            self.factors[key(site)] = self.factor(layer, name, layer.latents()[name])
-
-    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
-        """The posterior of a site at the start."""
-        raise NotImplementedError
-
-    def distribution(self, site: str) -> Any:
-        """The posterior of a site."""
-        factors: Any = self._modules["factors"]
-        return factors[key(site)]()
-
-    def edge(self, site: str) -> EdgeFactor:
-        """The posterior of an edge of random structure."""
-        factors: Any = self._modules["factors"]
-        found: EdgeFactor = factors[key(site)]
-        return found
-
-    def take_edges(self, model: BayesianNetwork, other: NetworkGuide) -> None:
-        """Take over the posterior of structure of another guide, as it is: a copy, of whatever
-        family.
-
-        Arguments:
-            model: of this guide. A temperature tied to that of its prior is that of this one's.
-            other: of a model with the same structure.
-
-        Raises:
-            ValueError: for another structure.
-        """
-        if other.edges != self.edges:
-            odd = sorted({*other.edges} ^ {*self.edges})
-            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
-        copied: dict[int, Any] = {}  # what edges share is copied once
-        for site, prior in model.structure.items():
-            theirs = other.edge(site)
-            if theirs.restriction != prior.restriction or len(theirs.probs()) != len(prior.logits):
-                raise ValueError(
-                    f"begin= has {len(theirs.probs())} primitives on the {theirs.restriction} at "
-                    f"site {site!r}, expected {len(prior.logits)} on the {prior.restriction}."
-                )
-            temperature = getattr(theirs, "temperature", None)
-            if isinstance(temperature, Temperature):
-                copied[id(temperature)] = prior.temperature
-            self.factors[key(site)] = copy.deepcopy(theirs, copied).to(prior.logits)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample every site."""
-        factors = self.part("factors")
-        for site in (*self.edges, *self.sites):
-            pyro.sample(site, factors[key(site)]())
+__all__ = ["MeanField", "NetworkGuide", "relaxed", "start", "suited"]
 
 
 class MeanField(NetworkGuide):
@@ -161,11 +32,13 @@ class MeanField(NetworkGuide):
         model: a Bayesian network. Weights begin where those of its network are.
         scale: of the weights and biases at the start, instead of the prior's suggestion.
         max_scale: of the weights and biases of chosen layers, by name, or of all.
-        local, scales, structure: see :class:`NetworkGuide`.
+        local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     References:
         Graves 2011; Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
     """
+
+    words: ClassVar[Words] = {"mean-field": {}}
 
     def __init__(
         self,
@@ -186,7 +59,7 @@ class MeanField(NetworkGuide):
             )
         self.build(model)
 
-    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         limit = self._max_scale
         if isinstance(limit, dict):
             limit = {names.get(name, name): value for name, value in limit.items()}
@@ -253,8 +126,3 @@ def relaxed(fn: Any) -> Any:
         if fn is None:
             return None
     return fn
-
-
-def key(site: str) -> str:
-    """Of the module that a site has: no dots are allowed there."""
-    return site.replace(".", "/")

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from ..models.bayesian import BayesianNetwork
 from ..models.checks import unknown_name
-from ..models.layers.local_reparameterisation import Scales
-from .delta import Delta
-from .dropout import VariationalDropout
-from .mean_field import MeanField, NetworkGuide
-from .zero_mean import ZeroMean
+from .base import NetworkGuide, kinds
 
-__all__ = ["parse"]
+__all__ = ["parse", "words"]
 
 
-def _delta(model: BayesianNetwork, scales: Scales = "example") -> NetworkGuide:
-    if scales != "example":
-        raise ValueError(f"scales={scales!r}: a delta guide draws nothing, so it has no scales=.")
-    return Delta(model)
-
-
-_GUIDES: dict[str, Callable[..., NetworkGuide]] = {
-    "mean-field": MeanField,
-    "dropout-weight": partial(VariationalDropout, rate="weight"),
-    "dropout-neuron": partial(VariationalDropout, rate="neuron"),
-    "dropout-layer": partial(VariationalDropout, rate="layer"),
-    "delta": _delta,
-    "zero-mean": ZeroMean,
-    "zero-mean-uniform": partial(ZeroMean, noise="uniform"),
-    "zero-mean-rademacher": partial(ZeroMean, noise="rademacher"),
-}
+def words() -> dict[str, tuple[type[NetworkGuide], Mapping[str, Any]]]:
+    """The class of every word, and what is given to it."""
+    return {
+        word: (kind, given)
+        for kind in kinds(NetworkGuide)
+        for word, given in vars(kind).get("words", {}).items()
+    }
 
 
 def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
@@ -49,10 +36,13 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
         ValueError: for an unknown name, with the nearest, or an option that the guide has not.
     """
     text, colon, number = text.partition(":")
-    if text not in _GUIDES:
-        raise ValueError(unknown_name("guide", text, _GUIDES))
+    known = words()
+    if text not in known:
+        raise ValueError(unknown_name("guide", text, known))
+    make, given = known[text]
+    takes = inspect.signature(make).parameters
     if colon:
-        if not text.startswith("dropout"):
+        if "log_alpha" not in takes:
             raise ValueError(f"The guide {text!r} takes no number, got {number!r}.")
         try:
             options["log_alpha"] = float(number)
@@ -60,8 +50,7 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
             raise ValueError(
                 f"Guide {text}:{number}: give log alpha as a number, {text}:2."
             ) from None
-    if text != "mean-field" and options.pop("max_scale", None) is not None:
-        raise ValueError(
-            f"max_scale= is of the guide 'mean-field', the guide {text!r} has none: set it to null."
-        )
-    return _GUIDES[text](model, **options)
+    for name in [name for name in options if name not in takes]:
+        if (value := options.pop(name)) not in (None, "example"):
+            raise ValueError(f"{name}={value!r}: the guide {text!r} has no {name}=, leave it out.")
+    return make(model, **given, **options)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..models.bayesian import BayesianNetwork
+from .base import NetworkGuide
 from .delta import Delta, DeltaFactor
 
 __all__ = ["Pruned", "masked_points"]
@@ -61,7 +62,7 @@ class Pruned(Delta):
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
         >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
         >>> guide = Pruned(model, {"1": net[1].weight.abs() > 0.1})
-        >>> int(guide.distribution("1.weight").v.count_nonzero()) == guide.nonzero["1"]
+        >>> int(guide.posterior("1.weight").v.count_nonzero()) == guide.nonzero["1"]
         True
     """
 
@@ -70,7 +71,7 @@ class Pruned(Delta):
         model: BayesianNetwork,
         kept: Mapping[str, Tensor] | None = None,
         *,
-        begin: Delta | None = None,
+        begin: NetworkGuide | None = None,
     ) -> None:
         super().__init__(model, begin=begin)
         kept = {} if kept is None else kept

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..models.bayesian import BayesianNetwork
+from .base import NetworkGuide
 from .delta import Delta, DeltaFactor
 from .pruned import masked_points
 
@@ -101,7 +102,7 @@ class Spliced(Delta):
         gamma: float = 1e-4,
         power: float = 1.0,
         stop: int | None = None,
-        begin: Delta | None = None,
+        begin: NetworkGuide | None = None,
     ) -> None:
         for name, value in (("gamma", gamma), ("power", power), ("stop", stop)):
             if value is not None and not value >= 0:

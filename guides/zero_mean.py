@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,10 @@ from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rade
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
 from ..models.priors.base import Latent
+from .base import NetworkGuide, Words
 from .edges import StructureFamily
-from .factors import Factor
-from .mean_field import NetworkGuide, key, suited
+from .factors import Evidence, Factor, GaussianFactor
+from .mean_field import suited
 
 __all__ = ["Noise", "ZeroMean", "ZeroMeanFactor"]
 
@@ -29,8 +30,14 @@ _NOISES: dict[str, Any] = {
     "rademacher": Rademacher,
 }
 
+_NO_DENSITY = {
+    "rademacher": "q has two points, which have no density",
+    "uniform": "q has no mass outside an interval, where the posterior has some: its draws never "
+    "see the ratios that would be infinite",
+}
 
-class ZeroMeanFactor(Factor):
+
+class ZeroMeanFactor(GaussianFactor):
     """``w = σ ε``, ε symmetric about zero.
 
     Arguments:
@@ -45,6 +52,7 @@ class ZeroMeanFactor(Factor):
         super().__init__()
         self.signed_scale = nn.Parameter(scale.detach().clone())
         self.noise = noise
+        self.no_density = _NO_DENSITY.get(noise)
 
     @property
     def centre(self) -> nn.Parameter:
@@ -53,6 +61,12 @@ class ZeroMeanFactor(Factor):
     def forward(self) -> Any:
         scale = self.signed_scale.abs().clamp_min(self.LEAST)
         return _NOISES[self.noise](scale, validate_args=False).to_event(scale.dim())
+
+    def evidence(self) -> Evidence | None:
+        return super().evidence() if self.noise == "normal" else None
+
+    def cdf(self, value: Tensor) -> Tensor | None:
+        return super().cdf(value) if self.noise == "normal" else None
 
 
 class ZeroMean(NetworkGuide):
@@ -75,8 +89,8 @@ class ZeroMean(NetworkGuide):
         scale: of all weights without a mean at the start, instead.
         begin: a guide of the same model. Its deviations are those of the weights at the start (σ is
             √3 times that for uniform noise, of variance σ²/3), and its posterior of everything else
-            is taken over as it is: see :func:`pyroccam.inference.without_means`.
-        local, scales, structure: see :class:`~pyroccam.guides.mean_field.NetworkGuide`.
+            is taken over as it is: see :func:`pyroccam.inference.pruning.without_means`.
+        local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
         ValueError: for a name that is no layer, a noise that there is not, a scale that is not
@@ -87,6 +101,12 @@ class ZeroMean(NetworkGuide):
         Neklyudov, Molchanov, Ashukha, Vetrov 2018, Variance Networks: When Expectation Does Not
         Meet Your Expectations, arXiv:1803.03764.
     """
+
+    words: ClassVar[Words] = {
+        "zero-mean": {},
+        "zero-mean-uniform": {"noise": "uniform"},
+        "zero-mean-rademacher": {"noise": "rademacher"},
+    }
 
     def __init__(
         self,
@@ -125,7 +145,7 @@ class ZeroMean(NetworkGuide):
     def zero_mean(self) -> tuple[str, ...]:
         return self.layers
 
-    def options(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         layers = [names.get(name, name) for name in self.layers]
         return {"layers": layers, "noise": self._noise, "scale": self._scale, "local": False}
 
@@ -134,10 +154,9 @@ class ZeroMean(NetworkGuide):
         if name != "weight" or layer.name not in self.layers:
             if begin is None:
                 return suited(self, layer, name, latent)
-            kept: Factor = copy.deepcopy(begin.part("factors")[key(site)])
-            return kept
+            return copy.deepcopy(begin.factor_of(site))
         if begin is not None:
-            scale = begin.distribution(site).variance.sqrt().detach()
+            scale = begin.posterior(site).variance.sqrt().detach()
             if self._noise == "uniform":
                 scale = math.sqrt(3.0) * scale
         elif self._scale is not None:

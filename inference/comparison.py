@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from .. import guides
-from ..guides.mean_field import NetworkGuide
+from ..guides.base import Guide
+from ..models.base import Model
 from ..models.bayesian import BayesianNetwork
-from ..models.learnt_depth import LearntDepth
-from ..models.parameters import Numbers, put_back
 from ..models.priors.base import WeightPrior
 from ..models.priors.depth import DepthPrior
 from ..models.priors.structure import StructurePrior
-from ..models.structured import StructuredNetwork
 from .elbo.full_data import evidence
 from .fits.fitting import Fit
 from .fits.fitting import fit as train
-from .pruning.compression import compress
-from .pruning.graph import choose_structure
+from .posterior.family import require
+from .pruning import choose_structure, compress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +33,7 @@ def swap(
     *,
     prior: Prior | None = None,
     structure: StructurePrior | None = None,
-    guide: Callable[[Any], nn.Module] | None = None,
+    guide: Callable[[Model], Guide] | None = None,
     device: str | None = None,
     progress: bool | None = None,
     **settings: Any,
@@ -73,66 +68,18 @@ def swap(
         >>> list(other.model.sites)
         ['1.weight', '1.bias']
     """
+    if structure is not None and not fit.model.structure:
+        raise TypeError(
+            f"structure= is for models.StructuredNetwork; a {type(fit.model).__name__} has no "
+            "graph of alternatives."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fit.settings.seed)
-        model = _model(fit, prior, structure)
-        made = _same_kind(fit.guide, model) if guide is None else guide(model)
+        model = fit.model.anew(fit.data, prior=prior, structure=structure)
+        made = fit.guide.of(model) if guide is None else guide(model)
     where = str(fit.data.x_train.device) if device is None else device
     chosen = vars(fit.settings) | settings
     return train(model, made, fit.data, device=where, progress=progress, **chosen)
-
-
-def _model(fit: Fit, prior: Prior | None, structure: StructurePrior | None) -> nn.Module:
-    model, data = fit.model, fit.data
-    if structure is not None and not isinstance(model, StructuredNetwork):
-        raise TypeError(
-            f"structure= is for models.StructuredNetwork; a {type(model).__name__} has no graph of "
-            "alternatives."
-        )
-    if not isinstance(model, LearntDepth | BayesianNetwork):
-        raise TypeError(
-            f"A {type(model).__name__} has no prior to swap: its weights are numbers. Make a "
-            "models.BayesianNetwork, or a models.LearntDepth."
-        )
-    likelihood = _as_it_began(model.likelihood, model.began["likelihood"])
-    if isinstance(model, LearntDepth):
-        own = model.prior if prior is None else prior
-        stack = _as_it_began(model.stack, model.began["stack"])
-        return LearntDepth(stack, data=data, prior=own, likelihood=likelihood)  # type: ignore[arg-type]
-    names, net = list(model.layers), model.first_network()
-    own = model.prior_given if prior is None else prior
-    if isinstance(own, DepthPrior):
-        raise TypeError(
-            f"prior={type(own).__name__} is a prior over depth, a {type(model).__name__} needs one "
-            "over weights, such as models.priors.Normal(1.0)."
-        )
-    more = {"layers": names or None, "likelihood": likelihood, "random_biases": model.random_biases}
-    if not isinstance(model, StructuredNetwork):
-        made = BayesianNetwork(net, data, prior=own, **more)
-        made.count_from(model)
-        made.names = dict(model.names)
-        return made
-    given = model.structure_given if structure is None else structure
-    if prior is not None:
-        more["layers"] = None  # weights that were numbers become random
-    return StructuredNetwork(net, data, structure=given, prior=own, scaling=model.scaling, **more)
-
-
-def _as_it_began(part: nn.Module, began: Numbers) -> Any:
-    """A copy with the numbers that a part of the model was given with."""
-    new = copy.deepcopy(part)
-    put_back(new, began)
-    return new
-
-
-def _same_kind(guide: Any, model: Any) -> nn.Module:
-    if isinstance(guide, NetworkGuide):
-        return guide.of(model)
-    if isinstance(guide, guides.CategoricalDepth):
-        options: dict[str, Any] = {"hold": guide.hold, "rate": guide.rate}
-        return guides.CategoricalDepth(model, update=guide.update, **options)
-    made: nn.Module = type(guide)(model)
-    return made
 
 
 def side_by_side(fits: Mapping[str, Fit], *, split: str = "test", passes: int = 5) -> pd.DataFrame:
@@ -160,12 +107,13 @@ def _row(fit: Fit, split: str, passes: int) -> dict[str, Any]:
         q = fit.structure.depth_probs
         found["depth"] = fit.structure.depth_chosen
         found["mean depth"] = float((q * torch.arange(len(q), device=q.device)).sum())
-    if not isinstance(fit.model, BayesianNetwork):
+    if not fit.model.random_weights:
         return found
-    bound = evidence(fit.model, fit.guide, fit.data, passes=passes, seed=fit.settings.seed)
+    model, guide = require(fit, BayesianNetwork, "side_by_side")
+    bound = evidence(model, guide, fit.data, passes=passes, seed=fit.settings.seed)
     found["elbo"], found["elbo error"] = bound.elbo / bound.rows, bound.error / bound.rows
     found["kl"] = bound.kl / bound.rows
-    if isinstance(fit.model, StructuredNetwork):
+    if model.structure:
         chosen = choose_structure(fit)
         found["structure"], found["log q"] = str(chosen.chosen), chosen.log_prob
     else:

@@ -11,6 +11,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from .base import Model
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
@@ -22,15 +23,14 @@ from .layers.choice import (
     tell_hooks,
 )
 from .likelihoods import Likelihood, TargetSpec, checked
-from .parameters import LocalModule, numbers_of, put_back, refuse_without_values
+from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
-from .priors.structure import EdgePrior
 from .turns import turn
 
 __all__ = ["BayesianNetwork"]
 
 
-class BayesianNetwork(LocalModule):
+class BayesianNetwork(Model):
     r"""Any network with random weights.
 
     .. math:: w \sim p(w), \qquad y_n \sim p(y \mid f_w(x_n)), \quad n = 1 \dots N
@@ -79,6 +79,9 @@ class BayesianNetwork(LocalModule):
         ['1.weight', '1.scale', '1.bias', '3.weight', '3.scale', '3.bias']
     """
 
+    random_weights = True
+    usual_guide = "MeanField"
+
     def __init__(
         self,
         net: nn.Module,
@@ -90,6 +93,11 @@ class BayesianNetwork(LocalModule):
         random_biases: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(prior, WeightPrior | Mapping | None):
+            raise TypeError(
+                f"prior={type(prior).__name__} is not over weights: a {type(self).__name__} needs "
+                "one such as models.priors.Normal(1.0)."
+            )
         refuse_without_values(net)
         net = copy.deepcopy(net)
         names = self._choose(net, prior, layers)
@@ -135,11 +143,6 @@ class BayesianNetwork(LocalModule):
         return choose_layers(net, prior, layers)
 
     @property
-    def structure(self) -> dict[str, EdgePrior]:
-        """Sites of random structure and their priors: none, the structure is known."""
-        return {}
-
-    @property
     def layers(self) -> dict[str, BayesianLayer]:
         """The Bayesian layers by name, in the order of their use."""
         net: Any = self._modules["net"]
@@ -155,10 +158,31 @@ class BayesianNetwork(LocalModule):
             for latent in layer.latents()
         }
 
+    def prior_numbers(self) -> dict[str, object]:
+        return {
+            name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
+            for name, layer in self.layers.items()
+        }
+
     def count_from(self, whole: BayesianNetwork) -> None:
         """Compare what will be left with the network with which ``whole`` is compared."""
         self.weights_before = whole.weights_before
         self.parameters_before = whole.parameters_before
+
+    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> BayesianNetwork:
+        own = self.prior_given if prior is None else prior
+        made = BayesianNetwork(self.first_network(), data, prior=own, **self._given())
+        made.count_from(self)
+        made.names = dict(self.names)
+        return made
+
+    def _given(self) -> dict[str, Any]:
+        """What it was made with beside network, data and priors; the likelihood as it began."""
+        return {
+            "layers": list(self.layers) or None,
+            "likelihood": as_it_began(self.likelihood, self.began["likelihood"]),
+            "random_biases": self.random_biases,
+        }
 
     def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
         """The prior of every site, in the order of the model.

@@ -11,16 +11,17 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from .base import Model
 from .likelihoods import Likelihood, TargetSpec, checked, precision
 from .networks import ready as networks
 from .networks.stack import DepthStack
-from .parameters import LocalModule, numbers_of, refuse_without_values
+from .parameters import as_it_began, numbers_of, refuse_without_values
 from .priors.depth import DepthPrior, Geometric
 
 __all__ = ["FixedDepth", "LearntDepth", "log_likelihood_by_depth"]
 
 
-class LearntDepth(LocalModule):
+class LearntDepth(Model):
     r"""A residual stack whose depth is a latent variable.
 
     .. math:: d \sim p(d), \qquad y_n \sim p(y \mid f_d(x_n)), \quad n = 1 \dots N
@@ -53,6 +54,8 @@ class LearntDepth(LocalModule):
         >>> model.max_depth
         5
     """
+
+    usual_guide = "CategoricalDepth"
 
     def __init__(
         self,
@@ -126,6 +129,12 @@ class LearntDepth(LocalModule):
         """D: depths are 0 ... D."""
         return self.stack.max_depth
 
+    def latents(self) -> list[str]:
+        return ["depth"]
+
+    def prior_numbers(self) -> object:
+        return self.log_prior.tolist()
+
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.part("stack").outputs(x)  # (D + 1, B, outputs)
@@ -146,6 +155,10 @@ class LearntDepth(LocalModule):
             return outputs.reshape(depth.shape[0], *between, *outputs.shape[1:])
         return outputs[depth.squeeze(-1)]
 
+    def components(self, x: Tensor) -> Tensor:
+        """Outputs at every depth, ``(D + 1, B, outputs)``."""
+        return self.stack.outputs(x)
+
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``log p(y_n | x_n, d)`` for every depth and observation, ``(D + 1, B)``, in nats."""
         return self.likelihood(self.stack.outputs(x)).log_prob(y)
@@ -154,8 +167,16 @@ class LearntDepth(LocalModule):
         """The deterministic network of one depth (DDN), with a copy of the present weights."""
         return FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
 
+    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> LearntDepth:
+        stack, likelihood = (
+            as_it_began(part, self.began[name])
+            for name, part in (("stack", self.stack), ("likelihood", self.likelihood))
+        )
+        own = self.prior if prior is None else prior
+        return LearntDepth(stack, data=data, prior=own, likelihood=likelihood)
 
-class FixedDepth(LocalModule):
+
+class FixedDepth(Model):
     """The same network at one fixed depth, without the latent: it computes no other exit.
 
     Site: ``y`` in the plate ``data``. Train it with the guide ``guides.Deterministic``: the
@@ -180,6 +201,11 @@ class FixedDepth(LocalModule):
         outputs = self.part("net")(x)
         with pyro.plate("data", self.size, subsample=x):
             return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+
+    def components(self, x: Tensor) -> Tensor:
+        """Outputs at the one depth, ``(1, B, outputs)``."""
+        found: Tensor = self.net(x)
+        return found[None]
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``(1, B)``: the one depth."""

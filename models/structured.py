@@ -114,6 +114,21 @@ class StructuredNetwork(BayesianNetwork):
             return []
         return super()._choose(net, prior, layers)
 
+    def anew(
+        self, data: TargetSpec, *, prior: Any = None, structure: Any = None
+    ) -> StructuredNetwork:
+        given = self._given()
+        if prior is not None:
+            given["layers"] = None  # weights that were numbers become random
+        return StructuredNetwork(
+            self.first_network(),
+            data,
+            structure=self.structure_given if structure is None else structure,
+            prior=self.prior_given if prior is None else prior,
+            scaling=self.scaling,
+            **given,
+        )
+
     @property
     def primitives(self) -> dict[str, tuple[str, ...]]:
         """Names of the primitives by edge, of all graphs."""
@@ -130,9 +145,9 @@ class StructuredNetwork(BayesianNetwork):
         priors: Any = self._modules["edge_priors"]
         return {f"{prior.edge}.structure": prior for prior in priors.values()}
 
-    def described(self) -> dict[str, object]:
-        """What was given and is not learnt: priors of edges, temperature, scaling."""
-        found: dict[str, object] = {
+    def prior_numbers(self) -> dict[str, object]:
+        found = super().prior_numbers()
+        found |= {
             site: [
                 type(prior).__name__,
                 None if isinstance(prior.logits, nn.Parameter) else prior.logits.tolist(),
@@ -145,7 +160,6 @@ class StructuredNetwork(BayesianNetwork):
         return {**found, "scaling": repr(self.scaling)}
 
     def anneal(self, progress: float) -> None:
-        """Set the temperature to what it is after a fraction ``progress`` of the steps."""
         if self.temperature is not None:
             self.temperature.anneal(progress)
 

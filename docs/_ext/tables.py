@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,8 @@ def depth_priors() -> Lines:
 def weight_priors() -> Lines:
     """By the words for them."""
     rows = []
-    for example, cls, _ in prior_words._WORDS.values():
-        written = ", ".join(literal(one) for one in example.split(", "))
+    for cls in prior_words.worded().values():
+        written = ", ".join(literal(one) for one in cls.words.split(", "))
         rows.append([written, _link(priors, cls), _about(cls)])
     yield from list_table(("words", "prior", "what it is"), rows, (28, 24, 48))
 
@@ -103,11 +102,8 @@ def structure_prior_table() -> Lines:
 def guide_table() -> Lines:
     """All guides, with the words for those that have one."""
     found: dict[str, list[str]] = {cls.__name__: [] for cls in _classes(guides)}
-    for word, make in guide_words._GUIDES.items():
-        made = make.func if isinstance(make, partial) else make
-        # A function that makes a guide has the name of its class.
-        name = made.__name__ if inspect.isclass(made) else made.__name__.strip("_").title()
-        found[name].append(literal(word))
+    for word, (kind, _) in guide_words.words().items():
+        found[kind.__name__].append(literal(word))
     rows = (
         [", ".join(words), _link(guides, getattr(guides, name)),
          _about(getattr(guides, name))]

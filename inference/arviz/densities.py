@@ -162,7 +162,7 @@ def _network_parts(
             drawn = draw_sites(model, guide, size)  # type: ignore[arg-type]
             for site, fn in model.priors_given(drawn).items():
                 log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
-                q = guide.distribution(site)  # type: ignore[operator]
+                q = guide.posterior(site)  # type: ignore[operator]
                 if not hasattr(base(q), "v"):  # a point has no density
                     log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
             for site in kept:

@@ -295,7 +295,7 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         with seeded(seed, x.device):
             for site, prior in model.structure.items():
                 fn: Any = guide
-                gamma = prior.gamma(fn.distribution(site).sample((draws,)))
+                gamma = prior.gamma(fn.posterior(site).sample((draws,)))
                 for name, count in zip(prior.primitives, gamma.unbind(-1), strict=True):
                     found[f"{prior.edge}: {name}"] = count
     else:

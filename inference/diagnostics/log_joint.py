@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.symmetric import CentredUniform, Rademacher
 from ...models.distributions.wrapped import base
@@ -67,10 +67,10 @@ def centres(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for site in model.sites:
-        q = guide.distribution(site)
+        q = guide.posterior(site)
         found[site] = power_moments(q, 1.0)[0].detach().expand(q.event_shape)
     for site, prior in model.structure.items():
-        q = guide.distribution(site)
+        q = guide.posterior(site)
         if is_discrete(q):
             found[site] = q.logits.argmax(-1)
             continue

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ...guides.base import NetworkGuide
 from ...guides.depth import CategoricalDepth
-from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import unknown_name
 from ...models.contexts import evaluating, seeded
@@ -195,7 +195,7 @@ class _Blocks:
             self.reference = self.joint.log_likelihood({s: v[None] for s, v in self.centre.items()})
 
     def q(self, site: str) -> Any:
-        return self.guide.distribution(site)
+        return self.guide.posterior(site)
 
     def all(self, blocks: Mapping[str, Sequence[str]] | None) -> tuple[KhatBlock, ...]:
         if blocks is None:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...guides.base import NetworkGuide
 from ...guides.depth import CategoricalDepth
-from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import unknown_name
 from ...models.contexts import evaluating, local_parameters, seeded
@@ -194,7 +194,7 @@ class _Simulation:
         if isinstance(self.guide, CategoricalDepth):
             return torch.distributions.Categorical(probs=self.guide.probs)
         assert isinstance(self.guide, NetworkGuide)
-        return self.guide.distribution(site)
+        return self.guide.posterior(site)
 
     def draw(self, draws: int) -> dict[str, Tensor]:
         if isinstance(self.guide, CategoricalDepth):

@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from ...guides.delta import Delta
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, unknown_name
 from ...models.contexts import dropping, evaluating, local_parameters, seeded
@@ -46,7 +46,7 @@ IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU'
 def draw_sites(model: BayesianNetwork, guide: NetworkGuide, draws: int) -> dict[str, Tensor]:
     """Values of all sites, independent draws from the posterior, ``(S, *)`` by site."""
     sites = (*model.sites, *model.structure)
-    return {site: guide.distribution(site).sample((draws,)) for site in sites}
+    return {site: guide.posterior(site).sample((draws,)) for site in sites}
 
 
 def weights_of(

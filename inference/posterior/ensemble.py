@@ -216,7 +216,7 @@ def is_point(one: Fit) -> bool:
         return False
     guide: Any = one.guide
     return not guide.edges and all(
-        hasattr(base(guide.distribution(site)), "v") for site in one.model.sites
+        hasattr(base(guide.posterior(site)), "v") for site in one.model.sites
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of
 from ...models.contexts import evaluating, seeded
@@ -171,7 +171,7 @@ def _over_posterior(
 ) -> dict[str, Curvature]:
     """By Stein's lemma, for normal posteriors of the weights themselves."""
     for layer, part in model.layers.items():
-        weight = base(guide.distribution(f"{layer}.weight"))
+        weight = base(guide.posterior(f"{layer}.weight"))
         if not isinstance(weight, torch.distributions.Normal) or {*part.latents()} - {
             "weight",
             "bias",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...guides.depth import CategoricalDepth
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating
 from ...models.learnt_depth import FixedDepth, LearntDepth, stacked_outputs

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.symmetric import CentredUniform, Rademacher
 from ...models.distributions.wrapped import base
@@ -80,7 +80,7 @@ def moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Moments]:
 
 def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
     found = {
-        name: power_moments(guide.distribution(f"{layer.name}.{name}"), latent.power)
+        name: power_moments(guide.posterior(f"{layer.name}.{name}"), latent.power)
         for name, latent in layer.latents().items()
     }
     first, second = found["weight"]

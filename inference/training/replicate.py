@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ...guides.base import NetworkGuide
 from ...guides.depth import CategoricalDepth, Deterministic, Marginal
-from ...guides.mean_field import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating, seeded
 from ...models.distributions.temperature import Temperature
 from ...models.layers.bayesian_layer import convolves
 from ...models.learnt_depth import LearntDepth, stacked_outputs
 from ...models.origin import made_from_another
-from ...models.structured import StructuredNetwork
 from ..compilation.flat_parameters import difference
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.draws import Noise, draw_outputs
@@ -170,7 +169,7 @@ class Replicate:
                 f"the {what} is {a} in one and {b} in another"
                 for what, a, b in (
                     ("model", *_first_odd_lines(str(self.model), str(other.model))),
-                    ("guide", self._options(), other._options()),
+                    ("guide", self.guide.options(), other.guide.options()),
                     ("shape of the training inputs", ours.x_train.shape, theirs.x_train.shape),
                     ("shape of the training targets", ours.y_train.shape, theirs.y_train.shape),
                 )
@@ -183,14 +182,6 @@ class Replicate:
                     f"Replicates are stepped together if only values differ; of seeds {self.seed} "
                     f"and {other.seed}, {why}. Fit them one after the other (together=False)."
                 )
-
-    def _options(self) -> dict[str, Any]:
-        options = {name: getattr(self.guide, name, None) for name in ("update", "hold", "rate")}
-        if isinstance(self.guide, NetworkGuide):
-            options["scales"] = self.guide.handler and self.guide.handler.scales
-            edges = [type(self.guide.edge(site)).__name__ for site in self.guide.edges]
-            options |= {"edges": edges} if edges else {}
-        return {"kind": type(self.guide).__name__, **options}
 
     @property
     def hold(self) -> float:
@@ -208,19 +199,11 @@ class Replicate:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must agree with, beside the settings."""
         data = self.data
-        prior: Any = getattr(self.model, "log_prior", None)
-        if isinstance(self.model, BayesianNetwork):
-            prior = {
-                name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
-                for name, layer in self.model.layers.items()
-            }
-        if isinstance(self.model, StructuredNetwork):
-            prior |= self.model.described()
         return {
             "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
-            "guide": self._options(),
-            "prior": prior.tolist() if isinstance(prior, Tensor) else prior,
+            "guide": self.guide.options(),
+            "prior": self.model.prior_numbers(),
         }
 
     # -- evaluation -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.checks import as_number, unknown_name
 from ...models.priors.base import LayerPrior
 from ...models.priors.structure import EdgePrior

@@ -18,7 +18,7 @@ from .affine import Affine
 from .bayesian_layer import BayesianLayer, power
 
 if TYPE_CHECKING:
-    from ..bayesian import BayesianNetwork
+    from ..base import Model
 
 __all__ = ["LocalReparameterization", "Scales"]
 
@@ -64,7 +64,7 @@ class LocalReparameterization(Messenger):
 
     def __init__(
         self,
-        model: BayesianNetwork,
+        model: Model,
         scales: Scales = "example",
         variance_dtype: torch.dtype | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class LocalReparameterization(Messenger):
         self._kept: dict[str, tuple[Any, Tensor]] = {}  # distribution and stand-in, by site
         self._checked: set[str] = set()
 
-    def refuse_another(self, model: BayesianNetwork) -> None:
+    def refuse_another(self, model: Model) -> None:
         """Refuse a model with other sites than those of its own: it would draw their weights.
 
         Raises:
@@ -192,7 +192,7 @@ class LocalReparameterization(Messenger):
         return out.to(x.dtype)
 
 
-def _facts(model: BayesianNetwork) -> dict[str, tuple[str, torch.Size]]:
+def _facts(model: Model) -> dict[str, tuple[str, torch.Size]]:
     """By site: its name below its layer, and the shape of the layer's weight."""
     return {site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()}
 

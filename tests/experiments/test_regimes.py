@@ -36,7 +36,7 @@ def test_the_start_is_that_of_the_protocol():
     assert float(model.structure[SITE].temperature()) == 10.0
     assert look((model, guide))["temperature"] == pytest.approx(0.2)
     assert isinstance(guide.edge(SITE).temperature, LearntTemperature)
-    weights = [guide.distribution(site).base_dist for site in model.sites]
+    weights = [guide.posterior(site).base_dist for site in model.sites]
     assert sum(q.loc.numel() for q in weights) == 15
     assert all(torch.allclose(q.scale, torch.tensor(0.07)) for q in weights)
     assert look((model, guide))["log_scale"] == -1.0
@@ -124,8 +124,8 @@ def test_script(tmp_path, monkeypatch, learnt):
     call(regimes, "--out", tmp_path, *toy)
     assert (tmp_path / "toy.json").stat().st_mtime_ns == before
     for arguments, message in (
-        (("--parts", "toys"), "--parts: got 'toys'"),
-        (("--regimes", "likely"), "--regimes: got 'likely'"),
+        (("--parts", "toys"), "Unknown part 'toys'"),
+        (("--regimes", "likely"), "Unknown regime 'likely'"),
         (("--parts", "toy", "--steps", "4"), "other settings"),
     ):
         app = Typer()

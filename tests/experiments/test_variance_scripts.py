@@ -67,9 +67,9 @@ def test_permuted_deviations():
     other = phase_transition.permuted(model, guide)
     rates = phase_transition.log_alphas(model, guide)
     assert rates["0"] == pytest.approx(1.0, abs=1e-4)
-    assert other.distribution("0.bias").mean.tolist() == [7.0] * 4
+    assert other.posterior("0.bias").mean.tolist() == [7.0] * 4
     for site in ("0.weight", "2.weight"):
-        q, p = (g.distribution(site).base_dist for g in (guide, other))
+        q, p = (g.posterior(site).base_dist for g in (guide, other))
         assert torch.equal(q.loc, p.loc)
         ordered = [one.scale.detach().flatten().sort().values for one in (q, p)]
         torch.testing.assert_close(*ordered)

@@ -128,4 +128,4 @@ def test_script(tmp_path):
     for part in toys.PARTS:
         assert (tmp_path / f"{part}.png").exists()
     assert "other settings" in call("--seeds", "2", "--width", "7", code=2)
-    assert "--parts: got 'blob'" in call("--parts", "blob", code=2)
+    assert "Did you mean 'blobs'?" in call("--parts", "blob", code=2)

@@ -176,11 +176,11 @@ def test_a_fresh_guide_is_uniform():
 
 def test_guides_refuse_models_they_do_not_cover():
     model, _, _, _ = pair()
-    with pytest.raises(TypeError, match="site 'depth'.*FixedDepth has none.*guides.Deterministic"):
+    with pytest.raises(TypeError, match="CategoricalDepth and models.FixedDepth .*guides.Deterministic"):
         guides.CategoricalDepth(model.at_depth(0))
-    with pytest.raises(TypeError, match="FixedDepth has none"):
+    with pytest.raises(TypeError, match="Marginal and models.FixedDepth .*guides.Deterministic"):
         guides.Marginal(model.at_depth(0))
-    with pytest.raises(TypeError, match="latent site 'depth'.*guides.CategoricalDepth"):
+    with pytest.raises(TypeError, match="Deterministic and models.LearntDepth .*guides.CategoricalDepth"):
         guides.Deterministic(model)
 
 

@@ -53,7 +53,7 @@ def at(model, **weights):
 
 
 def weight_of(guide, layer="0"):
-    return guide.distribution(f"{layer}.weight").v.detach()
+    return guide.posterior(f"{layer}.weight").v.detach()
 
 
 # -- values and gradients, against those of the plain point --------------------------------------
@@ -190,7 +190,7 @@ def test_switches_change_in_training_only():
     guide(x, y)
     assert guide.nonzero == {"0": 12}
     guide.train()
-    guide.distribution("0.weight")
+    guide.posterior("0.weight")
     assert guide.nonzero == {"0": 12}
     guide(x, y)
     assert guide.nonzero["0"] < 12
@@ -280,7 +280,7 @@ def test_one_begins_where_another_is():
             p.add_(1.0)
     second = guides.Codebook(model, {"2": (torch.ones(1), torch.zeros(2, 4).long())}, begin=first)
     assert torch.equal(weight_of(second), weight_of(first))
-    assert torch.equal(second.distribution("2.bias").v, first.distribution("2.bias").v)
+    assert torch.equal(second.posterior("2.bias").v, first.posterior("2.bias").v)
     third = guides.Spliced(model, c=0.0, begin=second)
     assert torch.equal(weight_of(third, "2"), torch.ones(2, 4))
     third.weights_of("2").value.data.fill_(5.0)

@@ -65,7 +65,7 @@ def train(model, guide, steps=8, **settings):
 
 
 def family_of(guide, site):
-    fn = guide.distribution(site)
+    fn = guide.posterior(site)
     return getattr(fn, "base_dist", fn)
 
 
@@ -169,12 +169,12 @@ def test_a_point(kind):
     model, guide = pair(PRIORS[kind], mean_field("point"))
     for site, prior in model.structure.items():
         factor = guide.edge(site)
-        gamma = prior.gamma(guide.distribution(site).v)
+        gamma = prior.gamma(guide.posterior(site).v)
         torch.testing.assert_close(gamma, factor.probs())
         terms = [bound(model, guide).terms(*batch()).kl for _ in range(2)]
         assert torch.equal(*terms)  # nothing is drawn
     expected = -sum(
-        prior().log_prob(guide.distribution(site).v) for site, prior in model.structure.items()
+        prior().log_prob(guide.posterior(site).v) for site, prior in model.structure.items()
     )
     torch.testing.assert_close(terms[0], expected)
 
@@ -233,7 +233,7 @@ def log_ratio(model, guide, *shape):
     """At draws."""
     found = torch.zeros(shape, dtype=torch.float64)
     for site, prior in model.structure.items():
-        q = guide.distribution(site)
+        q = guide.posterior(site)
         value = q.rsample(shape)
         found = found + q.log_prob(value) - prior().log_prob(value)
     return found.detach()

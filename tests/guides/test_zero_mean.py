@@ -73,9 +73,9 @@ def test_a_layer_beside_others():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.GroupNormalJeffreys())
     guide = guides.ZeroMean(model, layers="0")
     assert guide.zero_mean == ("0",)
-    q = guide.distribution("0.weight").base_dist
+    q = guide.posterior("0.weight").base_dist
     torch.testing.assert_close(q.scale, model.layers["0"].start["weight"].abs())
-    assert float(guide.distribution("2.weight").base_dist.loc.detach().abs().min()) > 0
+    assert float(guide.posterior("2.weight").base_dist.loc.detach().abs().min()) > 0
     assert guides.MeanField(model).zero_mean == ()
 
 
@@ -85,7 +85,7 @@ def test_a_deviation_may_change_its_sign():
     factor = guide.part("factors")["/weight"]
     with torch.no_grad():
         factor.signed_scale[0] = -0.1
-    q = guide.distribution(".weight").base_dist
+    q = guide.posterior(".weight").base_dist
     torch.testing.assert_close(q.scale, torch.full((2, 3), 0.1))
     (g,) = torch.autograd.grad(q.scale.sum(), factor.signed_scale)
     torch.testing.assert_close(g, torch.tensor([[-1.0] * 3, [1.0] * 3]))
@@ -121,7 +121,7 @@ def test_a_swap_costs_what_the_means_are_worth():
     assert costs["2"] == pytest.approx(8 * 0.5 * math.exp(3.0), rel=1e-3)
     swapped, without = inference.pruning.without_means(fit)
     assert without.zero_mean == ("0",)
-    before, after = guide.distribution("0.weight"), without.distribution("0.weight")
+    before, after = guide.posterior("0.weight"), without.posterior("0.weight")
     torch.testing.assert_close(after.variance, before.variance)
     w = before.sample((40_000,))
     ratio = (before.log_prob(w) - after.log_prob(w)).detach()
@@ -129,7 +129,7 @@ def test_a_swap_costs_what_the_means_are_worth():
     assert abs(float(ratio.mean()) - costs["0"]) < 5 * error
     for site in ("0.bias", "2.weight", "2.bias"):
         for name in ("loc", "scale"):
-            a, b = (getattr(g.distribution(site).base_dist, name) for g in (guide, without))
+            a, b = (getattr(g.posterior(site).base_dist, name) for g in (guide, without))
             assert torch.equal(a, b)
             assert a is not b
     again = inference.fit(swapped, without, rows, epochs=2, **QUICK)
@@ -167,7 +167,7 @@ def test_deviations_are_taken_over(noise):
     for guide in (begin, guides.ZeroMean(model, begin=begin, noise=noise)):
         other = guides.ZeroMean(model, begin=guide, noise=noise)
         for site in ("0.weight", "2.weight"):
-            found, before = (g.distribution(site).variance for g in (other, begin))
+            found, before = (g.posterior(site).variance for g in (other, begin))
             torch.testing.assert_close(found, before)
 
 

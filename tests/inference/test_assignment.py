@@ -32,7 +32,7 @@ def fitted(prior=None):
         shared.loc.copy_(torch.tensor([-0.5, 0.5, 3.0]) / 0.2)
         shared.log_precision.fill_(6.0 / 6.0)
         for name in ("0.weight", "2.weight"):
-            v = guide.distribution(name).v
+            v = guide.posterior(name).v
             v.copy_(torch.tensor([-0.5, 0.01, 0.45]).repeat(4)[: v.numel()].reshape(v.shape))
     return model, guide
 
@@ -98,7 +98,7 @@ def test_assign():
     found = assign(model, guide)
     assert set(found) == {"0", "2"}
     for name, one in found.items():
-        w = guide.distribution(f"{name}.weight").v.detach()
+        w = guide.posterior(f"{name}.weight").v.detach()
         expected = torch.tensor([-0.5, 0.0, 0.5]).repeat(4)[: w.numel()].reshape(w.shape)
         torch.testing.assert_close(one.weight, expected)
         assert one.weight.dtype == w.dtype
@@ -112,17 +112,17 @@ def test_assign():
 def test_the_assigned_point_is_a_guide_of_shared_values():
     model, guide = fitted()
     with torch.no_grad():
-        guide.distribution("2.weight").v[:, :] = 0.47  # one value in this layer, and no zero
-        guide.distribution("0.bias").v.fill_(0.123)
+        guide.posterior("2.weight").v[:, :] = 0.47  # one value in this layer, and no zero
+        guide.posterior("0.bias").v.fill_(0.123)
     shared = assigned_guide(model, guide)
     assert shared.sizes == {"0": 2, "2": 1}
     net = mean_network(model, shared)
     for name, one in assign(model, guide).items():
         assert torch.equal(net.get_submodule(name).weight, one.weight)
     assert net[0].bias.tolist() == pytest.approx([0.123] * 4)
-    assert (guide.distribution("2.weight").v == 0.47).all()  # the fit stays as it was
+    assert (guide.posterior("2.weight").v == 0.47).all()  # the fit stays as it was
     with torch.no_grad():
-        guide.distribution("0.weight").v.fill_(0.001)
+        guide.posterior("0.weight").v.fill_(0.001)
     with pytest.raises(ValueError, match=r"All weights of layer '0' belong .* Train longer"):
         assigned_guide(model, guide)
 
@@ -138,5 +138,5 @@ def test_mixtures_of_other_priors():
     assert list(mixtures(model)) == list(assign(model, guides.Delta(model))) == ["2"]
     guide = guides.Delta(model)
     with torch.no_grad():
-        guide.distribution("2.weight").v.fill_(5.0)
+        guide.posterior("2.weight").v.fill_(5.0)
     assert assigned_guide(model, guide).sizes == {"2": 1}

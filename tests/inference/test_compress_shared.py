@@ -29,7 +29,7 @@ def result():
         shared.loc.copy_(torch.tensor([-0.5, 0.5, 1.0, 2.0]) / 0.2)
         shared.log_precision.fill_(8.0 / 6.0)
         for name in ("0.weight", "2.weight"):
-            v = guide.distribution(name).v
+            v = guide.posterior(name).v
             values = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, -0.5, 0.5, 1.0])
             v.copy_(values[torch.randint(8, v.shape, generator=generator)])
             v.add_(0.003 * torch.randn(v.shape, generator=generator))
@@ -41,7 +41,7 @@ def test_weights_become_means_and_few_bits(result, tmp_path):
     found = assign(result.model, result.guide)
     whole = result.model.plain(
         {
-            name: (one.weight, result.guide.distribution(f"{name}.bias").v)
+            name: (one.weight, result.guide.posterior(f"{name}.bias").v)
             for name, one in found.items()
         }
     )
@@ -64,10 +64,10 @@ def test_weights_become_means_and_few_bits(result, tmp_path):
 
 
 def test_the_fit_stays_as_it_was(result):
-    before = result.guide.distribution("0.weight").v.detach().clone()
+    before = result.guide.posterior("0.weight").v.detach().clone()
     compress(result)
-    assert torch.equal(result.guide.distribution("0.weight").v, before)
-    assert result.guide.distribution("0.weight").v.unique().numel() > 10
+    assert torch.equal(result.guide.posterior("0.weight").v, before)
+    assert result.guide.posterior("0.weight").v.unique().numel() > 10
 
 
 def test_a_random_posterior_is_compressed_as_any_other():

@@ -49,8 +49,8 @@ def test_of_a_linear_regression():
     fit, x, y = fit_of(nn.Linear(3, 1), table("regression"), scale=0.3)
     best = torch.linalg.lstsq(torch.cat([x, torch.ones_like(y)], 1), y).solution.T
     with torch.no_grad():
-        fit.guide.distribution(".weight").base_dist.loc.copy_(best[:, :3])
-        fit.guide.distribution(".bias").base_dist.loc.copy_(best[:, 3])
+        fit.guide.posterior(".weight").base_dist.loc.copy_(best[:, :3])
+        fit.guide.posterior(".bias").base_dist.loc.copy_(best[:, 3])
     noise = float(fit.model.likelihood.scale.detach())
     expected = -(0.3**2) * x.square().mean(0)[None] / noise**2
     found = inference.posterior.curvature(fit, probes=None)[""]
@@ -126,7 +126,7 @@ def test_only_chosen_weights_are_drawn():
     assert inference.posterior.to_sample(found, share=1.0)[""].all()
     drawn = draw_weights(fit.model, fit.guide, 50, only)["weight"]
     assert torch.equal(drawn.std(0) > 0, only[""])
-    mean = fit.guide.distribution(".weight").mean.detach()
+    mean = fit.guide.posterior(".weight").mean.detach()
     assert torch.equal(drawn[0][~only[""]], mean[~only[""]])
     out = draw_outputs(fit.model, fit.guide, x, 3, only=only)
     assert out.shape == (3, len(x), 2)

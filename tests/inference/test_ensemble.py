@@ -68,7 +68,7 @@ def test_drawn_weights_are_averaged_by_their_probabilities(normal):
     logits = []
     for seed in torch.randint(2**62, (7,), generator=torch.Generator().manual_seed(3)).tolist():
         with seeded(seed, x.device), torch.no_grad():
-            w = {site: normal.guide.distribution(site).sample() for site in normal.guide.sites}
+            w = {site: normal.guide.posterior(site).sample() for site in normal.guide.sites}
         hidden = torch.tanh(x @ w["0.weight"].T + w["0.bias"])
         logits.append(hidden @ w["2.weight"].T + w["2.bias"])
     logits = torch.stack(logits)
@@ -159,7 +159,7 @@ def test_what_comes_before_the_noise_is_computed_once(sequential):
     logits = []
     for seed in torch.randint(2**62, (5,), generator=torch.Generator().manual_seed(2)).tolist():
         with seeded(seed, x.device), torch.no_grad():
-            w = {site: fit.guide.distribution(site).sample() for site in fit.guide.sites}
+            w = {site: fit.guide.posterior(site).sample() for site in fit.guide.sites}
         logits.append(hidden @ w[f"{name}.weight"].T + w[f"{name}.bias"])
     expected = averaged(torch.stack(logits))
     torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
@@ -246,7 +246,7 @@ def test_a_sure_class_still_has_a_gradient():
     """d log p_y = (1 - p_y) (w_y - w_other), where single precision has p_y = 1."""
     torch.manual_seed(0)  # rows of weights that nearly agree would leave few digits of x
     fit = fitted(nn.Sequential(nn.Linear(3, 2)), guides.Delta)
-    w, b = (fit.guide.distribution(f"0.{name}").v.detach() for name in ("weight", "bias"))
+    w, b = (fit.guide.posterior(f"0.{name}").v.detach() for name in ("weight", "bias"))
     across = (w[0] - w[1]) / (w[0] - w[1]).square().sum()
     x = torch.stack([m * across for m in (18.0, 24.0, 30.0)])
     margin = (x @ (w[0] - w[1]) + b[0] - b[1]).double()

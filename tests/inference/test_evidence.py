@@ -22,7 +22,7 @@ def test_of_a_linear_regression():
     found = inference.evidence(model, guide, rows, passes=100, batch_size=40)
     x, y = rows.split("train")
     with torch.no_grad():
-        q = {n: guide.distribution(f".{n}").base_dist for n in ("weight", "bias")}
+        q = {n: guide.posterior(f".{n}").base_dist for n in ("weight", "bias")}
         mean = x @ q["weight"].loc.T + q["bias"].loc
         variance = x.square() @ q["weight"].variance.T + q["bias"].variance
         noise = float(likelihood.scale)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.guides.mean_field import key
+from pyroccam.guides.base import key
 from pyroccam.inference import packing
 from pyroccam.inference.cutting.report import CutReport
 from pyroccam.inference.packing import LayerBits, Rates
@@ -33,7 +33,7 @@ def drawn_scales(guide, layer, name):
     value = torch.ones(())
     with torch.no_grad():
         for latent in own:
-            q = guide.distribution(f"{name}.{latent}")
+            q = guide.posterior(f"{name}.{latent}")
             draws = q.sample((DRAWS,)).double() ** latents[latent].power
             value = value * draws.reshape(DRAWS, *(draws.shape[1:] or (1,)))
     return value

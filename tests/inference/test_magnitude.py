@@ -42,7 +42,7 @@ def again(pair, fit, **settings):
 
 
 def weights(fit):
-    return {name: fit.guide.distribution(f"{name}.weight").v.detach() for name in fit.model.layers}
+    return {name: fit.guide.posterior(f"{name}.weight").v.detach() for name in fit.model.layers}
 
 
 # -- which weights go ----------------------------------------------------------------------------
@@ -54,10 +54,10 @@ def test_a_threshold_is_so_many_standard_deviations():
     model, guide = prune_weights(fit, sensitivity={"0": 0.8})
     w = before["0"].double()
     limit = 0.8 * ((w - w.mean()) ** 2).mean().sqrt()
-    after = guide.distribution("0.weight").v
+    after = guide.posterior("0.weight").v
     assert torch.equal(after != 0, w.abs() >= limit)
     assert torch.equal(after[after != 0], before["0"][after != 0])  # not drawn anew
-    assert torch.equal(guide.distribution("2.weight").v, before["2"])
+    assert torch.equal(guide.posterior("2.weight").v, before["2"])
     assert model is not fit.model
     assert list(guide.nonzero) == ["0"]
 
@@ -69,7 +69,7 @@ def test_pruning_again_looks_at_what_is_left():
     left = first[first != 0].double()
     limit = 0.7 * ((left - left.mean()) ** 2).mean().sqrt()
     _, guide = prune_weights(once, sensitivity=0.7)
-    second = guide.distribution("2.weight").v
+    second = guide.posterior("2.weight").v
     assert torch.equal(second != 0, first.abs() >= limit)
     assert 0 < int(second.count_nonzero()) < int(first.count_nonzero()) < first.numel()
 
@@ -79,7 +79,7 @@ def test_a_fraction_keeps_the_largest():
     _, guide = prune_weights(fit, keep=[0.5, 0.25])
     for name, count in (("0", 8), ("2", 6)):
         size = weights(fit)[name].abs()
-        after = guide.distribution(f"{name}.weight").v
+        after = guide.posterior(f"{name}.weight").v
         assert torch.equal(after != 0, size >= size.flatten().sort().values[-count])
     once = again(prune_weights(fit, keep=0.3), fit)
     _, more = prune_weights(once, keep=0.9)  # what is gone does not come back
@@ -126,7 +126,7 @@ def k_means(values, size):
 def test_values_are_found_from_equally_spaced_ones():
     fit = again(prune_weights(fit := fitted(), keep={"2": 0.8}), fit)
     model, guide = share_weights(fit, bits={"2": 2})
-    before, after = weights(fit)["2"], guide.distribution("2.weight").v.detach()
+    before, after = weights(fit)["2"], guide.posterior("2.weight").v.detach()
     expected = torch.tensor(k_means(before[before != 0].double().tolist(), 4))
     torch.testing.assert_close(guide.weights_of("2").book.detach(), expected)
     assert torch.equal(after == 0, before == 0)

@@ -196,8 +196,8 @@ def test_layers_without_a_bias_gain_one_for_what_became_constant(
         assert (layer.bias is None) == random_biases
         if random_biases:
             assert site in own.sites
-            begun = guides.MeanField(smaller).distribution(site)
-            torch.testing.assert_close(own.distribution(site).stddev, begun.stddev)
+            begun = guides.MeanField(smaller).posterior(site)
+            torch.testing.assert_close(own.posterior(site).stddev, begun.stddev)
     torch.testing.assert_close(mean_network(smaller, own)(x), mean, rtol=1e-4, atol=1e-5)
     # The pair is one like any other: it is trained, compressed, written and read.
     again = inference.fit(smaller, own, rows, **QUICK)

@@ -71,7 +71,7 @@ def drawn(model, guide, draws):
     found = {}
     for name, layer in model.layers.items():
         latents = layer.latents()
-        values = {n: guide.distribution(f"{name}.{n}").sample((draws,)) for n in latents}
+        values = {n: guide.posterior(f"{name}.{n}").sample((draws,)) for n in latents}
         rows = [
             layer.effective({n: v[k] for n, v in values.items()}, latents) for k in range(draws)
         ]
@@ -130,8 +130,8 @@ def test_the_mean_network():
     found = moments(model, guide)
     weights = {}
     for name, m in found.items():
-        z = guide.distribution(f"{name}.scale").base_dist.loc
-        expected = guide.distribution(f"{name}.weight").base_dist.loc * z
+        z = guide.posterior(f"{name}.scale").base_dist.loc
+        expected = guide.posterior(f"{name}.weight").base_dist.loc * z
         torch.testing.assert_close(m.mean, expected)
         weights |= {f"{name}.weight": m.mean, f"{name}.bias": m.bias}
     x = torch.randn(5, 3)
@@ -176,7 +176,7 @@ def test_drawn_networks_have_the_posterior():
     model, guide = pair(nn.Linear(3, 2), (3,), priors.Normal())
     x = torch.randn(2, 3)
     out = draw_outputs(model, guide, x, 3000)
-    q = {n: guide.distribution(f".{n}").base_dist for n in ("weight", "bias")}
+    q = {n: guide.posterior(f".{n}").base_dist for n in ("weight", "bias")}
     mean = x @ q["weight"].loc.T + q["bias"].loc
     a, b = ((out - mean)[:, i] for i in (0, 1))
     one = torch.cat([a, b, a * b, a**2, b**2], 1)

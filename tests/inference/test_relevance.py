@@ -39,7 +39,7 @@ def mixture(low, high, spread, counts=(400, 200), seed=0):
 def test_normal_scales_are_judged_by_their_dropout_rate():
     model, guide = pair(priors.GroupNormalJeffreys())
     found = irrelevance(model, guide)["2"]
-    q = guide.distribution("2.scale").base_dist
+    q = guide.posterior("2.scale").base_dist
     torch.testing.assert_close(found.values, (q.variance / q.mean**2).log())
     assert found.grouped
     assert found.values.shape == (6,)
@@ -55,7 +55,7 @@ def test_log_normal_scales_are_judged_by_the_mode_of_their_product():
     torch.manual_seed(1)
     product = 1.0
     for site in ("global.a", "global.b", "scale.a", "scale.b"):
-        product = product * guide.distribution(f"0.{site}").sample((400_000,)).reshape(400_000, -1)
+        product = product * guide.posterior(f"0.{site}").sample((400_000,)).reshape(400_000, -1)
     for group, value in enumerate(found.values):
         draws = product.sqrt()[:, group]
         # The mode of a log-normal: where the density of draws is greatest, on a grid of its own.
@@ -72,7 +72,7 @@ def test_gates_are_judged_by_their_logit_and_weights_by_their_own_rate():
     torch.testing.assert_close(irrelevance(model, guide)["0"].values, -logits.detach())
     model, guide = pair(priors.LogUniform())
     found = irrelevance(model, guide)["0"]
-    q = guide.distribution("0.weight").base_dist
+    q = guide.posterior("0.weight").base_dist
     torch.testing.assert_close(found.values, (q.variance / q.mean**2).log())
     assert not found.grouped
 

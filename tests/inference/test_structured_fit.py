@@ -65,7 +65,7 @@ def test_the_deterministic_network(kind):
             (logits,) = [p for n, p in guide.edge(site).named_parameters() if "logits" in n]
             logits.copy_(torch.randn_like(logits))
     vertices = {e: guide.edge(f"{e}.structure").vertex() for e in EDGES}
-    weights = {s: guide.distribution(s).base_dist.loc.detach().double() for s in guide.sites}
+    weights = {s: guide.posterior(s).base_dist.loc.detach().double() for s in guide.sites}
     x = rows.x_test
     with torch.no_grad():
         expected = computed(weights, vertices, x.double(), graph(2)).float()
@@ -99,7 +99,7 @@ def test_relaxed_structures_are_drawn_as_they_are():
     found = draw_weights(model, guide, 5)
     torch.manual_seed(0)
     for edge in EDGES:
-        value = guide.distribution(f"{edge}.structure").sample((5,))
+        value = guide.posterior(f"{edge}.structure").sample((5,))
         torch.testing.assert_close(found[f"gamma.{edge}"], value.exp())
 
 
@@ -151,7 +151,7 @@ def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
     torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected))
     for fit in fits:
         assert fit.model.temperature.value == 0.5
-        assert fit.guide.distribution(f"{FIRST}.structure").temperature == 0.5
+        assert fit.guide.posterior(f"{FIRST}.structure").temperature == 0.5
 
 
 @pytest.mark.parametrize(

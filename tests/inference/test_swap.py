@@ -41,7 +41,7 @@ def test_another_prior_keeps_everything_else(gnj: Fit) -> None:
     other = inference.swap(gnj, prior=P.Normal(2.0), progress=False)
     assert list(other.model.sites) == ["1.weight"]
     assert isinstance(other.guide, guides.MeanField)
-    assert other.guide.options({})["max_scale"] == 0.3
+    assert other.guide.arguments({})["max_scale"] == 0.3
     assert vars(other.settings) == vars(gnj.settings)
     assert torch.equal(
         other.model.layers["1"].start["weight"], gnj.model.layers["1"].start["weight"]
@@ -94,7 +94,7 @@ def test_a_variance_network_stays_one(digits: data.Dataset) -> None:
     fit = fitted(model, guides.ZeroMean(model, **options), digits)
     other = inference.swap(fit, prior=P.Normal(1.0), epochs=1, progress=False).guide
     assert isinstance(other, guides.ZeroMean)
-    assert other.options({}) == options
+    assert other.arguments({}) == options
     assert other.handler is None
     assert other.zero_mean == ("4",)
 

@@ -311,5 +311,5 @@ def test_the_original_is_left_as_it_was():
 def test_guides_begin_where_the_network_is():
     net = small_net()
     guide = guides.MeanField(make(net))
-    assert torch.equal(guide.distribution("2.weight").base_dist.loc, net[2].weight)
-    assert torch.equal(guide.distribution("0.bias").base_dist.loc, net[0].bias)
+    assert torch.equal(guide.posterior("2.weight").base_dist.loc, net[2].weight)
+    assert torch.equal(guide.posterior("0.bias").base_dist.loc, net[0].bias)

@@ -127,10 +127,10 @@ def by_hand(model, guide, prior=MIXTURE):
         mixing = [prior.zero, *log_rest.exp().tolist()]
         loc = [0.0, *(0.2 * held.loc).tolist()]
         precision = (6.0 * held.log_precision).exp().tolist()
-        w = guide.distribution(f"{layer.name}.weight").v.detach().numpy()
+        w = guide.posterior(f"{layer.name}.weight").v.detach().numpy()
         components = zip(mixing, loc, precision, strict=True)
         density = sum(m * stats.norm(k, p**-0.5).pdf(w) for m, k, p in components)
-        bias = guide.distribution(f"{layer.name}.bias").v.detach().numpy()
+        bias = guide.posterior(f"{layer.name}.bias").v.detach().numpy()
         total += np.log(density).sum() + stats.norm(0, 1).logpdf(bias).sum()
     for held in seen.values():
         first, *others = (6.0 * held.log_precision).exp().tolist()
@@ -160,7 +160,7 @@ def test_the_hyperprior_counts_once_in_every_bound(per):
 
 def mean_outputs(model, guide, x):
     weights = {
-        name: tuple(guide.distribution(f"{name}.{part}").v for part in ("weight", "bias"))
+        name: tuple(guide.posterior(f"{name}.{part}").v for part in ("weight", "bias"))
         for name in model.layers
     }
     return model.plain(weights)(x).detach()
@@ -267,7 +267,7 @@ def test_rates_are_the_published_multiples():
     model = models.BayesianNetwork(small_net(), rows, prior=MIXTURE)
     guide = guides.Delta(model)
     shared = model.layers["0"].prior.held[0]
-    weight = guide.distribution("0.weight").v
+    weight = guide.posterior("0.weight").v
 
     def numbers():
         fn, _ = shared()
@@ -301,7 +301,7 @@ def test_weights_gather_around_the_means():
     with pyro.validation_enabled(False):
         for _ in range(300):
             svi.step(x, y)
-    w = guide.distribution("0.weight").v.detach().flatten()
+    w = guide.posterior("0.weight").v.detach().flatten()
     loc = model.layers["0"].prior.held[0]()[0].loc.detach()
     spread = (w - near).square().mean().sqrt()
     assert spread < 0.3 * (truth - near).square().mean().sqrt()
@@ -349,7 +349,7 @@ def test_local_reparameterisation_says_what_to_do():
     with pytest.raises(ValueError, match=r"'0\.weight' .* prior NormalMixture.* local=False"):
         bound(model, guides.MeanField(model))(x, y)
     b = bound(model, guides.MeanField(model, local=False, scale=0.1))
-    q = b.guide.distribution("0.weight")
+    q = b.guide.posterior("0.weight")
     assert torch.isfinite(b(x, y))
     assert q.base_dist.loc.grad is None
     b(x, y).backward()

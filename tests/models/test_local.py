@@ -67,7 +67,7 @@ def by_hand(model, guide, draws, fixed=()):
     (layer,) = model.layers.values()
     values = {}
     for name in layer.latents():
-        q = guide.distribution(f"{layer.name}.{name}")
+        q = guide.posterior(f"{layer.name}.{name}")
         drawn = fixed[name] if name in fixed else q.sample((draws,))
         values[name] = drawn.expand(draws, *q.event_shape)
     weight, bias = values.pop("weight"), values.pop("bias", None)
@@ -160,7 +160,7 @@ def test_scales_that_a_batch_shares(kind, prior):
     with guide.handler:
         found = torch.stack([outputs(model, guide, x) for _ in range(250)])
     scales = {
-        name: guide.distribution(f"0.{name}").sample((DRAWS,))
+        name: guide.posterior(f"0.{name}").sample((DRAWS,))
         for name in model.layers["0"].latents()
         if name not in ("weight", "bias")
     }
@@ -201,7 +201,7 @@ def test_a_sequence_shares_the_scales_of_its_example():
         found = outputs(model, guide, x.expand(DRAWS, 2, 1))
     (layer,) = model.layers.values()
     scales = {
-        n: guide.distribution(f"0.{n}").sample((DRAWS,))
+        n: guide.posterior(f"0.{n}").sample((DRAWS,))
         for n in layer.latents()
         if n not in ("weight", "bias")
     }
@@ -289,13 +289,13 @@ def test_nothing_is_drawn_for_weights_and_scales(prior, drawn):
     with guide.handler:
         trace = poutine.trace(guide).get_trace(torch.randn(0, 3))
     assert torch.equal(torch.get_rng_state(), state) != drawn
-    q = guide.distribution("0.weight").base_dist
+    q = guide.posterior("0.weight").base_dist
     site = trace.nodes["0.weight"]
     assert torch.equal(site["value"], q.loc)
     assert not site["value"].requires_grad
     assert site["infer"]["moments"]
     if prior == "four-scales":
-        median = guide.distribution("0.scale.a").base_dist.loc.exp()
+        median = guide.posterior("0.scale.a").base_dist.loc.exp()
         torch.testing.assert_close(trace.nodes["0.scale.a"]["value"], median)
     if drawn:
         assert "moments" not in trace.nodes["0.gate"]["infer"]
@@ -305,7 +305,7 @@ def test_values_of_a_person_are_used_as_they_are():
     """Also if they are equal to what is kept, or only some are given."""
     model, guide = single()
     x = torch.randn(4, 3)
-    q = {name: guide.distribution(name).base_dist for name in model.sites}
+    q = {name: guide.posterior(name).base_dist for name in model.sites}
     given = {name: q[name].loc.detach().clone() for name in q}
     net = model.part("net")
     with guide.handler:
@@ -414,7 +414,7 @@ def test_a_guide_that_is_scaled_has_no_draw_either():
         terms = EnumMeanFieldELBO().terms(model, poutine.scale(guide, scale=0.5), x, y)
     expected = 0.0
     for name in model.sites:
-        q = guide.distribution(name).base_dist
+        q = guide.posterior(name).base_dist
         expected = expected + normal_kl(q.loc, q.scale) + 0.5 * q.entropy().sum()
     torch.testing.assert_close(terms.kl, expected)
 

@@ -71,7 +71,7 @@ def test_outputs_that_are_drawn_are_multiplied(monkeypatch):
         found = means(poutine.condition(poutine.replay(model, trace=trace), data=known()), x)
     net = model.plain({layer: (torch.zeros(1, 2), torch.zeros(1))})
     h = sum(g * f(x) for g, f in zip(GAMMAS[FIRST], net.edges[FIRST].values(), strict=True))
-    q = {n: guide.distribution(f"{layer}.{n}").base_dist for n in ("weight", "bias")}
+    q = {n: guide.posterior(f"{layer}.{n}").base_dist for n in ("weight", "bias")}
     mean = h @ q["weight"].loc.T + q["bias"].loc
     std = (h**2 @ q["weight"].scale.T ** 2 + q["bias"].scale ** 2).sqrt()
     one, other = GAMMAS[SECOND]
@@ -123,7 +123,7 @@ def test_a_graph_within_a_primitive():
     )
     assert list(model.structure) == ["x-y.structure", "edges.x-y.cell.cell.a-b.structure"]
     outer, inner = (guide.edge(site).probs() for site in model.structure)
-    at = {site: guide.distribution(site).v for site in model.sites}
+    at = {site: guide.posterior(site).v for site in model.sites}
     x = batch(5)[0]
     parts = []
     for name in ("cell.cell.edges.a-b.one", "cell.cell.edges.a-b.two", "line"):
@@ -188,7 +188,7 @@ def test_the_kl_given_gamma():
             layer.prior.log_scale_bias.normal_()
     expected = 0.0
     for site, (layer, name) in model.sites.items():
-        q = guide.distribution(site).base_dist
+        q = guide.posterior(site).base_dist
         own = layer.prior.log_scale if name == "weight" else layer.prior.log_scale_bias
         variance = (share(gamma, site) * own.exp()) ** 2
         ratio = q.scale**2 / variance

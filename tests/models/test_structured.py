@@ -136,7 +136,7 @@ def by_hand(model, guide, weights, x, y, net=None, kl_of_weights=lambda gamma: 0
     for at, gamma in every(model):
         log_q = log_p = 0.0
         for site, k in at.items():
-            log_q = log_q + guide.distribution(site).logits.log_softmax(-1)[k]
+            log_q = log_q + guide.posterior(site).logits.log_softmax(-1)[k]
             log_p = log_p + prior_log_prob(model.structure[site], k)
         out = computed(weights(gamma), gamma, x, net)
         log_y = normal_log_density(y, out, NOISE).sum() * model.size / len(x)
@@ -186,7 +186,7 @@ def test_the_bound_with_random_weights(kind, scaling):
     torch.manual_seed(3)
     terms = bound(model, guide).terms(x, y)
     torch.manual_seed(3)
-    drawn = {site: guide.distribution(site).rsample() for site in guide.sites}
+    drawn = {site: guide.posterior(site).rsample() for site in guide.sites}
 
     def weights(gamma):
         if not isinstance(scaling, NonCentred):
@@ -196,7 +196,7 @@ def test_the_bound_with_random_weights(kind, scaling):
     def kl_of_weights(gamma):
         kl = 0.0
         for site in guide.sites:
-            q, scale = guide.distribution(site).base_dist, torch.tensor(0.8)
+            q, scale = guide.posterior(site).base_dist, torch.tensor(0.8)
             if isinstance(scaling, Floored):
                 scale = (share(gamma, site) * scale).clamp(min=0.1)
             kl = kl + normal_kl(q.loc, q.scale, scale)
@@ -218,7 +218,7 @@ def test_graphs_within_a_network(shared, random):
     x, y = batch(4)
     terms = bound(model, guide).terms(x, y)
     if random:
-        weights = {site: guide.distribution(site).v for site in model.sites}
+        weights = {site: guide.posterior(site).v for site in model.sites}
     else:
         weights = dict(model.part("net").named_parameters())
     likelihood, kl = by_hand(model, guide, lambda gamma: weights, x, y, larger(shared))
@@ -292,14 +292,14 @@ def test_pairs_are_copied_as_any_module():
     other, own = copy.deepcopy((model, guide))
     torch.manual_seed(3)
     torch.testing.assert_close(bound(other, own)(x, y), expected, rtol=1e-12, atol=0)
-    assert own.distribution(SITES[1]).temperature is other.temperature.value
+    assert own.posterior(SITES[1]).temperature is other.temperature.value
     with torch.no_grad():
         for p in [*other.parameters(), *own.parameters(), other.temperature.value]:
             p.add_(1.0)
     torch.manual_seed(3)
     torch.testing.assert_close(bound(model, guide)(x, y), expected, rtol=0, atol=0)
     site = SITES[0]
-    kl = torch.distributions.kl_divergence(own.distribution(site), other.structure[site]())
+    kl = torch.distributions.kl_divergence(own.posterior(site), other.structure[site]())
     expected = relaxed_categorical_kl(own.edge(site).logits, other.structure[site].logits)
     torch.testing.assert_close(kl, expected)
 

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ....guides import Delta, MeanField, ZeroMean
-from ....guides.mean_field import NetworkGuide
+from ....guides.base import NetworkGuide
 from ....models import BayesianNetwork, priors
 from ....models.checks import unknown_name
 from ....models.distributions.symmetric import CentredNormal
@@ -232,7 +232,7 @@ def _layers(model: BayesianNetwork, guide: NetworkGuide) -> Iterator[tuple[Any, 
     for name, part in model.part("net").named_children():
         if isinstance(part, BayesianLayer):
             assert part.bias is not None
-            yield guide.distribution(f"{name}.weight"), part.start["weight"], part.bias
+            yield guide.posterior(f"{name}.weight"), part.start["weight"], part.bias
         elif isinstance(part, nn.Linear):
             yield None, part.weight, part.bias
 

@@ -128,7 +128,7 @@ def test_weights_that_change_places_are_no_disagreement():
     found = agreement(fits)
     assert found.quantities[0].rhat.shape == (40,)  # 20 rows, 2 classes
     assert found.finding().verdict == "good"
-    weights = torch.stack([f.guide.distribution("0.weight").sample((200,)) for f in fits])
+    weights = torch.stack([f.guide.posterior("0.weight").sample((200,)) for f in fits])
     assert between_runs("w", weights.double().numpy()).verdict == "poor"
 
 

@@ -150,7 +150,7 @@ def test_it_agrees_with_pyros_own_diagnostic():
     x, y = data.split("train")
     net = model_of(data)
     guide = mean_field(net, data, factor=0.6, shift=0.5)
-    q = guide.distribution("0.weight")
+    q = guide.posterior("0.weight")
     loc, scale = q.base_dist.loc.detach().squeeze(), q.base_dist.scale.detach().squeeze()
 
     def model(x, y):  # the same pair, as a program that Pyro can run for many draws at once

@@ -19,8 +19,8 @@ SETTINGS = {name: value for name, value in QUICK.items() if name != "device"} | 
 class Shifted(guides.MeanField):
     """Says that weights are one standard deviation larger than it has learnt."""
 
-    def distribution(self, site):
-        own = super().distribution(site).base_dist
+    def posterior(self, site):
+        own = super().posterior(site).base_dist
         return dist.Normal(own.loc + own.scale, own.scale).to_event(own.loc.dim())
 
 

@@ -1,0 +1,319 @@
+"""What a guide says of itself, so that nobody has to ask of which class it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self
+
+import pyro
+from torch import Tensor, nn
+
+from ..models.base import Model
+from ..models.bayesian import BayesianNetwork
+from ..models.distributions.temperature import Temperature
+from ..models.layers.bayesian_layer import BayesianLayer
+from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
+from ..models.origin import made_from_another, remember
+from ..models.parameters import LocalModule
+from ..models.priors.base import Latent
+from .edges import EdgeFactor, StructureFamily
+from .factors import Factor
+
+__all__ = ["Guide", "KLSettings", "NetworkGuide", "Words", "key", "kinds"]
+
+Words = Mapping[str, Mapping[str, Any]]
+"""Names for the command line, and what is given to a class with each."""
+
+
+class KLSettings(Protocol):
+    """The settings of a fit that a guide may have something against."""
+
+    @property
+    def kl_weight(self) -> float: ...
+    @property
+    def kl_warmup(self) -> float: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
+class Guide(LocalModule):
+    """A posterior over the latents of a model.
+
+    One of your own has a ``forward`` with the signature of the model, and :meth:`latents` and
+    :meth:`posterior`; for random weights it is a :class:`NetworkGuide` with a ``factor``.
+
+    Arguments:
+        model: that it is for.
+
+    Attributes:
+        covers: the kind of model that it is for.
+        words: names for the command line, and what is given to the class with each.
+        hold: share of the steps during which it keeps its start.
+        sums_out: the model sums its latents out itself.
+        zero_mean: layers whose weights have no mean by construction: the mean network says nothing.
+        handler: around guide and model, where the bound is evaluated, if any.
+
+    Raises:
+        TypeError: for a model of another kind.
+    """
+
+    covers: ClassVar[type[Model]] = Model
+    words: ClassVar[Words] = {}
+    sums_out: ClassVar[bool] = False
+    hold: float = 0.0
+    handler: LocalReparameterization | None = None
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.refuse(model)
+
+    def refuse(self, model: object) -> None:
+        """Refuse a model that it is not for.
+
+        Raises:
+            TypeError: naming both, and a guide that goes with the model.
+        """
+        name = f"guides.{type(self).__name__}"
+        if not isinstance(model, Model):
+            raise TypeError(
+                f"{name} is for models.{self.covers.__name__}, got {type(model).__name__}."
+            )
+        if not isinstance(model, self.covers):
+            raise TypeError(
+                f"{name} and models.{type(model).__name__} do not go together: use "
+                f"guides.{model.usual_guide}(model)."
+            )
+
+    @property
+    def zero_mean(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which a checkpoint may be chosen."""
+        return 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether it moves in closed form, and not by a gradient."""
+        return False
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each latent has one value."""
+        return False
+
+    @property
+    def without_kl(self) -> str | None:
+        """Why the bound has no KL that could be weighed, where it has none."""
+        return None
+
+    def latents(self) -> list[str]:
+        """The sites that it covers, in the order of the model."""
+        return []
+
+    def posterior(self, site: str) -> Any:
+        """The distribution of a site."""
+        raise KeyError(f"guides.{type(self).__name__} has no site {site!r}.")
+
+    def options(self) -> dict[str, Any]:
+        """What tells guides of one class apart, plain values: a checkpoint holds them."""
+        return {"kind": type(self).__name__, "update": None, "hold": None, "rate": None}
+
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """What it was made with beside its model, where layers have the names ``names``."""
+        return {}
+
+    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+        """A new guide of the same kind for another model.
+
+        Arguments:
+            model: of the new guide.
+            names: of its layers, by those of this one where they differ.
+        """
+        return type(self)(model, **self.arguments({} if names is None else names))
+
+    def check(self, model: Model, settings: KLSettings, batches: int) -> None:
+        """Refuse a model, or settings, that it cannot be trained with.
+
+        Arguments:
+            batches: of an epoch.
+
+        Raises:
+            TypeError: for a model of another kind.
+            ValueError: for another model of the kind, or settings that have nothing to act on.
+        """
+        self.refuse(model)
+        name = f"guides.{type(self).__name__}(model)"
+        if made_from_another(self, model):
+            raise ValueError(
+                f"The guide was made from another {type(model).__name__}, and begins where that "
+                f"one does: make it from this model, {name}, or copy both at once, "
+                "copy.deepcopy((model, guide))."
+            )
+        usual = {"kl_warmup": 0.0, "kl_weight": 1.0}
+        changed = [name for name, value in usual.items() if getattr(settings, name) != value]
+        if changed and self.without_kl is not None:
+            raise ValueError(f"{changed[0]}: {self.without_kl}")
+
+
+class NetworkGuide(Guide):
+    """A guide of a Bayesian network in which the sites are independent.
+
+    Arguments:
+        model: its network decides on the sites.
+        local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
+            or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
+        scales: see :class:`~pyroccam.models.LocalReparameterization`; a handler has its own.
+        structure: posterior of random structure; by default of the kind that its prior is.
+
+    Attributes:
+        handler: around guide and model, where the bound is evaluated; ``None`` draws the weights.
+            With ``pyro.infer.SVI`` and ``TraceMeanField_ELBO`` (not ``Trace_ELBO``, which takes no
+            KL in closed form) use it by ``with guide.handler: svi.step(x, y)``.
+        sites: of the weights, in the order of the model.
+        edges: sites of the structure, which come before them.
+        sizes: values that the weights of a layer share, by layer, where they share few.
+    """
+
+    covers = BayesianNetwork
+    sizes: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        local: bool | LocalReparameterization,
+        scales: Scales,
+        structure: StructureFamily | None = None,
+    ) -> None:
+        super().__init__(model)
+        remember(self, model)
+        self.handler = None
+        if isinstance(local, LocalReparameterization):
+            local.refuse_another(model)
+            self.handler = local
+        elif local:
+            self.handler = LocalReparameterization(model, scales)
+        self.sites: list[str] = []
+        self.factors = nn.ModuleDict()
+        self.structure_family = structure or StructureFamily()
+        edges = self.structure_family.factors(model.structure)
+        self.edges = list(edges)
+        for site, factor in edges.items():
+            self.factors[key(site)] = factor
+
+    # -- what it says of itself -------------------------------------------------------------------
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each weight has one value, and the structure is known."""
+        return not self.edges and all(self.factor_of(site).is_point for site in self.sites)
+
+    def latents(self) -> list[str]:
+        return [*self.edges, *self.sites]
+
+    def factor_of(self, site: str) -> Factor:
+        """The module of a site, an :class:`EdgeFactor` for one of structure."""
+        factors: Any = self._modules["factors"]
+        found: Factor = factors[key(site)]
+        return found
+
+    def edge(self, site: str) -> EdgeFactor:
+        """The posterior of an edge of random structure."""
+        factors: Any = self._modules["factors"]
+        found: EdgeFactor = factors[key(site)]
+        return found
+
+    def posterior(self, site: str) -> Any:
+        return self.factor_of(site)()
+
+    def options(self) -> dict[str, Any]:
+        found = super().options() | {"scales": self.handler and self.handler.scales}
+        edges = [type(self.edge(site)).__name__ for site in self.edges]
+        return found | ({"edges": edges} if edges else {})
+
+    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+        self.refuse(model)
+        options = self.arguments({} if names is None else names)
+        if (own := self.handler) is not None:
+            options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
+        if self.edges:
+            options["structure"] = self.structure_family
+        return type(self)(model, **options)
+
+    def check(self, model: Model, settings: KLSettings, batches: int) -> None:
+        self.refuse(model)
+        if self.latents() != model.latents():
+            odd = sorted({*self.latents()} ^ {*model.latents()})
+            raise ValueError(
+                f"The guide was made for another network (sites such as {odd[:1]}): make it from "
+                f"this model, guides.{type(self).__name__}(model)."
+            )
+        super().check(model, settings, batches)
+        tied = [vars(self.edge(site)).get("temperature") for site in self.edges]
+        own = [prior.temperature for prior in model.structure.values()]
+        if any(isinstance(t, Temperature) and all(t is not o for o in own) for t in tied):
+            raise ValueError(
+                f"The guide was made from another {type(model).__name__}, whose temperature it "
+                "has: copy both at once, copy.deepcopy((model, guide))."
+            )
+
+    # -- how it is made ---------------------------------------------------------------------------
+
+    def build(self, model: Model) -> None:
+        """Make the posterior of every site."""
+        for site, (layer, name) in model.sites.items():
+            self.sites.append(site)
+            self.factors[key(site)] = self.factor(layer, name, layer.latents()[name])
+
+    def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
+        """The posterior of a site at the start."""
+        raise NotImplementedError
+
+    def take_edges(self, model: Model, other: NetworkGuide) -> None:
+        """Take over the posterior of structure of another guide, as it is: a copy, of whatever
+        family.
+
+        Arguments:
+            model: of this guide. A temperature tied to that of its prior is that of this one's.
+            other: of a model with the same structure.
+
+        Raises:
+            ValueError: for another structure.
+        """
+        if other.edges != self.edges:
+            odd = sorted({*other.edges} ^ {*self.edges})
+            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+        copied: dict[int, Any] = {}  # what edges share is copied once
+        for site, prior in model.structure.items():
+            theirs = other.edge(site)
+            if theirs.restriction != prior.restriction or len(theirs.probs()) != len(prior.logits):
+                raise ValueError(
+                    f"begin= has {len(theirs.probs())} primitives on the {theirs.restriction} at "
+                    f"site {site!r}, expected {len(prior.logits)} on the {prior.restriction}."
+                )
+            temperature = getattr(theirs, "temperature", None)
+            if isinstance(temperature, Temperature):
+                copied[id(temperature)] = prior.temperature
+            self.factors[key(site)] = copy.deepcopy(theirs, copied).to(prior.logits)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample every site."""
+        factors = self.part("factors")
+        for site in (*self.edges, *self.sites):
+            pyro.sample(site, factors[key(site)]())
+
+
+def kinds(of: type[Guide] = Guide) -> Iterator[type[Guide]]:
+    """All classes of guides that are defined, a person's own included."""
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def key(site: str) -> str:
+    """Module name of a site: dots become slashes."""
+    return site.replace(".", "/")

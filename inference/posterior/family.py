@@ -1,0 +1,217 @@
+"""What a pair predicts with and draws: the one place that asks what a model is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ...guides.base import Guide, NetworkGuide
+from ...guides.depth import DepthGuide
+from ...models.base import Model
+from ...models.bayesian import BayesianNetwork
+from ...models.learnt_depth import FixedDepth, LearntDepth
+from .depth import DepthStructure, exact_depth_posterior
+from .draws import Noise, draw_outputs, draw_sites
+from .predict import outputs_by_depth, streamed
+from .weight_moments import mean_network
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+    from ..fits.result import Fit
+
+__all__ = ["DRAWS", "Family", "family", "require"]
+
+DRAWS = 20
+"""Networks drawn from the posterior for a prediction."""
+
+VALIDATION_DRAWS = 5
+
+
+class Family(Protocol):
+    """A model with its guide, as what is predicted with them needs to know them."""
+
+    def outputs(
+        self,
+        x: Tensor,
+        draws: int = DRAWS,
+        *,
+        noise: Noise = "weights",
+        seed: int = 0,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """What a prediction mixes, ``(S, N, outputs)``, for inputs ``(N, *)``.
+
+        Arguments:
+            draws, noise, seed: of random weights, see
+                :func:`~pyroccam.inference.posterior.draw_outputs`.
+            batch_size: as there.
+        """
+        ...
+
+    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+        """Outputs of the one network with the posterior means as weights, ``(1, N, outputs)``.
+
+        Raises:
+            ValueError: where weights are numbers.
+        """
+        ...
+
+    def weights(self, data: Dataset | None = None, draws: int = DRAWS) -> Tensor:
+        """Weights of what is mixed, ``(S,)``, summing to one.
+
+        Arguments:
+            data: of which the exact posterior of a depth is taken that the model sums out.
+            draws: of random weights, which are equally likely.
+        """
+        ...
+
+    def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
+        """Outputs for the validation rows, ``(S, N, outputs)``, and their weights: of the depths,
+        or of the one network of the means; where there are none, of a few draws as in training."""
+        ...
+
+    def draw(self, draws: int) -> dict[str, Tensor]:
+        """Values of all latents, ``(S, *)`` by site, independent draws from the posterior."""
+        ...
+
+    def structure(
+        self, data: Dataset, threshold: float, running: Tensor | None
+    ) -> DepthStructure | None:
+        """What was learnt about depth.
+
+        Arguments:
+            threshold: of the 95 % rule.
+            running: q(d) that trained the weights, if it was another.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Random weights, and perhaps random structure: a prediction mixes draws."""
+
+    model: BayesianNetwork
+    guide: NetworkGuide
+
+    def outputs(self, x: Tensor, draws: int = DRAWS, **options: Any) -> Tensor:
+        return draw_outputs(self.model, self.guide, x, draws, **options)
+
+    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+        net = mean_network(self.model, self.guide)
+        with torch.no_grad():
+            return streamed(lambda part: net(part)[None], x, batch_size)
+
+    def weights(self, data: Dataset | None = None, draws: int = DRAWS) -> Tensor:
+        return next(self.guide.parameters()).new_full((draws,), 1.0 / draws)
+
+    def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
+        x = data.x_val
+        if self.guide.zero_mean:
+            noise: Noise = "activations" if self.guide.handler is not None else "weights"
+            out = self.outputs(x, VALIDATION_DRAWS, noise=noise)
+        else:
+            out = self.mean_outputs(x)
+        return out, torch.full((len(out),), 1.0 / len(out), device=x.device)
+
+    def draw(self, draws: int) -> dict[str, Tensor]:
+        return draw_sites(self.model, self.guide, draws)
+
+    def structure(self, data: Dataset, threshold: float, running: Tensor | None) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Weights that are numbers: a prediction mixes depths, of which there may be one."""
+
+    model: LearntDepth | FixedDepth
+    guide: Guide
+
+    def outputs(
+        self, x: Tensor, draws: int = DRAWS, *, batch_size: int | None = None, **options: Any
+    ) -> Tensor:
+        return outputs_by_depth(self.model, x, batch_size=batch_size)
+
+    def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
+        raise ValueError(
+            "how='deterministic' is for random weights: those of this model are numbers, and what "
+            "it mixes are depths. Use inference.prune for a single network."
+        )
+
+    def weights(self, data: Dataset | None = None, draws: int = DRAWS) -> Tensor:
+        if isinstance(self.model, FixedDepth):
+            return next(self.model.parameters()).new_ones(1)
+        if isinstance(self.guide, DepthGuide):
+            return self.guide.probs
+        if data is None:
+            raise ValueError(
+                f"{type(self.guide).__name__} holds no q(d): pass the data, to take the exact "
+                "posterior."
+            )
+        return exact_depth_posterior(self.model, data).to(self.model.log_prior)
+
+    def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
+        weights = self.weights(data)
+        return streamed(self.model.components, data.x_val), weights
+
+    def draw(self, draws: int) -> dict[str, Tensor]:
+        return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
+
+    def structure(
+        self, data: Dataset, threshold: float, running: Tensor | None
+    ) -> DepthStructure | None:
+        if isinstance(self.model, FixedDepth):
+            return None
+        exact = exact_depth_posterior(self.model, data)
+        return DepthStructure.from_probs(self.weights(data), exact, threshold, running)
+
+
+def family(model: object, guide: object) -> Family:
+    """A pair as one of the two kinds.
+
+    Raises:
+        TypeError: if they do not go together.
+    """
+    if isinstance(guide, Guide):
+        guide.refuse(model)
+    if isinstance(model, BayesianNetwork) and isinstance(guide, NetworkGuide):
+        return Weights(model, guide)
+    if isinstance(model, LearntDepth | FixedDepth) and isinstance(guide, Guide):
+        return Depth(model, guide)
+    instead = f": use guides.{model.usual_guide}(model)" if isinstance(model, Model) else ""
+    raise TypeError(
+        f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go together"
+        f"{instead}."
+    )
+
+
+N = TypeVar("N", bound=BayesianNetwork)
+
+
+@overload
+def require(
+    fit: Fit, kind: type[LearntDepth], name: str, instead: str = ""
+) -> tuple[LearntDepth, Guide]: ...
+@overload
+def require(fit: Fit, kind: type[N], name: str, instead: str = "") -> tuple[N, NetworkGuide]: ...
+
+
+def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
+    """The pair of a fit, of which a function needs a kind of model.
+
+    Arguments:
+        name: of the function, for the error.
+        instead: what to do with a fit of another model, a sentence.
+
+    Raises:
+        TypeError: for a fit of another model.
+    """
+    if not isinstance(fit.model, kind):
+        raise TypeError(
+            f"{name} needs a fit of models.{kind.__name__}, got one of "
+            f"{type(fit.model).__name__}.{f' {instead}' if instead else ''}"
+        )
+    return fit.model, fit.guide

@@ -1,0 +1,74 @@
+"""What every Pyro model of a network says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .likelihoods import Likelihood, TargetSpec
+from .parameters import LocalModule
+
+if TYPE_CHECKING:
+    from .layers.bayesian_layer import BayesianLayer
+    from .priors.structure import EdgePrior
+
+__all__ = ["Model"]
+
+
+class Model(LocalModule):
+    """A Pyro model of targets, given inputs, over a network.
+
+    Attributes:
+        random_weights: the weights are latents, or numbers.
+        usual_guide: class of the guide that an error suggests.
+        size: N, the training rows that it is made for.
+        likelihood: of the targets, given what the network computes.
+    """
+
+    random_weights: ClassVar[bool] = False
+    usual_guide: ClassVar[str] = "Deterministic"
+
+    size: int
+    likelihood: Likelihood
+
+    @property
+    def structure(self) -> Mapping[str, EdgePrior]:
+        """Sites of random structure and their priors: none, the structure is known."""
+        return {}
+
+    @property
+    def layers(self) -> Mapping[str, BayesianLayer]:
+        """The Bayesian layers by name, in the order of their use."""
+        return {}
+
+    @property
+    def sites(self) -> Mapping[str, tuple[BayesianLayer, str]]:
+        """Sites of random weights in the order of the model: their layer, and their name below
+        it."""
+        return {}
+
+    def latents(self) -> list[str]:
+        """All latent sites, in the order of the model."""
+        return [*self.structure, *self.sites]
+
+    def prior_numbers(self) -> object:
+        """The prior as plain values, by which a checkpoint knows it again; ``None`` without one."""
+        return None
+
+    def anneal(self, progress: float) -> None:
+        """Set what follows a schedule to its value after a fraction ``progress`` of the steps."""
+
+    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> Model:
+        """The same network, with the numbers that it was given, for another fit.
+
+        Arguments:
+            prior: of the weights, or of the depth, if it is to be another.
+            structure: prior of the structure of a graph, if it is to be another.
+
+        Raises:
+            TypeError: for a model without a prior, or a prior of another kind.
+        """
+        raise TypeError(
+            f"A {type(self).__name__} has no prior to swap: its weights are numbers. Make a "
+            "models.BayesianNetwork, or a models.LearntDepth."
+        )

@@ -11,7 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["as_number", "nearest", "one_of", "positive", "shown", "unknown_name", "whole"]
+__all__ = [
+    "as_number",
+    "between",
+    "nearest",
+    "one_of",
+    "positive",
+    "shown",
+    "unknown_name",
+    "whole",
+]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -54,6 +63,23 @@ def positive(name: str, value: float) -> None:
         raise TypeError(f"{name} must be a number, got {value!r}.")
     if not (value > 0.0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive and finite, got {value}.")
+
+
+def between(name: str, value: float, low: float, high: float, ends: str = "()") -> None:
+    """Check a probability, a fraction or another number in an interval.
+
+    Arguments:
+        ends: how mathematicians write it: ``(]`` has its upper end, and not the lower.
+
+    Raises:
+        ValueError: if it is no number, or none of those.
+    """
+    number = as_number(value)
+    at_end = (number == low and "[" in ends) or (number == high and "]" in ends)
+    if not (low < number < high or at_end):
+        raise ValueError(
+            f"{name} must be in {ends[0]}{low:g}, {high:g}{ends[1]}, got {shown(value)}."
+        )
 
 
 def one_of(name: str, value: object, known: tuple[object, ...]) -> None:

@@ -84,7 +84,7 @@ def depth_priors() -> Lines:
 def weight_priors() -> Lines:
     """By the words for them."""
     rows = []
-    for cls in prior_words.worded().values():
+    for cls in prior_words.words().values():
         written = ", ".join(literal(one) for one in cls.words.split(", "))
         rows.append([written, _link(priors, cls), _about(cls)])
     yield from list_table(("words", "prior", "what it is"), rows, (28, 24, 48))

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..checks import one_of, positive
+from ..checks import between, one_of, positive
 
 __all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 
@@ -36,8 +36,7 @@ class Annealed:
         positive("Annealed(start)", self.start)
         positive("Annealed(end)", self.end)
         one_of("Annealed(shape)", self.shape, ("linear", "exponential"))
-        if not 0.0 < self.over <= 1.0:
-            raise ValueError(f"Annealed(over) is a fraction in (0, 1], got {self.over}.")
+        between("Annealed(over)", self.over, 0, 1, "(]")
 
     def at(self, progress: float) -> float:
         """The temperature when a fraction ``progress`` of the steps is done."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..checks import unknown_name
+from ..checks import between, unknown_name
 
 __all__ = ["with_dropout"]
 
@@ -29,8 +29,7 @@ def with_dropout(
     References:
         Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from overfitting.
     """
-    if not 0.0 < rate < 1.0:
-        raise ValueError(f"The rate of dropout must be in (0, 1), got {rate}.")
+    between("The rate of dropout", rate, 0, 1)
     net = copy.deepcopy(net)
     weighted = [name for name, m in net.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
     if layers is None:

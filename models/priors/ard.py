@@ -120,6 +120,8 @@ class ARD(WeightPrior):
         et al. 2018, arXiv:1811.00596, for dropout.
     """
 
+    words = "ard, ard:group, ard:layer"
+
     per: Literal["weight", "group", "layer"] = "weight"
 
     def __post_init__(self) -> None:

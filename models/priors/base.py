@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -111,7 +111,28 @@ class LayerPrior(nn.Module):
 
 
 class WeightPrior:
-    """A prior over the weights of any network: makes the prior of each layer."""
+    """A prior over the weights of any network: makes the prior of each layer.
+
+    Attributes:
+        words: examples of what :func:`~pyroccam.models.priors.parse_weights` reads as this prior,
+            such as ``"ghs:1e-5"``; its name is what stands before the colon.
+    """
+
+    words: ClassVar[str] = ""
+
+    @classmethod
+    def from_words(cls, argument: str) -> WeightPrior:
+        """The prior with its first argument, which is a number or a word.
+
+        Raises:
+            TypeError, ValueError: for what it cannot be.
+        """
+        make: Callable[[float | str], WeightPrior] = cls
+        try:
+            value: float | str = float(argument)
+        except ValueError:
+            value = argument
+        return make(value)
 
     def for_network(self) -> WeightPrior:
         """What makes the priors of the layers of one network: itself, unless they share something.

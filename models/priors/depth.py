@@ -14,6 +14,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..checks import between, positive
+
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
 
 
@@ -45,8 +47,7 @@ class Geometric:
     rate: float = 0.85
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"Geometric(rate) needs a rate in (0, 1], got {self.rate}.")
+        between("Geometric(rate)", self.rate, 0, 1, "(]")
 
     def log_probs(self, depths: int) -> Tensor:
         return torch.log_softmax(torch.arange(depths) * math.log(self.rate), 0)
@@ -67,8 +68,7 @@ class Cost:
     nats: float
 
     def __post_init__(self) -> None:
-        if not (self.nats >= 0.0 and math.isfinite(self.nats)):
-            raise ValueError(f"Cost(nats) needs a finite number of at least 0, got {self.nats}.")
+        between("Cost(nats)", self.nats, 0, math.inf, "[)")
 
     def log_probs(self, depths: int) -> Tensor:
         return torch.log_softmax(-self.nats * torch.arange(depths, dtype=torch.float64), 0).float()
@@ -97,8 +97,7 @@ class Poisson:
     mean: float
 
     def __post_init__(self) -> None:
-        if not (self.mean > 0.0 and math.isfinite(self.mean)):
-            raise ValueError(f"Poisson(mean) needs a positive finite mean, got {self.mean}.")
+        positive("Poisson(mean)", self.mean)
 
     def log_probs(self, depths: int) -> Tensor:
         d = torch.arange(depths, dtype=torch.float64)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from ..checks import one_of, positive, whole
+from ..checks import between, one_of, positive, whole
 from ..distributions.mixture import NormalMixture
 from ..distributions.wrapped import WithHyperprior
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
@@ -66,6 +66,8 @@ class GaussianMixture(WeightPrior):
         torch.Size([3, 4])
     """
 
+    words = "mixture:16, mixture:16:0.99"
+
     components: int = 16
     zero: float = 0.99
     spread: float = 0.6
@@ -76,16 +78,18 @@ class GaussianMixture(WeightPrior):
 
     def __post_init__(self) -> None:
         whole("GaussianMixture(components)", self.components, 2)
-        if not 0.0 < self.zero < 1.0:
-            raise ValueError(
-                f"GaussianMixture(zero) must be a proportion in (0, 1), got {self.zero}."
-            )
+        between("GaussianMixture(zero)", self.zero, 0, 1)
         positive("GaussianMixture(spread)", self.spread)
         positive("GaussianMixture(scale)", self.scale)
         for name in ("zero_precision", "precision"):
             for value in getattr(self, name):
                 positive(f"GaussianMixture({name})", value)
         one_of("GaussianMixture(per)", self.per, ("network", "layer"))
+
+    @classmethod
+    def from_words(cls, argument: str) -> WeightPrior:
+        components, colon, zero = argument.partition(":")
+        return cls(int(components), float(zero)) if colon else cls(int(components))
 
     def for_network(self) -> WeightPrior:
         return self if self.per == "layer" else _Shared(self)

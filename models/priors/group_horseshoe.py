@@ -63,6 +63,8 @@ class GroupHorseshoe(WeightPrior):
         horseshoe estimator for sparse signals, Biometrika 97.
     """
 
+    words = "ghs:1e-5"
+
     tau0: float = 1e-5
 
     def __post_init__(self) -> None:

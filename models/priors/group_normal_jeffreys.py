@@ -35,6 +35,8 @@ class GroupNormalJeffreys(WeightPrior):
         Louizos, Ullrich, Welling 2017, Bayesian compression for deep learning, arXiv:1705.08665.
     """
 
+    words = "gnj, gnj:molchanov"
+
     kl: KL = "exact"
 
     def __post_init__(self) -> None:

@@ -40,6 +40,8 @@ class GroupHalfCauchy(WeightPrior):
         Carvalho, Polson, Scott 2010, The horseshoe estimator for sparse signals, Biometrika 97.
     """
 
+    words = "half-cauchy:1e-5"
+
     tau0: float = 1e-5
 
     def __post_init__(self) -> None:

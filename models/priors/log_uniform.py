@@ -27,6 +27,8 @@ class LogUniform(WeightPrior):
         Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369.
     """
 
+    words = "log-uniform, log-uniform:molchanov"
+
     kl: KL = "exact"
 
     def __post_init__(self) -> None:

@@ -51,6 +51,8 @@ class Normal(WeightPrior):
         Normal(scale=0.1, loc=0.0, learn=None)
     """
 
+    words = "normal:0.1, normal:fan_in, normal:learn, normal:learn-each"
+
     scale: float | Literal["fan_in"] = 1.0
     loc: float = 0.0
     learn: Literal["layer", "weight"] | None = None
@@ -65,6 +67,17 @@ class Normal(WeightPrior):
         one_of("Normal(learn)", self.learn, (None, "layer", "weight"))
         if self.learn == "weight" and self.loc != 0.0:
             raise ValueError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
+
+    @classmethod
+    def from_words(cls, argument: str) -> WeightPrior:
+        match argument:
+            case "fan-in":
+                return cls("fan_in")
+            case "learn":
+                return cls(learn="layer")
+            case "learn-each":
+                return cls(learn="weight")
+        return super().from_words(argument)
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
         scale = layer.fan_in**-0.5 if isinstance(self.scale, str) else self.scale

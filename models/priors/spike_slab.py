@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..checks import one_of, positive
+from ..checks import between, one_of, positive
 from ..distributions.relaxed import RelaxedGate
 from .base import (
     Latent,
@@ -47,16 +47,16 @@ class SpikeSlab(WeightPrior):
         Maddison, Mnih, Teh 2017, The concrete distribution, arXiv:1611.00712.
     """
 
+    words = "spike-slab:0.1"
+
     slab: float = 0.5
     per: Literal["group", "weight"] = "group"
     temperature: float = 0.5
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.slab < 1.0:
-            raise ValueError(f"SpikeSlab(slab) must be a probability in (0, 1), got {self.slab}.")
-        if not 0.0 < self.temperature <= 1.0:
-            raise ValueError(f"SpikeSlab(temperature) must be in (0, 1], got {self.temperature}.")
+        between("SpikeSlab(slab)", self.slab, 0, 1)
+        between("SpikeSlab(temperature)", self.temperature, 0, 1, "(]")
         positive("SpikeSlab(scale)", self.scale)
         one_of("SpikeSlab(per)", self.per, ("group", "weight"))
 

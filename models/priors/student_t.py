@@ -108,6 +108,8 @@ class StudentT(WeightPrior):
         arXiv:1811.00596, and Neklyudov et al. 2018, arXiv:1803.03764, compare such priors.
     """
 
+    words = "student-t:1"
+
     df: float = 1.0
     scale: float = 1.0
 

@@ -60,11 +60,11 @@ def test_vector_is_normalised_and_takes_tensors():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: priors.Geometric(0.0), r"Geometric\(rate\) needs a rate in \(0, 1\], got 0.0"),
+        (lambda: priors.Geometric(0.0), r"Geometric\(rate\) must be in \(0, 1\], got 0.0"),
         (lambda: priors.Geometric(1.1), r"got 1.1"),
         (lambda: priors.Geometric(float("nan")), r"got nan"),
-        (lambda: priors.Poisson(0.0), r"positive finite mean, got 0.0"),
-        (lambda: priors.Poisson(math.inf), r"positive finite mean, got inf"),
+        (lambda: priors.Poisson(0.0), r"Poisson\(mean\) must be positive.*got 0.0"),
+        (lambda: priors.Poisson(math.inf), r"must be positive and finite, got inf"),
         (lambda: priors.Vector([0.5, 0.0]), r"depth 1 is 0.0.*1e-12"),
         (lambda: priors.Vector([math.nan, 1.0]), r"depth 0 is nan"),
         (lambda: priors.Vector([0.5, 0.5]).log_probs(3), r"2 probabilities.*3 depths \(0 to 2\)"),

@@ -271,8 +271,8 @@ def test_annealing(schedule, expected):
     [
         ({"start": 0.0}, r"Annealed\(start\) must be positive"),
         ({"end": -1.0}, r"Annealed\(end\) must be positive"),
-        ({"over": 0.0}, r"Annealed\(over\) is a fraction in \(0, 1\], got 0.0"),
-        ({"over": 1.5}, r"Annealed\(over\) is a fraction in \(0, 1\], got 1.5"),
+        ({"over": 0.0}, r"Annealed\(over\) must be in \(0, 1\], got 0.0"),
+        ({"over": 1.5}, r"Annealed\(over\) must be in \(0, 1\], got 1.5"),
         ({"shape": "cosine"}, r"Annealed\(shape\) must be one of 'linear', 'exponential'"),
     ],
 )

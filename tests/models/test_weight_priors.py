@@ -322,8 +322,8 @@ def test_parse_weights(text, prior):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gsh:1e-5", "Unknown weight prior 'gsh:1e-5'. Did you mean 'ghs'\\? Write normal"),
-        ("", "Unknown weight prior ''. Write normal"),
+        ("gsh:1e-5", "Unknown weight prior 'gsh:1e-5'. Did you mean 'ghs'\\? Write .*normal:0.1"),
+        ("", "Unknown weight prior ''. Write .*normal:0.1"),
         ("ghs:x", "Cannot read the weight prior 'ghs:x': .*Write ghs:1e-5."),
         ("ghs:", "Cannot read the weight prior 'ghs:'"),
         ("ghs:-1", r"Cannot read .* positive and finite, got -1.0"),

@@ -20,7 +20,7 @@ SKIPPED = ("annotation", "returns", "decorator_list")
 
 
 class Mutant(NamedTuple):
-    """Lines of an expression, its change, and the whole text with it."""
+    """Lines of the statement, the change, and the whole text with it."""
 
     lines: range
     change: str
@@ -65,14 +65,17 @@ def changed(node: Any) -> Iterator[Any]:
             yield ast.UnaryOp(ast.Not(), test)  # in the place of the condition
 
 
-def expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes within; not those of annotations, decorators, messages and formatted strings."""
+def expressions(node: ast.AST, inside: Any = None) -> Iterator[tuple[ast.AST, Any]]:
+    """Nodes within, and the simple statement of each, if there is one; not those of annotations,
+    decorators, messages and formatted strings."""
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             aside = name in SKIPPED or isinstance(child, ast.JoinedStr | ast.Raise)
             if isinstance(child, ast.AST) and not aside:
-                yield child
-                yield from expressions(child)
+                simple = isinstance(child, ast.stmt) and not hasattr(child, "body")
+                around = child if simple else inside
+                yield child, around
+                yield from expressions(child, around)
 
 
 def mutants(source: str) -> list[Mutant]:
@@ -81,7 +84,7 @@ def mutants(source: str) -> list[Mutant]:
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for node in expressions(ast.parse(source)):
+    for node, statement in expressions(ast.parse(source)):
         for new in changed(node):
             place: Any = getattr(node, "test", node)
             first = starts[place.lineno - 1] + place.col_offset
@@ -91,6 +94,7 @@ def mutants(source: str) -> list[Mutant]:
             if dumped not in seen:
                 seen.add(dumped)
                 change = f"{ast.unparse(place)}  ->  {ast.unparse(new)}"
-                lines = range(place.lineno, place.end_lineno + 1)
+                whole = statement or place  # the lines of a tuple of numbers are no events
+                lines = range(whole.lineno, whole.end_lineno + 1)
                 found.append(Mutant(lines, change, made.decode()))
     return found

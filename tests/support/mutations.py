@@ -63,10 +63,12 @@ class Watch:
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         if self.chosen is not None:
             named = {item.nodeid: item for item in items}
-            items[:] = [named[name] for name in self.chosen]
+            items[:] = [named[name] for name in self.chosen if name in named]
 
     def pytest_runtest_setup(self, item: Any) -> None:
         self.now = item.nodeid.split("::")[0]  # the tests of a file may have it in common
+        if self.folder:
+            sys.settrace(self.trace)  # some of what is tested ends it
 
     def pytest_runtest_call(self, item: Any) -> None:
         self.now = item.nodeid

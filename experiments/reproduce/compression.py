@@ -8,19 +8,17 @@ test rows; thresholds are chosen on 6,000 validation rows, which are not trained
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import torch
 import typer
 
-from ...inference.posterior.metrics import mean_spread
-from ...inference.storage.checkpoint import versions, write_json
-from ..runs.config import RunConfig, parse_settings
-from ..runs.run import run
-from .seeds import refuse_other_settings
+from ..runs.config import parse_settings
+from ..runs.run import Outcome
+from . import options
+from .runner import Row, add_seeds
 
 __all__ = ["PUBLISHED", "Published", "short"]
 
@@ -73,21 +71,17 @@ SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction"
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/compression"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    networks: Annotated[str, typer.Option(help="Separated by commas.")] = "lenet-300-100",
-    methods: Annotated[str, typer.Option(help="Separated by commas.")] = "gnj,ghs,sparse-vd",
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    out: options.Out = options.RESULTS / "compression",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    networks: Annotated[str, options.BY_COMMAS] = "lenet-300-100",
+    methods: Annotated[str, options.BY_COMMAS] = "gnj,ghs,sparse-vd",
+    seeds: options.Count = 3,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
-    runs: Annotated[
-        Path | None, typer.Option(help="Keep the runs here, with their files and figures.")
-    ] = None,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+    runs: options.Runs = None,
 ) -> None:
     """Run what is missing, and write one JSON file for each network and method."""
     torch.set_num_threads(threads)
@@ -96,30 +90,14 @@ def main(
         chosen["epochs"] = epochs
     for network in networks.split(","):
         for method in methods.split(","):
-            name = f"{data}-{short(network)}-{method}"
-            path = out / f"{name}.json"
-            found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-            for seed in range(seeds):
-                config, dataset = RunConfig.resolve(
-                    method, data, network=network, data_root=data_root, seed=seed, sets=chosen
-                )
-                described = config.without_seed()
-                if found["runs"]:
-                    refuse_other_settings(path, found["config"], described)
-                if seed in {one["seed"] for one in found["runs"]}:
-                    continue
-                folder = None if runs is None else runs / f"{name}-{seed}"
-                outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
-                found["config"] = described
-                found["runs"].append(_row(outcome.metrics))
-                found["versions"] = versions()
-                found["spread"] = mean_spread(
-                    [{k: r[k] for k in SPREAD if r[k] is not None} for r in found["runs"]]
-                )
-                published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
-                found["published"] = None if published is None else vars(published)
-                write_json(path, found)
-                print(_line(short(network), method, found["runs"][-1]), flush=True)
+            published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
+            add_seeds(
+                out / f"{data}-{short(network)}-{method}.json", seeds, method, data, row=_row,
+                numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
+                say=partial(_line, short(network), method), runs=runs, device=device,
+                beside={"published": None if published is None else vars(published)},
+                network=network, data_root=data_root, sets=chosen,
+            )  # fmt: skip
 
 
 def short(network: str) -> str:
@@ -127,12 +105,13 @@ def short(network: str) -> str:
     return network.rpartition(":")[2]
 
 
-def _row(metrics: dict[str, Any]) -> dict[str, Any]:
+def _row(outcome: Outcome) -> Row:
     """What is kept of a run.
 
     Raises:
         ValueError: for a run whose network was not compressed.
     """
+    metrics = outcome.metrics
     if "not_compressed" in metrics:
         raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
     structure, test = metrics["structure"], metrics["compressed"]["test_after_reading"]
@@ -155,7 +134,7 @@ def _row(metrics: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _line(network: str, method: str, row: dict[str, Any]) -> str:
+def _line(network: str, method: str, row: Row) -> str:
     rates = [row[k] for k in ("pruning", "fast_prediction", "maximum")]
     shown = " / ".join("-" if r is None else f"{r:.0f}" for r in rates)
     return (

@@ -13,11 +13,9 @@ an earlier one stopped.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -30,12 +28,10 @@ from ...inference.fits.fitting import fit
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
-from ...inference.storage.checkpoint import versions, write_json
 from ...models import LocalReparameterization
-from ..methods.table import find
-from ..runs.building import build_network
 from ..runs.config import RunConfig, parse_settings
-from .seeds import refuse_other_settings
+from . import options
+from .runner import ResultFile, Row, untrained
 
 __all__ = ["Drawn", "agreement", "gradients", "jackknife"]
 
@@ -149,52 +145,40 @@ def handlers(model: Any) -> dict[str, LocalReparameterization | None]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/gradient_variance"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    networks: Annotated[str, typer.Option(help="Separated by commas.")] = "lenet-300-100",
-    methods: Annotated[str, typer.Option(help="Separated by commas.")] = "gnj,ghs",
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    out: options.Out = options.RESULTS / "gradient_variance",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    networks: Annotated[str, options.BY_COMMAS] = "lenet-300-100",
+    methods: Annotated[str, options.BY_COMMAS] = "gnj,ghs",
+    seeds: options.Count = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Of the training before.")] = 5,
     batches: Annotated[str, typer.Option(help="Sizes, separated by commas.")] = "32,128,512",
     repeats: Annotated[int, typer.Option(min=3, help="Gradients that are drawn of each.")] = 100,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
 ) -> None:
     """Run what is missing, and write one JSON file for each network and method."""
     torch.set_num_threads(threads)
-    chosen = {**parse_settings(sets or []), "epochs": epochs}
+    place: dict[str, Any] = {"data_root": data_root}
+    place["sets"] = {**parse_settings(sets or []), "epochs": epochs}
     sizes = [int(size) for size in batches.split(",")]
     for network in networks.split(","):
         for method in methods.split(","):
+            first, _ = RunConfig.resolve(method, data, network=network, **place)
+            described = {k: v for k, v in first.flat().items() if k not in _OF_A_SEED}
             path = out / f"{data}-{network}-{method}.json"
-            found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-            for seed in range(seeds):
-                config, dataset = RunConfig.resolve(
-                    method, data, network=network, data_root=data_root, seed=seed, sets=chosen
-                )
-                described = {k: v for k, v in config.flat().items() if k not in _OF_A_SEED}
-                asked = {"config": described, "batches": sizes, "repeats": repeats}
-                if found["runs"]:
-                    refuse_other_settings(path, {k: found[k] for k in asked}, asked)
-                if seed in {one["seed"] for one in found["runs"]}:
-                    continue
-                found |= asked
-                found["runs"].append(_run(config, dataset, sizes, repeats))
-                found["spread"] = _spread([one["cells"] for one in found["runs"]])
-                found["versions"] = versions()
-                write_json(path, found)
-                for line in _lines(network, method, found["runs"][-1]):
+            file = ResultFile(path, config=described, batches=sizes, repeats=repeats)
+            for seed in file.missing(range(seeds)):
+                config, rows = RunConfig.resolve(method, data, network=network, seed=seed, **place)
+                file.add(_run(config, rows, sizes, repeats), _spread)
+                for line in _lines(network, method, file.runs[-1]):
                     print(line, flush=True)
 
 
-def _run(config: RunConfig, data: Dataset, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
+def _run(config: RunConfig, data: Dataset, sizes: Sequence[int], repeats: int) -> Row:
     """Train, then measure."""
     seed = config.settings["seed"]
-    model, guide = find(config.method).build(build_network(config, data), data, config.options)
-    trained = fit(model, guide, data, device="cpu", progress=False, **config.settings)
+    trained = fit(*untrained(config, data), data, device="cpu", progress=False, **config.settings)
     model, guide = trained.model, trained.guide
     mean = evaluate_net(mean_network(model, guide), model, data)  # type: ignore[arg-type]
     where = kinds(model, guide)
@@ -257,10 +241,10 @@ def _cell(
     return found
 
 
-def _spread(runs: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _spread(runs: Sequence[Row]) -> list[Row]:
     """Mean and standard deviation over seeds of the ratios, and the least p of the agreement."""
     found = []
-    for cells in zip(*runs, strict=True):
+    for cells in zip(*(run["cells"] for run in runs), strict=True):
         for draws in DRAWS[1:]:
             ratios = [{k: r["value"] for k, r in cell["ratio"][draws].items()} for cell in cells]
             agreed = [a["p"] for cell in cells for a in cell["agreement"][draws].values()]
@@ -271,7 +255,7 @@ def _spread(runs: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return found
 
 
-def _lines(network: str, method: str, run: dict[str, Any]) -> Iterable[str]:
+def _lines(network: str, method: str, run: Row) -> Iterable[str]:
     for cell in run["cells"]:
         ratios = ", ".join(
             f"{draws} {found[ALL]['value']:.3f} ± {found[ALL]['se']:.3f} "

@@ -10,8 +10,7 @@ evaluation mode breaks at the others.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +24,7 @@ from ....inference.storage.checkpoint import versions, write_json
 from ....models import LearntDepth
 from ....models.networks import ready as networks
 from ....models.networks.normalisation import DepthBatchNorm
+from .. import options
 
 
 class SharedStatistics(DepthBatchNorm):
@@ -46,9 +46,9 @@ class SharedStatistics(DepthBatchNorm):
 
 
 def main(
-    out: Annotated[Path, typer.Option()] = Path("experiments/results/head"),
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 60,
+    out: options.Out = options.RESULTS / "head",
+    seeds: options.Count = 3,
+    epochs: options.Count = 60,
 ) -> None:
     """Run and write head.json."""
     torch.set_num_threads(1)

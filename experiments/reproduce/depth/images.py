@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -23,39 +22,41 @@ from ....inference import figures
 from ....inference.cutting.cost import count_parameters, seconds_per_batch
 from ....inference.fits.fitting import pick_device
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
+from ....inference.storage.checkpoint import write_json
 from ....models import Classification
 from ....models.networks import ready as networks
 from ....models.plain.pruned import PrunedNetwork
 from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import fixed_depth, run
+from .. import options
+from ..runner import ResultFile
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}
 
 
 def main(
-    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, ...")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root")] = None,
-    out: Annotated[Path, typer.Option()] = Path("experiments/results/images"),
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    out: options.Out = options.RESULTS / "images",
+    seeds: options.Count = 3,
     depths: Annotated[str, typer.Option(help="Fixed depths, by commas.")] = "1,4,10",
-    epochs: Annotated[int, typer.Option(min=1)] = 4,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    device: Annotated[str, typer.Option()] = "auto",
-    threads: Annotated[int, typer.Option()] = 1,
+    epochs: options.Count = 4,
+    sets: options.Sets = None,
+    device: options.Device = "auto",
+    threads: options.Count = 1,
 ) -> None:
     """Run and write one JSON file for each seed, a summary and a figure."""
     torch.set_num_threads(threads)
     chosen = {"epochs": epochs, **parse_settings(sets or [])}
     found = []
     for seed in range(seeds):
-        path = out / f"{data}-seed-{seed}.json"
-        if not path.exists():
-            write_json(path, _one(data, data_root, seed, depths, chosen, device))
-        found.append(json.loads(path.read_text()))
-        print(path, json.dumps(found[-1]["summary"]), flush=True)
+        file = ResultFile(out / f"{data}-seed-{seed}.json", {})
+        if not file.content:
+            file.write(**_one(data, data_root, seed, depths, chosen, device))
+        found.append(file.content)
+        print(file.path, json.dumps(found[-1]["summary"]), flush=True)
     summary = {
         "data": data,
         "seeds": seeds,
@@ -119,7 +120,6 @@ def _one(
         test[f"ddn-{depth}"] = metrics_on_test(ddn)
         training[f"ddn-{depth}"] = ddn.seconds
         print(data, seed, "ddn", depth, test[f"ddn-{depth}"], flush=True)
-    out["versions"] = versions()
     out["summary"] = {k: {m: round(v, 4) for m, v in t.items()} for k, t in test.items()}
     return out
 

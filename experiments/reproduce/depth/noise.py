@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -22,12 +21,10 @@ from torch import Tensor
 from ....data import Dataset
 from ....inference.fits.fitting import Fit, fit
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
 from ....inference.training import replicate
-from ...methods.table import find
-from ...runs.building import build_network
 from ...runs.config import RunConfig, parse_settings
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, Row, untrained
 
 __all__ = ["main"]
 
@@ -37,41 +34,42 @@ WAYS = ("training rows", "validation rows")
 
 
 def main(
-    data_root: Annotated[str | None, typer.Option("--data-root")] = None,
-    out: Annotated[Path, typer.Option()] = Path("experiments/results/noise"),
-    sets: Annotated[str, typer.Option(help="Sets, by commas.")] = ",".join(SETS),
+    data_root: options.DataRoot = None,
+    out: options.Out = options.RESULTS / "noise",
+    sets: Annotated[str, options.BY_COMMAS] = ",".join(SETS),
     splits: Annotated[int, typer.Option(min=1, max=20)] = 5,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    settings: options.Sets = None,
 ) -> None:
     """Fit both methods both ways, and write one JSON file for each set."""
     torch.set_num_threads(1)
     chosen = parse_settings(settings or [])
+
+    def resolved(name: str, split: int) -> tuple[dict[str, RunConfig], Dataset]:
+        configs = {}
+        for method in METHODS:
+            configs[method], data = RunConfig.resolve(
+                method, f"uci/{name}", data_root=data_root, seed=split,
+                sets={**chosen, "data.split": split},
+            )  # fmt: skip
+        return configs, data
+
     for name in sets.split(","):
-        path = out / f"{name}.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-        for split in range(splits):
-            configs = {}
-            for method in METHODS:
-                configs[method], data = RunConfig.resolve(
-                    method, f"uci/{name}", data_root=data_root, seed=split,
-                    sets={**chosen, "data.split": split},
-                )  # fmt: skip
-            described = {method: _described(config) for method, config in configs.items()}
-            if found["runs"]:
-                refuse_other_settings(path, found["config"], described)
-            if split in {one["split"] for one in found["runs"]}:
-                continue
+        first, _ = resolved(name, 0)
+        described = {method: _described(config) for method, config in first.items()}
+        file = ResultFile(out / f"{name}.json", config=described)
+        for split in file.missing(range(splits), by="split"):
+            configs, data = resolved(name, split)
             test = {
                 f"{method}, {way}": scores(_fitted(config, data, way))
                 for method, config in configs.items()
                 for way in WAYS
             }
-            found["config"] = described
-            found["runs"].append({"split": split, "test": test})
-            each = [one["test"] for one in found["runs"]]
-            spread = {way: mean_spread([one[way] for one in each]) for way in test}
-            write_json(path, {**found, "spread": spread, "versions": versions()})
+            file.add({"split": split, "test": test}, _spread)
             print(name, split, json.dumps(test), flush=True)
+
+
+def _spread(runs: list[Row]) -> Row:
+    return {way: mean_spread([one["test"][way] for one in runs]) for way in runs[0]["test"]}
 
 
 def _described(config: RunConfig) -> dict[str, Any]:
@@ -81,11 +79,9 @@ def _described(config: RunConfig) -> dict[str, Any]:
 
 
 def _fitted(config: RunConfig, data: Dataset, way: str) -> Fit:
-    method = find(config.method)
-    pair = method.build(build_network(config, data), data, config.options)
     learnt = patch.object(replicate, "has_validated_noise", lambda *pair: False)
     with learnt if way == "training rows" else nullcontext():
-        return fit(*pair, data, progress=False, **config.settings)
+        return fit(*untrained(config, data), data, progress=False, **config.settings)
 
 
 def scores(result: Fit) -> dict[str, float]:

@@ -32,9 +32,9 @@ from ....inference.posterior.predict import evaluate_pruned
 from ....inference.storage.checkpoint import versions, write_history, write_json
 from ....inference.training.settings import Settings
 from ....models.checks import unknown_name
-from ...methods.table import find
-from ...runs.building import build_network
 from ...runs.config import RunConfig, parse_settings
+from .. import options
+from ..runner import untrained
 
 TEST_ROWS = 1800
 
@@ -153,8 +153,7 @@ class Point:
         def build(seed: int) -> tuple[Any, torch.nn.Module, Dataset]:
             config = self.config.with_seed(seed)
             data = config.load_data()
-            stack = build_network(config, data)
-            return *find(config.method).build(stack, data, config.options), data
+            return *untrained(config, data), data
 
         settings = {k: v for k, v in self.config.settings.items() if k != "seed"}
         label = f"{self.scan} {self.value}"
@@ -265,10 +264,8 @@ class Results:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/scans"
-    ),
-    scans: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(SCANS),
+    out: options.Out = options.RESULTS / "scans",
+    scans: Annotated[str, options.BY_COMMAS] = ",".join(SCANS),
     repeats: Annotated[int, typer.Option(min=1, help="Seeds of each point.")] = 4,
     values: Annotated[
         list[str] | None,
@@ -285,7 +282,7 @@ def main(
                      metavar="KEY=VALUE"),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    device: options.Device = "auto",
 ) -> None:  # fmt: skip
     """Run what is missing; write a CSV for each scan, ``scans.json`` and a figure."""
     torch.set_num_threads(threads)

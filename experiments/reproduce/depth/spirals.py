@@ -8,7 +8,6 @@ D = 20, width 20, noise 0.2, 720 degrees, 200 training rows (20 of them kept for
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -18,18 +17,17 @@ from ....inference.posterior.metrics import mean_spread
 from ....inference.storage.checkpoint import versions, write_json
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import run_repeats
-from ...runs.run_figures import draw
+from ...run_figures import draw
+from .. import options
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/spirals"
-    ),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    methods: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(METHODS),
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    out: options.Out = options.RESULTS / "spirals",
+    seeds: options.Count = 5,
+    methods: Annotated[str, options.BY_COMMAS] = ",".join(METHODS),
+    sets: options.Sets = None,
 ) -> None:
     """Run and write one JSON file for each method, and a figure of the first seed."""
     torch.set_num_threads(1)

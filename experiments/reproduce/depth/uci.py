@@ -11,7 +11,6 @@ split). A finished split is kept.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,10 +18,12 @@ import typer
 
 from ....inference.fits.fitting import Fit
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
+from ....inference.storage.checkpoint import write_json
 from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import Outcome, fixed_depth, run
+from .. import options
+from ..runner import ResultFile
 
 # set: (test log-likelihood, sd, RMSE), DUN; mean and sd over 20 splits (protein 5)
 PUBLISHED = {
@@ -43,11 +44,11 @@ WEIGHT_DECAY = {"boston": (0.03, 0.3), "wine": (0.03, 0.3)}
 
 
 def main(
-    data_root: Annotated[str | None, typer.Option("--data-root")] = None,
-    out: Annotated[Path, typer.Option()] = Path("experiments/results/uci"),
-    sets: Annotated[str, typer.Option(help="Sets, by commas.")] = ",".join(PUBLISHED),
+    data_root: options.DataRoot = None,
+    out: options.Out = options.RESULTS / "uci",
+    sets: Annotated[str, options.BY_COMMAS] = ",".join(PUBLISHED),
     splits: Annotated[int, typer.Option(min=1, max=20)] = 5,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    settings: options.Sets = None,
 ) -> None:
     """Run, write one JSON file for each set and split, and a table beside the published one."""
     torch.set_num_threads(1)
@@ -55,10 +56,10 @@ def main(
     for name in sets.split(","):
         found = []
         for split in range(splits):
-            path = out / f"{name}-{split}.json"
-            if not path.exists():
-                write_json(path, _one(name, split, data_root, parse_settings(settings or [])))
-            found.append(json.loads(path.read_text()))
+            file = ResultFile(out / f"{name}-{split}.json", {})
+            if not file.content:
+                file.write(**_one(name, split, data_root, parse_settings(settings or [])))
+            found.append(file.content)
             print(name, split, json.dumps(found[-1]["test"]), flush=True)
         ll, sd, rmse = PUBLISHED[name]
         table[name] = {
@@ -103,7 +104,6 @@ def _one(name: str, split: int, data_root: str | None, chosen: dict[str, Any]) -
             "ddn-deepest": metrics_on_test(best_fixed),
         },
         "seconds": metrics["seconds"],
-        "versions": versions(),
     }
 
 

@@ -10,7 +10,6 @@ earlier one stopped.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -18,12 +17,13 @@ import typer
 
 from ...runs.config import parse_settings
 from ...runs.run import Outcome
-from ..seeds import add_seeds
+from .. import options
+from ..runner import Row, add_seeds
 
 __all__ = ["row"]
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
+def row(outcome: Outcome) -> Row:
     """What is kept of a run."""
     metrics = outcome.metrics
     small = metrics["discretised"]
@@ -50,18 +50,16 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/structures"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "fashion-mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    out: options.Out = options.RESULTS / "structures",
+    data: options.Data = "fashion-mnist",
+    data_root: options.DataRoot = None,
     network: Annotated[str, typer.Option(help="With a graph in it.")] = "cell-graph",
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 15,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
-    runs: Annotated[Path | None, typer.Option(help="Keep the runs here.")] = None,
+    seeds: options.Count = 3,
+    epochs: options.Count = 15,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+    runs: options.Runs = None,
 ) -> None:
     """Run what is missing, and write one JSON file."""
     torch.set_num_threads(threads)
@@ -75,11 +73,11 @@ def main(
     )  # fmt: skip
 
 
-def _numbers(one: dict[str, Any]) -> dict[str, float]:
+def _numbers(one: Row) -> dict[str, float]:
     return {f"{part} {name}": v for part, m in one["test"].items() for name, v in m.items()}
 
 
-def _line(one: dict[str, Any]) -> str:
+def _line(one: Row) -> str:
     shown = ", ".join(f"{p} {next(iter(m.values())):.4f}" for p, m in one["test"].items())
     return f"seed {one['seed']}: {shown}; {one['parameters']:,} parameters"
 

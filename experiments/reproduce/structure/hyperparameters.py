@@ -10,8 +10,7 @@ is kept: the same command goes on where an earlier one stopped.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import itertools
 from typing import Annotated, Any
 
 import torch
@@ -25,11 +24,10 @@ from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import evaluate_net
 from ....inference.posterior.weight_moments import mean_network
 from ....inference.selection import Drmad, Greedy, Implicit, Level, Random
-from ....inference.storage.checkpoint import versions, write_json
-from ....models.checks import unknown_name
 from ....models.contexts import seeded
 from ....models.networks.plain import perceptron
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile
 
 __all__ = ["CRITERIA", "METHODS", "PROBLEMS", "reached", "under_noise"]
 
@@ -52,11 +50,11 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 
 def _pair(problem: str, criterion: str, seed: int, root: str | None, rows: int | None) -> Any:
     name, hidden, _ = PROBLEMS[problem]
-    options: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
+    place: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
     if rows is not None:
-        options["n_train"] = rows
+        place["n_train"] = rows
     fraction = 0.25 if criterion == "holdout" else 0.0
-    data = datasets.load(name, seed=seed, val_fraction=fraction, **options)
+    data = datasets.load(name, seed=seed, val_fraction=fraction, **place)
     with seeded(seed, torch.device("cpu")):
         net: nn.Module = perceptron(data.input_shape, data.outputs, hidden=hidden)
         prior = models.priors.Normal(1.0, learn="weight")
@@ -111,49 +109,34 @@ def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/hyperparameters"
-    ),
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    problems: Annotated[str, typer.Option(help="By commas.")] = ",".join(PROBLEMS),
-    criteria: Annotated[str, typer.Option(help="By commas.")] = ",".join(CRITERIA),
-    methods: Annotated[str, typer.Option(help="By commas.")] = ",".join(METHODS),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    out: options.Out = options.RESULTS / "hyperparameters",
+    data_root: options.DataRoot = None,
+    problems: Annotated[str, options.BY_COMMAS] = ",".join(PROBLEMS),
+    criteria: Annotated[str, options.BY_COMMAS] = ",".join(CRITERIA),
+    methods: Annotated[str, options.BY_COMMAS] = ",".join(METHODS),
+    seeds: options.Count = 5,
     outer_steps: Annotated[int | None, typer.Option(help="Instead of 50, or 25.")] = None,
     inner_steps: Annotated[int | None, typer.Option(help="In each, instead of 50.")] = None,
     rows: Annotated[int | None, typer.Option(help="Of training data; all if left out.")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    threads: options.Count = 1,
 ) -> None:
     """Run what is missing; write a JSON file for each problem, criterion and method."""
     torch.set_num_threads(threads)
     given = {"outer_steps": outer_steps, "inner_steps": inner_steps}
     more = {name: value for name, value in given.items() if value is not None}
-    for kind, asked, known in (
-        ("problem", problems, PROBLEMS),
-        ("criterion", criteria, CRITERIA),
-        ("method", methods, METHODS),
-    ):
-        for name in asked.split(","):
-            if name not in known:
-                raise typer.BadParameter(unknown_name(kind, name, known))
-    for problem in problems.split(","):
-        for criterion in criteria.split(","):
-            for method in methods.split(","):
-                path = out / f"{problem}-{criterion}-{method}.json"
-                found = json.loads(path.read_text()) if path.exists() else {"runs": []}
-                described = {**PROBLEMS[problem][2], **more, "rows": rows}
-                if found["runs"]:
-                    refuse_other_settings(path, found["config"], described)
-                for seed in range(seeds):
-                    if seed in {one["seed"] for one in found["runs"]}:
-                        continue
-                    row = _row(problem, criterion, method, seed, data_root, rows, more)
-                    found["runs"].append(row)
-                    found |= {"config": described, "versions": versions()}
-                    found["spread"] = _spread(found["runs"])
-                    write_json(path, found)
-                    shown = row.get("failed") or f"Q {row['Q']:.2f}, {row['reached']} outer steps"
-                    print(f"{problem} {criterion} {method} seed {seed}: {shown}", flush=True)
+    asked = itertools.product(
+        options.listed("problem", problems, PROBLEMS),
+        options.listed("criterion", criteria, CRITERIA),
+        options.listed("method", methods, METHODS),
+    )
+    for problem, criterion, method in asked:
+        described = {**PROBLEMS[problem][2], **more, "rows": rows}
+        file = ResultFile(out / f"{problem}-{criterion}-{method}.json", config=described)
+        for seed in file.missing(range(seeds)):
+            row = _row(problem, criterion, method, seed, data_root, rows, more)
+            file.add(row, _spread)
+            shown = row.get("failed") or f"Q {row['Q']:.2f}, {row['reached']} outer steps"
+            print(f"{problem} {criterion} {method} seed {seed}: {shown}", flush=True)
 
 
 def _spread(runs: list[dict[str, Any]]) -> dict[str, Any]:

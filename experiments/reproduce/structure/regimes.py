@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -44,14 +43,14 @@ from .... import inference
 from ....data import Dataset
 from ....inference import figures
 from ....inference.figures.canvas import new_figure
-from ....inference.figures.simplex import simplex_panels
+from ....inference.figures.structure import simplex_panels
 from ....inference.figures.style import CYCLE, MARKERS, styled
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
 from ....models.contexts import seeded
 from ....models.distributions.relaxed import ExpRelaxedCategorical
 from ....models.priors.structure import GumbelSoftmax
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, Row
 from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
 
 __all__ = ["REGIMES", "cell", "repelled", "search", "transition"]
@@ -246,36 +245,30 @@ def transition_figure(found: Mapping[str, Any]) -> Figure:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/regimes"
-    ),
-    parts: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(PARTS),
-    regimes: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(REGIMES),
+    out: options.Out = options.RESULTS / "regimes",
+    parts: Annotated[str, options.BY_COMMAS] = ",".join(PARTS),
+    regimes: Annotated[str, options.BY_COMMAS] = ",".join(REGIMES),
     temperatures: Annotated[str, typer.Option(help="Of the prior, with commas.")] = "0.2,1,10",
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    seeds: options.Count = 5,
     steps: Annotated[int, typer.Option(min=2, help="Of a fit.")] = Protocol.steps,
     weights: Annotated[str, typer.Option(help="Of the repulsion, with commas.")] = (
         "0,-0.5,-1,-2,-5"
     ),
-    transition_seeds: Annotated[int, typer.Option(min=1)] = 3,
-    transition_steps: Annotated[int, typer.Option(min=1)] = 300,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    transition_seeds: options.Count = 3,
+    transition_steps: options.Count = 300,
+    threads: options.Count = 1,
 ) -> None:
     """Run what is missing; a JSON file, a table (CSV) and a figure for each part."""
     torch.set_num_threads(threads)
     protocol = Protocol(steps=steps)
-    for name, asked, known in (("parts", parts, PARTS), ("regimes", regimes, tuple(REGIMES))):
-        for one in asked.split(","):
-            if one not in known:
-                raise typer.BadParameter(
-                    f"--{name}: got {one!r}, expected some of {', '.join(known)}."
-                )
-    if "toy" in parts.split(","):
+    asked = options.listed("part", parts, PARTS)
+    who = options.listed("regime", regimes, REGIMES)
+    if "toy" in asked:
         values = [float(t) for t in temperatures.split(",")]
-        _toy(out, "cells", regimes.split(","), values, seeds, protocol)
-    if "cold" in parts.split(","):
-        _toy(out, "cold", regimes.split(","), [COLD], seeds, protocol)
-    if "transition" in parts.split(","):
+        _toy(out, "cells", who, values, seeds, protocol)
+    if "cold" in asked:
+        _toy(out, "cold", who, [COLD], seeds, protocol)
+    if "transition" in asked:
         chosen = [float(w) for w in weights.split(",")]
         _transition(out, chosen, transition_seeds, transition_steps, protocol)
 
@@ -288,18 +281,16 @@ def _toy(
     seeds: int,
     protocol: Protocol,
 ) -> None:
-    path = out / "toy.json"
-    empty: dict[str, Any] = {"verdict": {}, "cells": [], "cold": []}
-    found = _read(path, {"seeds": seeds, **asdict(protocol)}, empty)
+    empty: Row = {"verdict": {}, "cells": [], "cold": []}
+    file = ResultFile(out / "toy.json", empty, config={"seeds": seeds, **asdict(protocol)})
+    found = file.content
     for regime in regimes:
         for temperature in temperatures:
             if (regime, temperature) not in {(c["regime"], c["temperature"]) for c in found[kind]}:
                 found[kind].append(cell(regime, temperature, seeds, protocol))
                 order = list(REGIMES)
                 found[kind].sort(key=lambda c: (order.index(c["regime"]), c["temperature"]))
-                found["verdict"] = _verdict([*found["cells"], *found["cold"]])
-                found["versions"] = versions()
-                write_json(path, found)
+                file.write(verdict=_verdict([*found["cells"], *found["cold"]]))
     write_table(out / "toy.csv", [_row(c, seeds) for c in (*found["cells"], *found["cold"])])
     if kind == "cells":
         asked = [c for c in found["cells"] if c["regime"] in regimes]
@@ -336,16 +327,15 @@ def _verdict(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _transition(
     out: Path, weights: Sequence[float], seeds: int, steps: int, protocol: Protocol
 ) -> None:
-    path = out / "transition.json"
     config = {
         "weights": list(weights), "seeds": seeds, "steps": steps, "lr": LR,
         "toy": asdict(protocol),
     }  # fmt: skip
-    found = _read(path, config, {"search": []})
+    file = ResultFile(out / "transition.json", {"search": []}, config=config)
+    found = file.content
     if len(found["search"]) < seeds:
         for so_far in transition(weights, seeds, steps, protocol):
-            found |= so_far
-            write_json(path, {**found, "versions": versions()})
+            file.write(**so_far)
     rows = [
         {
             "prior": prior, "weight": row["weight"], "seed": row["seed"], "winner": row["winner"],
@@ -359,18 +349,8 @@ def _transition(
     figures.save(transition_figure(found), out / "transition", ("png", "svg"))
 
 
-def _read(path: Path, config: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is, after a check of its settings."""
-    if not path.exists():
-        return {"config": dict(config), **empty}
-    found: dict[str, Any] = json.loads(path.read_text())
-    refuse_other_settings(path, found["config"], dict(config))
-    return found
-
-
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows with the same columns, as CSV."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -30,12 +29,9 @@ from ....inference.posterior.mean_propagation import Curvature
 from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import mixture_log_probs
 from ....inference.posterior.weight_moments import moments
-from ....inference.storage.checkpoint import versions, write_json
-from ....models.checks import unknown_name
-from ...methods.table import find
-from ...runs.building import build_network
 from ...runs.config import RunConfig, parse_settings
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, Row, untrained
 
 __all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
 
@@ -124,55 +120,41 @@ def share_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/mean_propagation"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    network: Annotated[str, typer.Option(help="That the methods take.")] = "lenet-300-100",
+    out: options.Out = options.RESULTS / "mean_propagation",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    network: options.Network = "lenet-300-100",
     contenders: Annotated[str, typer.Option(help="By semicolons.")] = ";".join(CONTENDERS),
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 30,
-    draws: Annotated[int, typer.Option(min=1)] = 50,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    seeds: options.Count = 3,
+    epochs: options.Count = 30,
+    draws: options.Count = 50,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
 ) -> None:
     """Run what is missing; write a JSON file, and a figure."""
     torch.set_num_threads(threads)
-    path = out / f"{data}-{network}.json"
     common = {"epochs": epochs, "lr": 1e-3, **parse_settings(sets or [])}
     settings = {"common": common, "draws": draws, "shares": list(SHARES)}
-    found: dict[str, Any] = {"settings": settings, "runs": {}}
-    if path.exists():
-        found = json.loads(path.read_text())
-        refuse_other_settings(path, found["settings"], settings)
-    chosen = contenders.split(";")
-    for name in chosen:
-        if name not in CONTENDERS:
-            raise typer.BadParameter(unknown_name("contender", name, CONTENDERS))
-        method, options = CONTENDERS[name]
-        runs: list[dict[str, Any]] = found["runs"].setdefault(name, [])
+    file = ResultFile(out / f"{data}-{network}.json", {"runs": {}}, settings=settings)
+    found: dict[str, list[Row]] = file.content["runs"]
+    for name in options.listed("contender", contenders, CONTENDERS, ";"):
+        method, own = CONTENDERS[name]
+        runs = found.setdefault(name, [])
         for seed in range(len(runs), seeds):
             config, dataset = RunConfig.resolve(
                 method, data, network=network, data_root=data_root, seed=seed,
-                sets={**common, **options},
+                sets={**common, **own},
             )  # fmt: skip
-            model, guide = find(method).build(
-                build_network(config, dataset), dataset, config.options
-            )
-            result = fit(model, guide, dataset, device=device, **config.settings)
+            result = fit(*untrained(config, dataset), dataset, device=device, **config.settings)
             runs.append({"seed": seed, **curve(result, draws)})
-            found["versions"] = versions()
-            found["spread"] = {
-                n: mean_spread([_numbers(one) for one in each]) for n, each in found["runs"].items()
-            }
-            write_json(path, found)
+            file.write(spread={n: mean_spread([*map(_numbers, rows)]) for n, rows in found.items()})
             print(name, "seed", seed, json.dumps(_numbers(runs[-1])), flush=True)
-    figures.save(share_figure({n: r for n, r in found["runs"].items() if r}), path.with_suffix(""))
+    picture = share_figure({name: runs for name, runs in found.items() if runs})
+    figures.save(picture, file.path.with_suffix(""))
 
 
-def _numbers(run: dict[str, Any]) -> dict[str, float]:
+def _numbers(run: Row) -> dict[str, float]:
     """What is averaged over seeds."""
     known = run[ORDERS[0]]
     numbers = {

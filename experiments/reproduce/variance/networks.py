@@ -11,7 +11,6 @@ stopped.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,10 +18,10 @@ import typer
 
 from ....inference.elbo.full_data import evidence
 from ....inference.pruning.variance_network import mean_costs
-from ....models.checks import unknown_name
 from ...runs.config import parse_settings
 from ...runs.run import Outcome
-from ..seeds import add_seeds
+from .. import options
+from ..runner import Row, add_seeds
 
 __all__ = ["CONTENDERS", "PUBLISHED"]
 
@@ -51,19 +50,17 @@ PUBLISHED: dict[str, dict[str, float]] = {
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/variance"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    network: Annotated[str, typer.Option(help="That the methods take.")] = "lenet-5-caffe",
-    contenders: Annotated[str, typer.Option(help="By commas.")] = ",".join(CONTENDERS),
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 20,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
-    runs: Annotated[Path | None, typer.Option(help="Keep the runs here.")] = None,
+    out: options.Out = options.RESULTS / "variance",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    network: options.Network = "lenet-5-caffe",
+    contenders: Annotated[str, options.BY_COMMAS] = ",".join(CONTENDERS),
+    seeds: options.Count = 3,
+    epochs: options.Count = 20,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+    runs: options.Runs = None,
 ) -> None:
     """Run what is missing, and write one JSON file for each contender."""
     torch.set_num_threads(threads)
@@ -71,25 +68,22 @@ def main(
     if network == "lenet-5-caffe":
         common["batch_norm"] = True
     common |= parse_settings(sets or [])
-    for name in contenders.split(","):
-        if name not in CONTENDERS:
-            raise typer.BadParameter(unknown_name("contender", name, CONTENDERS))
-        method, options = CONTENDERS[name]
-        path = out / f"{data}-{network}-{name}.json"
+    for name in options.listed("contender", contenders, CONTENDERS):
+        method, own = CONTENDERS[name]
         same = (data, network) == ("mnist", "lenet-5-caffe")
-        published = PUBLISHED.get(name) if same else None
         add_seeds(
-            path, seeds, method, data, row=_row, numbers=_numbers,
+            out / f"{data}-{network}-{name}.json", seeds, method, data, row=_row, numbers=_numbers,
             say=partial(_line, name), runs=runs, device=device, network=network,
-            data_root=data_root, sets={**common, **options}, beside={"published": published},
+            data_root=data_root, sets={**common, **own},
+            beside={"published": PUBLISHED.get(name) if same else None},
         )  # fmt: skip
 
 
-def _numbers(one: dict[str, Any]) -> dict[str, float]:
+def _numbers(one: Row) -> dict[str, float]:
     return {**{how: m["accuracy"] for how, m in one["test"].items()}, **one["numbers"]}
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: Outcome) -> Row:
     """What is kept of a run."""
     metrics = outcome.metrics
     fit: Any = outcome.fit
@@ -111,7 +105,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _line(name: str, row: dict[str, Any]) -> str:
+def _line(name: str, row: Row) -> str:
     shown = ", ".join(f"{how} {m['accuracy']:.2f} %" for how, m in row["test"].items())
     elbo = f", ELBO {row['numbers']['elbo']:.3g}" if row["numbers"] else ""
     return f"{name} seed {row['seed']}: {shown}{elbo}, {row['seconds']:.0f} s"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -22,18 +21,16 @@ from matplotlib.figure import Figure
 
 from ....data import Dataset
 from ....guides import MeanField, VariationalDropout, ZeroMean
-from ....guides.mean_field import NetworkGuide, key
+from ....guides.base import NetworkGuide, key
 from ....inference import figures, fit
 from ....inference.elbo.full_data import evidence
 from ....inference.figures.canvas import new_figure
 from ....inference.figures.style import styled
 from ....inference.posterior.draws import draw_outputs
-from ....inference.storage.checkpoint import versions, write_json
 from ....models import BayesianNetwork
-from ...methods.table import find
-from ...runs.building import build_network
 from ...runs.config import RunConfig, parse_settings
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, untrained
 
 __all__ = ["permuted", "transition_figure", "watch"]
 
@@ -70,7 +67,7 @@ def log_alphas(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     """The mean of log α over the weights, by layer."""
     found = {}
     for name in model.layers:
-        q = guide.distribution(f"{name}.weight").base_dist
+        q = guide.posterior(f"{name}.weight").base_dist
         found[name] = float((2.0 * (q.scale.log() - q.loc.abs().clamp_min(1e-30).log())).mean())
     return found
 
@@ -93,7 +90,7 @@ def permuted(model: BayesianNetwork, guide: NetworkGuide) -> MeanField:
         if name != "weight":
             factors[key(site)] = copy.deepcopy(guide.part("factors")[key(site)])
     for name in model.layers:
-        q = guide.distribution(f"{name}.weight").base_dist
+        q = guide.posterior(f"{name}.weight").base_dist
         factor: Any = factors[key(f"{name}.weight")]
         order = torch.randperm(q.scale.numel(), device=q.scale.device)
         factor.loc.copy_(q.loc)
@@ -149,20 +146,18 @@ def transition_figure(histories: Sequence[Sequence[dict[str, float]]], size: int
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/phase_transition"
-    ),
-    data: Annotated[str, typer.Option(help="A data set.")] = "mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
-    network: Annotated[str, typer.Option(help="That the methods take.")] = "lenet-300-100",
+    out: options.Out = options.RESULTS / "phase_transition",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    network: options.Network = "lenet-300-100",
     layers: Annotated[str, typer.Option(help="hidden, penultimate, or a name.")] = "penultimate",
     log_alpha: Annotated[float, typer.Option(help="At the start.")] = -5.0,
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 60,
+    seeds: options.Count = 3,
+    epochs: options.Count = 60,
     rows: Annotated[int, typer.Option(min=10, help="Validation rows looked at.")] = 2000,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
 ) -> None:
     """Run what is missing; write a JSON file for each seed, and a figure."""
     torch.set_num_threads(threads)
@@ -170,31 +165,21 @@ def main(
     chosen |= parse_settings(sets or [])
     histories = []
     for seed in range(seeds):
-        path = out / f"{data}-{network}-{seed}.json"
         config, dataset = RunConfig.resolve(
             "variational-dropout", data, network=network, data_root=data_root, seed=seed,
             sets=chosen,
         )  # fmt: skip
         described = {**config.without_seed(), "log_alpha": log_alpha, "rows": rows}
-        if path.exists():
-            before = json.loads(path.read_text())
-            refuse_other_settings(path, before["config"], described)
-        else:
-            model, guide = _pair(config, dataset, log_alpha)
+        file = ResultFile(out / f"{data}-{network}-{seed}.json", {}, config=described)
+        if "history" not in file.content:
+            model, _ = untrained(config, dataset)
+            guide = VariationalDropout(model, rate="layer", log_alpha=log_alpha)
             result = fit(model, guide, dataset, device=device, track=watch(rows), **config.settings)
-            before = {"config": described, "history": result.history, "versions": versions()}
-            write_json(path, before)
-        histories.append(before["history"])
+            file.write(history=result.history)
+        histories.append(file.content["history"])
         last = {k: round(v, 4) for k, v in histories[-1][-1].items()}
-        print(path, json.dumps(last), flush=True)
+        print(file.path, json.dumps(last), flush=True)
     figures.save(transition_figure(histories, dataset.N), out / f"{data}-{network}")
-
-
-def _pair(
-    config: RunConfig, data: Dataset, log_alpha: float
-) -> tuple[BayesianNetwork, VariationalDropout]:
-    model, _ = find(config.method).build(build_network(config, data), data, config.options)
-    return model, VariationalDropout(model, rate="layer", log_alpha=log_alpha)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,9 +47,10 @@ from ....inference import figures
 from ....inference.figures.canvas import new_figure
 from ....inference.figures.style import CYCLE, styled
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
+from ....inference.storage.checkpoint import versions
 from ....models.checks import nearest, one_of, unknown_name
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, Row
 from .reinforce import (
     POLICIES,
     Episodes,
@@ -259,76 +258,55 @@ def shown(policy: str) -> str:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/policy_gradient"
-    ),
+    out: options.Out = options.RESULTS / "policy_gradient",
     environments: Annotated[str, typer.Option(help="Of gymnasium, separated by commas.")] = (
         "CartPole-v1,Acrobot-v1"
     ),
-    policies: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(POLICIES),
-    seeds: Annotated[int, typer.Option(min=1)] = 9,
+    policies: Annotated[str, options.BY_COMMAS] = ",".join(POLICIES),
+    seeds: options.Count = 9,
     updates: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = Settings.updates,
     episodes: Annotated[int, typer.Option(min=2, help="Of an update.")] = Settings.episodes,
     width: Annotated[int, typer.Option(min=1, help="Of both hidden layers.")] = Settings.width,
     lr: Annotated[float, typer.Option()] = Settings.lr,
     discount: Annotated[float, typer.Option(min=0.0, max=1.0)] = Settings.discount,
     noise: Annotated[str, typer.Option(help="Of an episode or of a step.")] = Settings.noise,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    threads: options.Count = 1,
 ) -> None:
     """Run what is missing; write one JSON file for each environment and policy, and a figure."""
     torch.set_num_threads(threads)
-    results: dict[str, dict[str, Any]] = {}
+    files: dict[Settings, ResultFile] = {}
     try:
-        asked = [
-            Settings(environment, policy, updates, episodes, width, lr, discount, noise)
-            for environment in environments.split(",")
-            for policy in policies.split(",")
-        ]
         for environment in environments.split(","):
+            for policy in policies.split(","):
+                one = Settings(environment, policy, updates, episodes, width, lr, discount, noise)
+                name = f"{environment}-{policy}.json".replace("/", "-")
+                files[one] = ResultFile(out / name, config=asdict(one))
             make_environments(environment, 2).close()
-        for one in asked:
-            _read(out, one)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    about = {**versions(), "gymnasium": importlib.metadata.version("gymnasium")}
+    results: dict[str, dict[str, list[Row]]] = {}
     # Seed by seed, so that what an interruption leaves is as many seeds of each policy.
     for environment in environments.split(","):
-        settings = [one for one in asked if one.environment == environment]
+        own = {one: file for one, file in files.items() if one.environment == environment}
         for seed in range(seeds):
-            for one in settings:
-                _finish(out, one, seed)
-        results[environment] = {one.policy: _read(out, one)["runs"][:seeds] for one in settings}
+            for one, file in own.items():
+                if file.missing([seed]):
+                    file.add(train(one, seed), _spread, versions=about)
+                    print(_line(one, file.runs[-1]), flush=True)
+        results[environment] = {one.policy: file.runs[:seeds] for one, file in own.items()}
         figures.save(returns_figure(results, episodes), out / "returns")
 
 
-def _path(out: Path, settings: Settings) -> Path:
-    return out / f"{settings.environment}-{settings.policy}.json".replace("/", "-")
+def _spread(runs: Sequence[Row]) -> Row:
+    return mean_spread([{k: one[k] for k in KEPT} for one in runs])
 
 
-def _read(out: Path, settings: Settings) -> dict[str, Any]:
-    """What there is of a policy in an environment, after a check of its settings."""
-    path = _path(out, settings)
-    if not path.exists():
-        return {"config": asdict(settings), "runs": []}
-    found: dict[str, Any] = json.loads(path.read_text())
-    refuse_other_settings(path, found["config"], asdict(settings))
-    return found
-
-
-def _finish(out: Path, settings: Settings, seed: int) -> None:
-    """A run, unless there is one."""
-    found = _read(out, settings)
-    if seed in {run["seed"] for run in found["runs"]}:
-        return
-    run = train(settings, seed)
-    runs = sorted([*found["runs"], run], key=lambda one: one["seed"])
-    spread = mean_spread([{k: one[k] for k in KEPT} for one in runs])
-    about = {**versions(), "gymnasium": importlib.metadata.version("gymnasium")}
-    content = {"config": asdict(settings), "spread": spread, "versions": about, "runs": runs}
-    write_json(_path(out, settings), content)
-    print(
-        f"{settings.environment} {settings.policy} seed {seed}: {run['final']:.1f} over the last "
-        f"updates; then {run['noise']:.1f} with noise, {run['mean_weights']:.1f} with mean weights",
-        flush=True,
+def _line(settings: Settings, run: Row) -> str:
+    return (
+        f"{settings.environment} {settings.policy} seed {run['seed']}: {run['final']:.1f} over the "
+        f"last updates; then {run['noise']:.1f} with noise, {run['mean_weights']:.1f} with mean "
+        "weights"
     )
 
 

@@ -18,11 +18,9 @@ somewhere. A finished seed is kept: the same command goes on where an earlier on
 from __future__ import annotations
 
 import importlib
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -41,9 +39,10 @@ from ....inference.posterior.draws import Noise
 from ....inference.posterior.ensemble import EnsembleNetwork
 from ....inference.posterior.metrics import classification_metrics, mean_spread
 from ....inference.posterior.uncertainties import out_of_domain
-from ....inference.storage.checkpoint import versions, write_json
+from ....inference.storage.checkpoint import versions
 from ....models.contexts import seeded
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile
 
 __all__ = ["Pixels", "adversarial", "network"]
 
@@ -185,18 +184,16 @@ def _library() -> tuple[Any, Any]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/robustness"
-    ),
+    out: options.Out = options.RESULTS / "robustness",
     data: Annotated[str, typer.Option(help="Images.")] = "mnist",
     outside: Annotated[
         str, typer.Option(help="Images of another kind, or 'shuffled' pixels of the same.")
     ] = "fashion-mnist",
-    data_root: Annotated[str | None, typer.Option("--data-root", metavar="FOLDER")] = None,
+    data_root: options.DataRoot = None,
     n_train: Annotated[int, typer.Option(help="Training images; 0 for all.")] = 6000,
     n_test: Annotated[int, typer.Option(help="Test images of each kind; 0 for all.")] = 500,
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    seeds: options.Count = 3,
+    epochs: options.Count = 20,
     epsilons: Annotated[
         str, typer.Option(help="How far a pixel in [0, 1] may move.")
     ] = "0.02,0.04,0.06,0.1,0.15",
@@ -204,10 +201,10 @@ def main(
     draws: Annotated[int, typer.Option(min=1, help="At each step of the iterated attack.")] = 10,
     judges: Annotated[int, typer.Option(min=1, help="Draws of a prediction.")] = 50,
     networks: Annotated[int, typer.Option(min=2, help="In the deep ensemble.")] = 5,
-    hidden: Annotated[int, typer.Option(min=1)] = 128,
+    hidden: options.Count = 128,
     rate: Annotated[float, typer.Option(help="Of dropout.")] = 0.5,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    threads: options.Count = 1,
+    device: options.Device = "auto",
 ) -> None:
     """Run what is missing, and write one JSON file and a figure."""
     _library()
@@ -218,15 +215,9 @@ def main(
         epsilons.split(",")], "steps": steps, "draws": draws, "judges": judges,
         "networks": networks, "hidden": hidden, "rate": rate, "epochs": epochs, **TRAINING,
     }  # fmt: skip
-    path = out / f"{data}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-    if found["runs"]:
-        refuse_other_settings(path, found["asked"], asked)
-    found["asked"] = asked
+    file = ResultFile(out / f"{data}.json", asked=asked)
     # From 1, so that nothing begins at the weights of the network whose attack is transferred.
-    for seed in range(1, seeds + 1):
-        if seed in {one["seed"] for one in found["runs"]}:
-            continue
+    for seed in file.missing(range(1, seeds + 1)):
         images = _load(data, data_root, seed, sizes)
         if outside == "shuffled":
             others = _shuffled(images.x_test, seed)
@@ -234,11 +225,10 @@ def main(
             few = {**sizes, "n_train": 100} if sizes else {}
             other = _load(outside, data_root, seed, few)
             others = other.standardised_as(images).x_test
-        found["runs"].append(_run(images, others, seed, asked, device))
-        found["spread"] = _spread(found["runs"])
-        found["versions"] = {**versions(), "art": importlib.import_module("art").__version__}
-        write_json(path, found)
-    figures.save(draw(found), out / data)
+        art = importlib.import_module("art").__version__
+        run = _run(images, others, seed, asked, device)
+        file.add(run, _spread, versions={**versions(), "art": art})
+    figures.save(draw(file.content), out / data)
 
 
 def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, Any]) -> Dataset:

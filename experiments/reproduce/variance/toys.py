@@ -17,9 +17,7 @@ here 1e-3, falling to zero, over 3,000 steps do. A finished seed is kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,9 +36,9 @@ from ....inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
 from ....inference.fits.fitting import Fit
 from ....inference.posterior.draws import Noise
 from ....inference.posterior.metrics import mean_spread
-from ....inference.storage.checkpoint import versions, write_json
 from ....models.contexts import seeded
-from ..seeds import refuse_other_settings
+from .. import options
+from ..runner import ResultFile, Row
 
 __all__ = ["blobs", "code", "coverage", "gap"]
 
@@ -180,49 +178,40 @@ def code(fit: Fit, x: Tensor) -> Tensor:
         if name == CODE:
             break
         hidden = part(hidden)
-    variance = guide.distribution(f"{CODE}.weight").variance
+    variance = guide.posterior(f"{CODE}.weight").variance
     return F.linear(hidden.square(), variance).sqrt()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path(
-        "experiments/results/variance_toys"
-    ),
-    parts: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(PARTS),
+    out: options.Out = options.RESULTS / "variance_toys",
+    parts: Annotated[str, options.BY_COMMAS] = ",".join(PARTS),
     seeds: Annotated[int, typer.Option(min=2)] = 5,
-    regression_steps: Annotated[int, typer.Option(min=1)] = 1500,
-    blob_steps: Annotated[int, typer.Option(min=1)] = 3000,
+    regression_steps: options.Count = 1500,
+    blob_steps: options.Count = 3000,
     draws: Annotated[int, typer.Option(min=2, help="Of an ensemble of the blobs.")] = 101,
     band_draws: Annotated[int, typer.Option(min=2, help="Of a band of the regression.")] = 500,
     width: Annotated[int, typer.Option(min=1, help="Of hidden layers.")] = 100,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    threads: options.Count = 1,
 ) -> None:
     """Run what is missing; one JSON file and a figure for each part."""
     torch.set_num_threads(threads)
-    for part in parts.split(","):
-        if part not in PARTS:
-            raise typer.BadParameter(f"--parts: got {part!r}, expected some of {', '.join(PARTS)}.")
-        steps = regression_steps if part == "regression" else blob_steps
-        count = band_draws if part == "regression" else draws
-        asked: dict[str, Any] = {"steps": steps, "width": width, "draws": count}
-        path = out / f"{part}.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-        if found["runs"]:
-            refuse_other_settings(path, found["asked"], asked)
-        found["asked"] = asked
-        one = _regression if part == "regression" else _blobs
-        for seed in range(seeds):
-            if seed in {run["seed"] for run in found["runs"]}:
-                continue
-            found["runs"].append(one(seed, asked))
-            found["spread"] = _spread(part, found["runs"])
-            found["versions"] = versions()
-            write_json(path, found)
-        draw = draw_bands if part == "regression" else draw_codes
-        figures.save(draw(found["runs"]), out / part)
+    for part in options.listed("part", parts, PARTS):
+        bands = part == "regression"
+        one, spread, draw = (
+            (_regression, _spread, draw_bands) if bands else (_blobs, _spread_blobs, draw_codes)
+        )
+        asked = {
+            "steps": regression_steps if bands else blob_steps,
+            "width": width,
+            "draws": band_draws if bands else draws,
+        }
+        file = ResultFile(out / f"{part}.json", asked=asked)
+        for seed in file.missing(range(seeds)):
+            file.add(one(seed, asked), spread)
+        figures.save(draw(file.runs), out / part)
 
 
-def _regression(seed: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _regression(seed: int, asked: Mapping[str, int]) -> Row:
     data = gap(seed)
     run: dict[str, Any] = {"seed": seed, "contenders": {}}
     grid = torch.linspace(-3.0, 3.0, 121)[:, None]
@@ -249,7 +238,7 @@ def _regression(seed: int, asked: Mapping[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _blobs(seed: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _blobs(seed: int, asked: Mapping[str, int]) -> Row:
     data = blobs(0)  # one data set: what differs are the runs
     fit = blob_fit(data, seed, asked["steps"], asked["width"])
     run: dict[str, Any] = {"seed": seed, "accuracy": {}}
@@ -266,9 +255,7 @@ def _blobs(seed: int, asked: Mapping[str, Any]) -> dict[str, Any]:
     return run
 
 
-def _spread(part: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    if part == "blobs":
-        return mean_spread([run["accuracy"] for run in runs])
+def _spread(runs: Sequence[Row]) -> Row:
     return {
         name: {
             region: mean_spread([run["contenders"][name][region] for run in runs])
@@ -276,6 +263,10 @@ def _spread(part: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for name in CONTENDERS
     }
+
+
+def _spread_blobs(runs: Sequence[Row]) -> Row:
+    return mean_spread([run["accuracy"] for run in runs])
 
 
 @styled

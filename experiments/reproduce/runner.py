@@ -1,0 +1,118 @@
+"""Result files that go on from what they hold, and the runs that they lack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ...data import Dataset
+from ...inference.posterior.metrics import mean_spread
+from ...inference.storage.checkpoint import versions, write_json
+from ..methods.base import Pair
+from ..runs.building import build_network
+from ..runs.config import RunConfig, changed_settings
+from ..runs.run import Outcome, run
+
+__all__ = ["ResultFile", "Row", "add_seeds", "untrained"]
+
+Row = dict[str, Any]
+
+
+def untrained(config: RunConfig, data: Dataset) -> Pair:
+    """The model and the guide of a run."""
+    return config.chosen.build(build_network(config, data), data)
+
+
+class ResultFile:
+    """A JSON file of runs with one setting, and the versions that they were run with.
+
+    Arguments:
+        path: read if it exists.
+        empty: what a new file begins with; by default no ``runs``.
+        settings: parts of the file that say how it is run, such as ``config={...}``.
+
+    Raises:
+        typer.BadParameter: if the file was run with other settings.
+    """
+
+    def __init__(self, path: Path, empty: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.path = path
+        self.content: Row = {**settings, **({"runs": []} if empty is None else empty)}
+        if path.exists():
+            self.content = json.loads(path.read_text())
+            then, now = (_joined(found, settings) for found in (self.content, settings))
+            if changed := changed_settings(then, now):
+                raise typer.BadParameter(
+                    f"{path} was run with other settings: {'; '.join(changed)}. Give another "
+                    "--out, or delete it."
+                )
+
+    @property
+    def runs(self) -> list[Row]:
+        runs: list[Row] = self.content["runs"]
+        return runs
+
+    def missing(self, seeds: Iterable[int], by: str = "seed") -> list[int]:
+        """Those of which there is no run yet."""
+        done = {one[by] for one in self.runs}
+        return [seed for seed in seeds if seed not in done]
+
+    def add(self, row: Row, spread: Callable[[list[Row]], Any], **parts: Any) -> None:
+        """Take up a run, and write the file with the spread over all of them."""
+        self.runs.append(row)
+        self.write(spread=spread(self.runs), **parts)
+
+    def write(self, **parts: Any) -> None:
+        """Write the file, with these parts anew."""
+        self.content |= {"versions": versions(), **parts}
+        write_json(self.path, self.content)
+
+
+def _joined(content: Mapping[str, Any], names: Iterable[str]) -> Row:
+    """Parts of a file as one; those that are no mapping keep their name."""
+    found: Row = {}
+    for name in names:
+        part = content.get(name)
+        found |= part if isinstance(part, Mapping) else {name: part}
+    return found
+
+
+def add_seeds(
+    path: Path,
+    seeds: int,
+    method: str,
+    data: str,
+    *,
+    row: Callable[[Outcome], Row],
+    numbers: Callable[[Row], Mapping[str, float]],
+    say: Callable[[Row], str],
+    runs: Path | None,
+    device: str,
+    beside: Mapping[str, Any] | None = None,
+    **resolved: Any,
+) -> None:
+    """Run the seeds that a file lacks, and write it after each.
+
+    Arguments:
+        path: with ``config``, ``runs``, their ``spread`` and ``versions``.
+        seeds: 0, 1, ..., so many.
+        method, data, resolved: for :meth:`~pyroccam.experiments.runs.config.RunConfig.resolve`.
+        row: what is kept of a run; with its ``seed``.
+        numbers: of a row, those of which the spread is written.
+        say: of a row, a line to print.
+        runs: folder in which the runs stay, or ``None``.
+        device: of the runs.
+        beside: what else the file says, such as published numbers.
+    """
+    first, _ = RunConfig.resolve(method, data, **resolved)
+    file = ResultFile(path, config=first.without_seed())
+    for seed in file.missing(range(seeds)):
+        config, dataset = RunConfig.resolve(method, data, seed=seed, **resolved)
+        folder = None if runs is None else runs / f"{path.stem}-{seed}"
+        outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
+        file.add(row(outcome), lambda rows: mean_spread([*map(numbers, rows)]), **(beside or {}))
+        print(say(file.runs[-1]), flush=True)

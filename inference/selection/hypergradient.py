@@ -86,7 +86,8 @@ def adam(lr: float) -> Update:
             # The root has no derivative at zero; there it does not matter, for the mean is zero.
             used = square[n] > 0
             root = torch.where(used, torch.where(used, square[n], 1.0).sqrt(), 0.0)
-            moved[n] = t + lr * (mean[n] / scale) / (root / width + 1e-8)
+            step = lr * (mean[n] / scale) / (root / width + 1e-8)
+            moved[n] = t + step.to(t.dtype)  # the count would make a single number double
         return moved, (count, mean, square)
 
     return update

@@ -325,6 +325,7 @@ def test_what_an_objective_does_not_use():
     _, end, state = through(inner, outer, theta, h, 2, hg.adam(0.1))
     assert not any(t.requires_grad for t in end.values())
     assert float(end["idle"]) == 1.0
+    assert {t.dtype for t in end.values()} == {torch.float32}
     assert not any(t.requires_grad for t in state[1].values())
 
 

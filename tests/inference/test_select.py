@@ -137,6 +137,13 @@ def test_systems_that_are_not_definite_are_counted_in_one_warning(eager):
     assert one.filename == __file__
 
 
+def test_hyperparameters_that_are_single_numbers():
+    """One scale for a whole layer, in steps that are recorded."""
+    pair = polynomial(prior=priors.Normal(learn="layer"))
+    found = run(Implicit(damping=1.0), pair, outer_steps=3, inner_steps=3)
+    assert found.history[0]["Q"] < found.Q
+
+
 # Where they agree
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["header", "plus_minus", "read", "row"]
+__all__ = ["header", "plus_minus", "read_all", "row"]
 
 
-def read(path: Path) -> Any:
-    """A result file."""
-    return json.loads(path.read_text())
+def read_all(folder: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Result files by their name: those of these names that there are, or all in a folder."""
+    found = (
+        sorted(folder.glob("*.json")) if names is None else [folder / f"{n}.json" for n in names]
+    )
+    return {path.stem: json.loads(path.read_text()) for path in found if path.exists()}
 
 
 def plus_minus(m: dict[str, Any], digits: int = 4, scale: float = 1.0) -> str:

@@ -5,7 +5,6 @@ python -m pyroccam.experiments.reproduce.tables
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,11 @@ import typer
 
 from ..methods.table import METHODS
 from .compression import short
-from .depth import noise
-from .markdown import header, plus_minus, read, row
-from .structure import tables as structure_tables
-from .variance import tables as variance_tables
+from .depth import tables as depth
+from .markdown import header, plus_minus, read_all, row
+from .options import RESULTS
+from .structure import tables as structure
+from .variance import tables as variance
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,28 @@ class Section:
 def sections() -> dict[str, Section]:
     """All experiments with tables, by the name of the folder of their results."""
     found = (
-        Section("Spirals", "spirals", _spirals),
-        Section("Scans", "scans", _scans),
-        Section("Head", "head", _head),
-        Section("Images", "images", _images),
-        Section("UCI", "uci", _uci),
-        Section("Noise", "noise", _noise),
+        Section("Spirals", "spirals", depth.spirals),
+        Section("Scans", "scans", depth.scans),
+        Section("Head", "head", depth.head),
+        Section("Images", "images", depth.images),
+        Section("UCI", "uci", depth.uci),
+        Section("Noise", "noise", depth.noise),
         Section("Compression", "compression", _compression),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
-        Section("Variance networks", "variance", variance_tables.variance),
-        Section("Mean propagation", "mean_propagation", variance_tables.mean_propagation),
-        Section("Robustness", "robustness", variance_tables.robustness),
-        Section("Toys", "variance_toys", variance_tables.toys),
-        Section("Policies", "policy_gradient", variance_tables.policy_gradient),
-        Section("Regimes", "regimes", structure_tables.regimes),
-        Section("Hyperparameters", "hyperparameters", structure_tables.hyperparameters),
-        Section("Structures", "structures", structure_tables.structures),
+        Section("Variance networks", "variance", variance.networks),
+        Section("Mean propagation", "mean_propagation", variance.mean_propagation),
+        Section("Robustness", "robustness", variance.robustness),
+        Section("Toys", "variance_toys", variance.toys),
+        Section("Policies", "policy_gradient", variance.policy_gradient),
+        Section("Regimes", "regimes", structure.regimes),
+        Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
+        Section("Structures", "structures", structure.structures),
     )
     return {one.folder: one for one in found}
 
 
 def main(
-    results: Annotated[Path, typer.Argument(help="Folder of the result files.")] = Path(
-        "experiments/results"
-    ),
+    results: Annotated[Path, typer.Argument(help="Folder of the result files.")] = RESULTS,
 ) -> None:
     """Print the tables of all experiments that have results."""
     for one in sections().values():
@@ -71,159 +69,9 @@ def main(
             print(f"### {one.title}\n", *lines, "", sep="\n")
 
 
-def _spirals(folder: Path) -> Iterable[str]:
-    files = [folder / f"{m}.json" for m in ("ldn", "ldn-gradient", "ldn-marginal")]
-    if not all(f.exists() for f in files):
-        return
-    yield from header(
-        "method", "accuracy", "pruned", "NLL", "chosen depth", "by exact posterior",
-        "total variation to exact, largest", "pruned, times faster",
-    )  # fmt: skip
-    for file in files:
-        found = read(file)
-        runs, spread = found["runs"], found["spread"]
-        s = [r["structure"] for r in runs]
-        distance = [x["tv_to_exact"] if x["tv_running"] is None else x["tv_running"] for x in s]
-        faster = [
-            r["pruned"]["seconds_per_batch_before"] / r["pruned"]["seconds_per_batch"] for r in runs
-        ]
-        yield row(
-            file.stem,
-            plus_minus(spread["test"]["accuracy"]),
-            plus_minus(spread["pruned"]["accuracy"]),
-            plus_minus(spread["test"]["nll"], 3),
-            # of the estimate that trained the weights: q itself is the exact one in the end
-            ", ".join(str(x["depth_chosen_running"] or x["depth_chosen"]) for x in s),
-            ", ".join(str(x["depth_chosen_exact"]) for x in s),
-            f"{max(distance):.4f}" if file.stem != "ldn-marginal" else "q is the exact one",
-            f"{min(faster):.1f} to {max(faster):.1f}",
-        )
-        if "ddn" in spread:
-            yield row(
-                "ddn at that depth", plus_minus(spread["ddn"]["accuracy"]), "",
-                plus_minus(spread["ddn"]["nll"], 3), "", "", "", "",
-            )  # fmt: skip
-
-
-def _scans(folder: Path) -> Iterable[str]:
-    if not (folder / "scans.json").exists():
-        return
-    for scan in read(folder / "scans.json").values():
-        points = scan["points"]
-        spreads = [p["spread"] for p in points]
-        yield from header(scan["setting"], *(str(p["value"]) for p in points))
-        if all("depth_chosen" in s for s in spreads):
-            yield row("chosen depth", *(plus_minus(s["depth_chosen"], 1) for s in spreads))
-        yield row("accuracy, %", *(plus_minus(s["accuracy"], 1, 100) for s in spreads))
-        common = []
-        for name in ("seeds", "steps"):
-            numbers = [p[name] for p in points]
-            if len(set(numbers)) > 1:
-                yield row(name, *numbers)
-            else:
-                common.append(f"{numbers[0]} {name}")
-        yield ""
-        if common:
-            yield f"{', '.join(common)}."
-            yield ""
-
-
-def _head(folder: Path) -> Iterable[str]:
-    if not (folder / "head.json").exists():
-        return
-    yield from header("statistics in the head", "largest gap over depths, nats")
-    for kind, m in read(folder / "head.json")["summary"].items():
-        yield row(kind, plus_minus(m["largest_gap"], 3))
-
-
-_NAMES = {
-    "ldn": "LDN, all depths",
-    "ldn-pruned": "LDN, pruned",
-    "ldn-single": "LDN, single exit",
-    "ldn-cost": "LDN, cost prior",
-    "ldn-cost-pruned": "LDN, cost prior, pruned",
-    "ldn-cost-single": "LDN, cost prior, single exit",
-}
-
-
-def _images(folder: Path) -> Iterable[str]:
-    for name in ("mnist", "fashion-mnist"):
-        if not (folder / f"{name}.json").exists():
-            continue
-        found = read(folder / f"{name}.json")
-        yield from header(
-            f"{name}, {found['seeds']} seeds", "error, %", "NLL", "ECE, %", "poster's ECE, %"
-        )
-        for contender, m in found["test"].items():
-            depth = contender.removeprefix("ddn-")
-            label = _NAMES.get(contender, f"fixed depth {depth}")
-            error = {"mean": 1 - m["accuracy"]["mean"], "sd": m["accuracy"]["sd"]}
-            yield row(
-                label,
-                plus_minus(error, 2, 100),
-                plus_minus(m["nll"]),
-                plus_minus(m["ece"], 2, 100),
-                plus_minus(m["poster_ece"], 2, 100),
-            )
-        for kind, picked in found["depth_chosen"].items():
-            depths = ", ".join(map(str, picked))
-            deepest = max(map(int, found["speed"]["times_faster"]))
-            running = max(found["tv_running"][kind])
-            faster = [found["speed"]["times_faster"][str(d)] for d in sorted(set(picked))]
-            marginal = ", ".join(f"{f['marginal_over_all_depths']:.2f}" for f in faster)
-            single = ", ".join(f"{f['single_over_deepest']:.2f}" for f in faster)
-            at = ", ".join(map(str, sorted(set(picked))))
-            yield ""
-            yield (
-                f"{_NAMES[kind]}: depths {depths} of {deepest} chosen. At depth {at}: pruned "
-                f"{marginal} times faster than all depths, single exit {single} times faster than "
-                f"the deepest fixed network. Running estimate within {running:.2f} of the exact "
-                "posterior."
-            )
-        yield ""
-
-
-def _uci(folder: Path) -> Iterable[str]:
-    if not (folder / "table.json").exists():
-        return
-    yield from header(
-        "set (splits)", "NLL", "NLL, pruned", "NLL, fixed depth 10", "NLL, DUN published", "RMSE",
-        "RMSE, DUN published", "chosen depths",
-    )  # fmt: skip
-    for name, found in read(folder / "table.json").items():
-        ours, dun = found["ours"], found["published_dun"]
-        yield row(
-            f"{name} ({found['splits']})",
-            plus_minus(ours["ldn"]["nll"], 3),
-            plus_minus(ours["pruned"]["nll"], 3),
-            plus_minus(ours["ddn-deepest"]["nll"], 3),
-            f"{dun['nll']:.3f} ± {dun['nll_sd']:.3f}",
-            plus_minus(ours["ldn"]["rmse"], 3 if ours["ldn"]["rmse"]["mean"] > 0.01 else 5),
-            f"{dun['rmse']:.3f}",
-            ", ".join(map(str, found["depth_chosen"])),
-        )
-
-
-def _noise(folder: Path) -> Iterable[str]:
-    files = [folder / f"{name}.json" for name in noise.SETS]
-    found = {path.stem: read(path) for path in files if path.exists()}
-    if not found:
-        return
-    yield from header(
-        "set (splits)", "method", *(f"{what}, noise of {way}" for way in noise.WAYS
-                                    for what in ("NLL", "within 95 %"))
-    )  # fmt: skip
-    for name, one in found.items():
-        for method in noise.METHODS:
-            each = [one["spread"][f"{method}, {way}"] for way in noise.WAYS]
-            cells = [(plus_minus(m["nll"], 2), plus_minus(m["coverage"], 0, 100)) for m in each]
-            yield row(f"{name} ({len(one['runs'])})", f"`{method}`", *itertools.chain(*cells))
-
-
 def _compression(folder: Path) -> Iterable[str]:
-    files = [read(path) for path in sorted(folder.glob("*.json"))]
-    sets = sorted({(f["config"]["data"]["name"], f["config"]["network"]) for f in files})
-    for data, network in sets:
+    files = read_all(folder).values()
+    for data, network in sorted({_trained_on(f) for f in files}):
         own = [f for f in files if _trained_on(f) == (data, network)]
         order = list(METHODS)
         yield from header(
@@ -262,7 +110,7 @@ _DRAWN = {"batch": "scales for the batch", "weights": "weights"}
 
 
 def _gradient_variance(folder: Path) -> Iterable[str]:
-    files = [read(path) for path in sorted(folder.glob("*.json"))]
+    files = read_all(folder).values()
     if not files:
         return
     yield from header(

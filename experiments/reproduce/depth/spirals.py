@@ -15,9 +15,9 @@ import typer
 
 from ....inference.posterior.metrics import mean_spread
 from ....inference.storage.checkpoint import versions, write_json
+from ...run_figures import draw
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import run_repeats
-from ...run_figures import draw
 from .. import options
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")

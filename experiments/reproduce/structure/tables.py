@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....inference.posterior.metrics import mean_spread
-from ..markdown import header, plus_minus, read, row
+from ..markdown import header, plus_minus, read_all, row
 from .hyperparameters import METHODS, NOISES, PROBLEMS
 
 __all__ = ["hyperparameters", "regimes", "structures"]
@@ -17,9 +17,9 @@ _WHO = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ pri
 
 def regimes(folder: Path) -> Iterable[str]:
     """How probable the expected model is, and in how many seeds it is the winner."""
-    if not (folder / "toy.json").exists():
+    found = read_all(folder, ["toy"]).get("toy")
+    if found is None:
         return
-    found = read(folder / "toy.json")
     cells: dict[str, dict[float, dict[str, Any]]] = {}
     for one in found["cells"]:
         cells.setdefault(one["regime"], {})[one["temperature"]] = one
@@ -41,9 +41,9 @@ def hyperparameters(folder: Path) -> Iterable[str]:
     """The objective that each method reached, how fast, and what its network is worth."""
     for problem in PROBLEMS:
         for criterion in ("elbo", "holdout"):
-            paths = {m: folder / f"{problem}-{criterion}-{m}.json" for m in METHODS}
-            files = {m: read(path) for m, path in paths.items() if path.exists()}
-            files = {m: found for m, found in files.items() if found["spread"]}
+            stem = f"{problem}-{criterion}-"
+            every = read_all(folder, [f"{stem}{method}" for method in METHODS])
+            files = {n.removeprefix(stem): found for n, found in every.items() if found["spread"]}
             if files:
                 yield from _criterion(problem, criterion, files)
                 yield ""
@@ -53,8 +53,8 @@ def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[
     first = next(iter(files.values()))
     measures = [name.partition(" ")[2] for name in first["spread"] if name.startswith("test ")]
     measure = "accuracy" if "accuracy" in measures else "rmse"
-    shown = {"accuracy": ("accuracy, %", 1, 100.0), "rmse": ("RMSE", 2, 1.0)}[measure]
-    label, digits, scale = shown
+    digits, scale = (1, 100.0) if measure == "accuracy" else (2, 1.0)
+    label = "accuracy, %" if measure == "accuracy" else "RMSE"
     yield from header(
         f"{problem}, {criterion} (seeds)", "Q", "outer steps to 99 % of the gain",
         "to the best of random search", label, *(f"with noise {sd}" for sd in NOISES),
@@ -93,12 +93,10 @@ def passing(history: Sequence[float], value: float) -> int | None:
 
 def structures(folder: Path) -> Iterable[str]:
     """What was learnt against what is drawn at random, of about the same size."""
-    for path in sorted(folder.glob("*.json")):
-        found = read(path)
+    for stem, found in read_all(folder).items():
         spread, runs = found["spread"], found["runs"]
         measure = "accuracy" if "mixture accuracy" in spread else "rmse"
-        loss = "nll"
-        yield from header(f"{path.stem} ({len(runs)} seeds)", measure, "NLL", "parameters")
+        yield from header(f"{stem} ({len(runs)} seeds)", measure, "NLL", "parameters")
         sizes = {
             "mixture": [run["parameters_before"] for run in runs],
             "cut out": [run["parameters"] for run in runs],
@@ -109,7 +107,7 @@ def structures(folder: Path) -> Iterable[str]:
             low, high = min(counts), max(counts)
             yield row(
                 _PARTS[part], plus_minus(spread[f"{part} {measure}"]),
-                plus_minus(spread[f"{part} {loss}"], 3),
+                plus_minus(spread[f"{part} nll"], 3),
                 f"{low:,}" if low == high else f"{low:,} to {high:,}",
             )  # fmt: skip
         yield ""

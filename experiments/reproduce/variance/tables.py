@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from ..markdown import header, plus_minus, read, row
+from ..markdown import header, plus_minus, read_all, row
 from .mean_propagation import ORDERS
+from .toys import REGIONS
 
-__all__ = ["mean_propagation", "policy_gradient", "robustness", "toys", "variance"]
+__all__ = ["mean_propagation", "networks", "policy_gradient", "robustness", "toys"]
 
 _WAYS = ("stochastic", "deterministic", "ensemble")
 
 
-def variance(folder: Path) -> Iterable[str]:
+def networks(folder: Path) -> Iterable[str]:
     """Accuracies of three ways to predict, and bounds, beside the published."""
-    files = {path.stem: read(path) for path in sorted(folder.glob("*.json"))}
+    files = read_all(folder)
     if not files:
         return
     yield from header("data, network, contender (seeds)", *(f"{w}, %" for w in _WAYS), "ELBO, nats")
@@ -37,14 +37,13 @@ def _power(value: float) -> str:
 
 def mean_propagation(folder: Path) -> Iterable[str]:
     """How many weights have to be drawn, by the order in which they are."""
-    for path in sorted(folder.glob("*.json")):
-        found = read(path)
+    for stem, found in read_all(folder).items():
         yield from header(
-            f"{path.stem}, posterior (seeds)", "means, %", "all drawn, %",
+            f"{stem}, posterior (seeds)", "means, %", "all drawn, %",
             *(f"by {order}" for order in ORDERS),
         )  # fmt: skip
         for name, spread in found["spread"].items():
-            shares = [_percent(spread[f"share, {order}"]) for order in ORDERS]
+            shares = [plus_minus(spread[f"share, {order}"], 1, 100) for order in ORDERS]
             yield row(
                 f"{name} ({len(found['runs'][name])})", plus_minus(spread["deterministic"], 2),
                 plus_minus(spread["ensemble"], 2), *shares,
@@ -52,13 +51,9 @@ def mean_propagation(folder: Path) -> Iterable[str]:
         yield ""
 
 
-def _percent(m: dict[str, Any]) -> str:
-    return plus_minus({k: v if k == "n" or v is None else 100 * v for k, v in m.items()}, 1)
-
-
 def policy_gradient(folder: Path) -> Iterable[str]:
     """Mean return of the last episodes of training, and with the mean weights."""
-    files = [read(path) for path in sorted(folder.glob("*.json"))]
+    files = read_all(folder).values()
     if not files:
         return
     yield from header("environment, policy (seeds)", "return", "after training", "mean weights")
@@ -70,11 +65,10 @@ def policy_gradient(folder: Path) -> Iterable[str]:
 
 def robustness(folder: Path) -> Iterable[str]:
     """Accuracy under attacks on the averaged prediction, and how data from elsewhere are told."""
-    for path in sorted(folder.glob("*.json")):
-        found = read(path)
+    for stem, found in read_all(folder).items():
         shown = [f"{size:g}" for size in found["asked"]["epsilons"][2:4]]
         yield from header(
-            f"{path.stem} ({len(found['runs'])} seeds)", "accuracy",
+            f"{stem} ({len(found['runs'])} seeds)", "accuracy",
             *(f"{kind} {size}" for kind in ("FGSM", "iterated") for size in shown),
             "AUROC, entropy", "AUROC, mutual information",
         )  # fmt: skip
@@ -91,15 +85,11 @@ def robustness(folder: Path) -> Iterable[str]:
 
 def toys(folder: Path) -> Iterable[str]:
     """Of the bands of a regression: how many targets they cover, and how wide they are."""
-    path = folder / "regression.json"
-    if not path.exists():
-        return
-    found = read(path)
-    places = [place for place in next(iter(found["spread"].values())) if place != "test"]
-    yield from header(f"95 % band ({len(found['runs'])} seeds)", "RMSE", *places)
-    for name, spread in found["spread"].items():
-        bands = (
-            f"{plus_minus(spread[p]['coverage'], 2)}, {spread[p]['width']['mean']:.2f} wide"
-            for p in places
-        )
-        yield row(name, plus_minus(spread["test"]["rmse"], 3), *bands)
+    for found in read_all(folder, ["regression"]).values():
+        yield from header(f"95 % band ({len(found['runs'])} seeds)", "RMSE", *REGIONS)
+        for name, spread in found["spread"].items():
+            bands = (
+                f"{plus_minus(spread[p]['coverage'], 2)}, {spread[p]['width']['mean']:.2f} wide"
+                for p in REGIONS
+            )
+            yield row(name, plus_minus(spread["test"]["rmse"], 3), *bands)

@@ -122,3 +122,16 @@ def test_a_prior_of_ones_own_and_what_is_none():
         models.LearntDepth(spec, data=Data, prior=0.85)
     with pytest.raises(ValueError, match="2 probabilities, but the stack has 3 depths"):
         models.LearntDepth(spec, data=Data, prior=priors.Vector([0.5, 0.5]))
+
+
+@pytest.mark.parametrize("nats", [0.0, 0.3, 40.0])
+def test_a_block_costs_its_nats(nats):
+    found = priors.Cost(nats).log_probs(5).double()
+    torch.testing.assert_close(found.diff(), torch.full((4,), -nats).double())
+    assert float(found.logsumexp(0)) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("nats", [-0.1, math.inf, math.nan])
+def test_a_cost_is_a_number_that_is_not_negative(nats):
+    with pytest.raises(ValueError, match=rf"Cost\(nats\).*, got {nats}"):
+        priors.Cost(nats)

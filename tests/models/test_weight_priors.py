@@ -333,3 +333,13 @@ def test_parse_weights(text, prior):
 def test_parse_weights_errors(text, message):
     with pytest.raises(ValueError, match=message):
         priors.parse_weights(text)
+
+
+@pytest.mark.parametrize("shared", [(), (1,), (0, 1)])
+def test_each_of_a_batch_has_its_own_best_variances(shared):
+    p, values = priors.EmpiricalNormal((2, 3), shared), torch.randn(4, 2, 3, dtype=torch.float64)
+    log_probs = torch.stack([p.log_prob(value) for value in values])
+    torch.testing.assert_close(p.expand((4,)).log_prob(values), log_probs)
+    q = [dist.Normal(value, 0.2 + value.abs()).to_event(2) for value in (*values, values)]
+    kls = torch.stack([kl_divergence(one, p) for one in q[:4]])
+    torch.testing.assert_close(kl_divergence(q[4], p.expand((4,))), kls)

@@ -121,17 +121,10 @@ class Point:
         sets = {**SCANS[scan].fixed, **sets, **SCANS[scan].settings(value)}
         return cls(scan, value, *RunConfig.resolve(SCANS[scan].method, "spirals", sets=sets))
 
-    def described(self) -> dict[str, Any]:
-        """The run without its seed."""
-        found = self.config.to_json()
-        for part in ("data", "settings"):
-            found[part] = {k: v for k, v in found[part].items() if k != "seed"}
-        return found
-
     @property
     def digest(self) -> str:
         """Which settings a row of the CSV was run with."""
-        text = json.dumps(self.described(), sort_keys=True)
+        text = json.dumps(self.config.without_seed(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     @property
@@ -217,7 +210,7 @@ class Results:
         """Take up rows, and write the files."""
         self.rows.setdefault(point.scan, []).extend(rows)
         self.rows[point.scan].sort(key=lambda row: (row["value"], row["seed"]))
-        self.ran[point.scan, point.value] = {"config": point.described(), **ran}
+        self.ran[point.scan, point.value] = {"config": point.config.without_seed(), **ran}
         write_history(self.out / f"{point.scan}.csv", self.rows[point.scan])
         self.summarise()
 
@@ -321,7 +314,7 @@ def main(
                 )
                 shutil.rmtree(unfinished)
         if results.at(scan, value):
-            results.ran.setdefault((scan, value), {"config": point.described()})
+            results.ran.setdefault((scan, value), {"config": point.config.without_seed()})
             print(_line(point, results, len(missing)), flush=True)
     if (out / "unfinished").exists() and not any((out / "unfinished").iterdir()):
         (out / "unfinished").rmdir()

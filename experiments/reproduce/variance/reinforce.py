@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,10 +36,9 @@ from ....guides import Delta, MeanField, ZeroMean
 from ....guides.base import NetworkGuide
 from ....models import BayesianNetwork, priors
 from ....models.checks import unknown_name
-from ....models.distributions.symmetric import CentredNormal
 from ....models.distributions.wrapped import base
-from ....models.layers.bayesian_layer import BayesianLayer
 from ....models.layers.local_reparameterisation import TINY
+from ....models.priors.base import WeightPrior
 
 __all__ = [
     "POLICIES",
@@ -88,29 +88,12 @@ def policy_network(inputs: int, actions: int, width: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def _deterministic(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
-    model = _model(net, spaces, priors.Normal())
-    return model, Delta(model)
+Made = Callable[[BayesianNetwork], NetworkGuide]
 
-
-def _parameter_noise(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
-    model = _model(net, spaces, priors.Normal())
-    return model, MeanField(model, scale=PARAMETER_NOISE)
-
-
-def _variance(net: nn.Module, spaces: Spaces) -> tuple[BayesianNetwork, NetworkGuide]:
-    model = _model(net, spaces, priors.LogUniform())
-    return model, ZeroMean(model)
-
-
-def _model(net: nn.Module, spaces: Spaces, prior: Any) -> BayesianNetwork:
-    return BayesianNetwork(net, spaces, prior=prior, layers=[RANDOM_LAYER], random_biases=False)
-
-
-POLICIES: dict[str, Callable[[nn.Module, Spaces], tuple[BayesianNetwork, NetworkGuide]]] = {
-    "deterministic": _deterministic,
-    "parameter-noise": _parameter_noise,
-    "variance": _variance,
+POLICIES: dict[str, tuple[WeightPrior, Made]] = {
+    "deterministic": (priors.Normal(), Delta),
+    "parameter-noise": (priors.Normal(), partial(MeanField, scale=PARAMETER_NOISE)),
+    "variance": (priors.LogUniform(), ZeroMean),
 }
 
 
@@ -122,8 +105,10 @@ def build_policy(name: str, spaces: Spaces, width: int) -> tuple[BayesianNetwork
     """
     if name not in POLICIES:
         raise ValueError(unknown_name("policy", name, POLICIES))
-    (inputs,) = spaces.input_shape
-    return POLICIES[name](policy_network(inputs, spaces.outputs, width), spaces)
+    prior, guide = POLICIES[name]
+    net = policy_network(*spaces.input_shape, spaces.outputs, width)
+    model = BayesianNetwork(net, spaces, prior=prior, layers=[RANDOM_LAYER], random_biases=False)
+    return model, guide(model)
 
 
 class Noise(Protocol):
@@ -150,31 +135,26 @@ class NoiseOfEpisode:
     def __init__(
         self, model: BayesianNetwork, guide: NetworkGuide, episodes: int, *, mean: bool = False
     ) -> None:
-        self.layers = []
+        self.layers: list[tuple[Tensor, Tensor]] = []
         for fn, weight, bias in _layers(model, guide):
-            if fn is not None and mean:
-                weight = fn.mean
-            elif fn is not None:  # a point is one for all episodes
-                weight = fn.rsample() if isinstance(guide, Delta) else fn.rsample((episodes,))
+            if fn is not None:
+                one = mean or guide.handler is None  # a point is one for all episodes
+                weight = fn.mean if one else fn.rsample((episodes,))
             self.layers.append((weight, bias))
-        self._fixed = [(weight.detach(), bias.detach()) for weight, bias in self.layers]
 
+    @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
-        return self._outputs(self._fixed, observations[:, None])[:, 0]
+        return self.logits(observations[None])[0]
 
     def logits(self, observations: Tensor) -> Tensor:
-        return self._outputs(self.layers, observations.transpose(0, 1)).transpose(0, 1)
-
-    @staticmethod
-    def _outputs(layers: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-        """For ``(E, B, inputs)``."""
-        for number, (weight, bias) in enumerate(layers):
+        x = observations.transpose(0, 1)
+        for number, (weight, bias) in enumerate(self.layers):
             x = x if number == 0 else x.relu()
             if weight.dim() == 3:
                 x = torch.baddbmm(bias, x, weight.mT)
             else:
                 x = F.linear(x, weight, bias)
-        return x
+        return x.transpose(0, 1)
 
 
 class NoiseOfStep:
@@ -189,36 +169,31 @@ class NoiseOfStep:
     def __init__(self, model: BayesianNetwork, guide: NetworkGuide, episodes: int) -> None:
         self.layers: list[_Moments] = []
         for fn, weight, bias in _layers(model, guide):
-            own = None if fn is None else base(fn)
-            if own is None:
+            if fn is None:
                 self.layers.append((weight, None, bias))
-            elif isinstance(guide, Delta):
+            elif guide.handler is None:
                 self.layers.append((fn.mean, None, bias))
             else:
-                mean = None if isinstance(own, CentredNormal) else own.loc
-                self.layers.append((mean, own.scale.square(), bias))
-        self._fixed: list[_Moments] = [
-            (_detached(mean), _detached(variance), bias.detach())
-            for mean, variance, bias in self.layers
-        ]
+                q = base(fn)
+                mean = None if guide.zero_mean else q.loc
+                self.layers.append((mean, q.scale.square(), bias))
         self._kept: list[list[Tensor]] = []
 
+    @torch.no_grad()
     def act(self, observations: Tensor) -> Tensor:
         self._kept.append([
             torch.randn(len(observations), len(bias))
-            for _, variance, bias in self._fixed if variance is not None
+            for _, variance, bias in self.layers if variance is not None
         ])  # fmt: skip
-        return self._outputs(self._fixed, observations, self._kept[-1])
+        return self._outputs(observations, self._kept[-1])
 
     def logits(self, observations: Tensor) -> Tensor:
-        kept = [torch.stack(noise) for noise in zip(*self._kept, strict=True)]
-        return self._outputs(self.layers, observations, kept)
+        return self._outputs(observations, [torch.stack(n) for n in zip(*self._kept, strict=True)])
 
-    @staticmethod
-    def _outputs(layers: list[_Moments], x: Tensor, noise: list[Tensor]) -> Tensor:
+    def _outputs(self, x: Tensor, noise: list[Tensor]) -> Tensor:
         """For ``(*, inputs)``, with the noise ``(*, outputs)`` of each random layer."""
         drawn = iter(noise)
-        for number, (mean, variance, bias) in enumerate(layers):
+        for number, (mean, variance, bias) in enumerate(self.layers):
             x = x if number == 0 else x.relu()
             out = bias if mean is None else F.linear(x, mean, bias)
             if variance is not None:
@@ -230,15 +205,12 @@ class NoiseOfStep:
 def _layers(model: BayesianNetwork, guide: NetworkGuide) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """The posterior of the weight (``None`` of a number), the weight (not random), the bias."""
     for name, part in model.part("net").named_children():
-        if isinstance(part, BayesianLayer):
-            assert part.bias is not None
-            yield guide.posterior(f"{name}.weight"), part.start["weight"], part.bias
+        if name == RANDOM_LAYER:
+            layer = model.layers[name]
+            assert layer.bias is not None
+            yield guide.posterior(f"{name}.weight"), layer.start["weight"], layer.bias
         elif isinstance(part, nn.Linear):
             yield None, part.weight, part.bias
-
-
-def _detached(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach()
 
 
 def draw_actions(logits: Tensor) -> Tensor:

@@ -347,3 +347,11 @@ def test_a_rate_without_a_closed_form_is_refused():
     model = pair()[0]
     with pytest.raises(ValueError, match="guide_lr"):
         guides.CategoricalDepth(model, update="gradient", rate=0.1)
+
+
+@pytest.mark.parametrize(("hold", "settled"), [(0.0, 0.5), (0.2, 0.6), (0.5, 0.75)])
+def test_q_settles_half_way_from_its_release_to_the_end(hold, settled):
+    model, _, _, _ = pair()
+    for options in ({"rate": 0.3}, {"rate": 1.0}, {"update": "gradient"}):
+        guide = guides.CategoricalDepth(model, hold=hold, **options)
+        assert guide.settled == pytest.approx(settled)

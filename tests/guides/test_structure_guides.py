@@ -1,6 +1,7 @@
 """Posteriors of structure: every prior with every family, temperatures, weights beside them."""
 
 import copy
+import itertools
 import math
 
 import pyro
@@ -346,3 +347,20 @@ def test_points_begin_with_the_structure():
     hard = make(PRIORS["categorical"], prior=priors.Normal())
     with pytest.raises(ValueError, match=r"3 primitives on the simplex interior at site 'x-h.st"):
         guides.Delta(hard, begin=guide)
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_the_entropy_of_the_vertices_by_listing_them(kind):
+    """Each vertex of the simplex or of the cube, with its probability."""
+    factor = guides.MeanField(make(PRIORS[kind])).edge(SITES[0])
+    (parameter,) = factor.parameters()
+    logits = torch.linspace(-1.0, 2.0, len(parameter), dtype=torch.float64)
+    with torch.no_grad():
+        parameter.copy_(logits)
+    listed = logits.softmax(-1).tolist()
+    if factor.restriction == "cube interior":
+        each = [(float(p), 1.0 - float(p)) for p in logits.sigmoid()]
+        listed = [math.prod(chosen) for chosen in itertools.product(*each)]
+    entropy, best = factor.vertices_log_prob()
+    assert entropy == pytest.approx(-sum(p * math.log(p) for p in listed))
+    assert best == pytest.approx(math.log(max(listed)))

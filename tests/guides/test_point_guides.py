@@ -310,3 +310,16 @@ def test_what_does_not_fit_is_said():
     scaled = network(priors.GroupHalfCauchy(0.1))
     with pytest.raises(ValueError, match="another network"):
         guides.Delta(scaled, begin=guides.Delta(model))
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_weights_are_looked_at_in_so_many_steps(stop):
+    factor = SplicedFactor(torch.ones(2), c=0.0, gamma=0.0, power=1.0, stop=stop)
+    changed = []
+    for step in range(5):
+        before = factor.kept.clone()
+        with torch.no_grad():  # they would go, and come back
+            factor.value.fill_(9.0 * (step % 2))
+        factor.splice()
+        changed.append(not torch.equal(factor.kept, before))
+    assert changed == [True] * stop + [False] * (5 - stop)

@@ -313,32 +313,7 @@ def test_weights_gather_around_the_means():
     assert middle.abs() < 0.05
 
 
-# -- arguments and errors ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: priors.GaussianMixture(1), r"\(components\) must be .* at least 2, got 1"),
-        (lambda: priors.GaussianMixture(2.5), r"\(components\) must be a whole .* got 2\.5"),
-        (lambda: priors.GaussianMixture(zero=1.0), r"\(zero\) must be .* \(0, 1\), got 1\.0"),
-        (lambda: priors.GaussianMixture(spread=-1.0), r"\(spread\) must be positive.* got -1\.0"),
-        (lambda: priors.GaussianMixture(scale=0.0), r"\(scale\) must be positive.* got 0\.0"),
-        (lambda: priors.GaussianMixture(precision=(0.0, 1.0)), r"\(precision\).* got 0\.0"),
-        (lambda: priors.GaussianMixture(per="group"), "'network', 'layer'; got 'group'"),
-        (lambda: priors.parse_weights("mixture:x"), "Cannot read .* Write mixture:16"),
-        (lambda: priors.parse_weights("mixture:16:2"), r"Cannot read .*\(0, 1\), got 2\.0"),
-    ],
-)
-def test_errors_name_the_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_words():
-    assert priors.parse_weights("mixture") == priors.GaussianMixture()
-    assert priors.parse_weights("mixture:8") == priors.GaussianMixture(8)
-    assert priors.parse_weights("mixture:8:0.9") == priors.GaussianMixture(8, zero=0.9)
+# -- with other parts ---------------------------------------------------------------------------
 
 
 def test_local_reparameterisation_says_what_to_do():

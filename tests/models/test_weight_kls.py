@@ -160,6 +160,8 @@ def test_registered_for_pyros_normal_and_shapes():
         torch.testing.assert_close(kl_divergence(q, p), kl(q.loc, q.scale))
         whole = kl_divergence(q.to_event(2), p.expand((3, 4)).to_event(2))
         torch.testing.assert_close(whole, kl(q.loc, q.scale).sum())
+    with pytest.raises(ValueError, match="'exact'.*got 'x'"):
+        ImproperLogUniform(kl="x")
 
 
 def test_log_density_agrees_with_the_kl():

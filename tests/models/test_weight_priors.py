@@ -1,4 +1,4 @@
-"""What weight priors give for a layer, and the words they are made of."""
+"""Priors over weights: what all keep to, and what each is."""
 
 import math
 
@@ -6,111 +6,147 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.distributions as td
-from pyroccam.guides.factors import GateFactor
+from prior_case import CONV, LINEAR, PriorCase
+from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
-from pyroccam.models.distributions.relaxed import RelaxedGate
-from pyroccam.models.priors import Latent, LayerShape
+from pyroccam.models.priors import LayerShape
+from random_weights import PRIORS
 from scipy import stats
-from scipy.integrate import quad
-from torch.distributions import constraints, kl_divergence
-
-LINEAR = LayerShape("fc", torch.Size([3, 4]), torch.Size([3]), 1, False, 4)
-CONV = LayerShape("conv", torch.Size([5, 2, 3, 3]), None, 0, True, 18)
-NO_GROUPS = LayerShape("grouped", torch.Size([6, 1, 3, 3]), torch.Size([6]), None, False, 9)
-
-ALL = [
-    priors.Normal(0.3, loc=0.1),
-    priors.Normal("fan_in"),
-    priors.Normal(0.5, loc=0.2, learn="layer"),
-    priors.LogUniform(),
-    priors.LogUniform(kl="molchanov"),
-    priors.GroupNormalJeffreys(),
-    priors.GroupHorseshoe(1e-5),
-    priors.GroupHalfCauchy(1e-5),
-    priors.ARD(),
-    priors.ARD("group"),
-    priors.ARD("layer"),
-    priors.StudentT(2.0, scale=0.5),
-    priors.SpikeSlab(0.1),
-    priors.SpikeSlab(0.1, per="weight"),
-]
-GROUPED = [
-    priors.GroupNormalJeffreys(),
-    priors.GroupHorseshoe(),
-    priors.GroupHalfCauchy(),
-    priors.ARD("group"),
-    priors.SpikeSlab(),
-]
+from torch.distributions import kl_divergence
 
 
-def posterior(latent: Latent):
-    """A guide at the latent's start, of the family that its support asks for."""
-    shape = latent.prior.event_shape
-    loc, scale = latent.start
-    support = latent.prior.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    locs = torch.full(shape, 0.13 if loc is None else loc, requires_grad=True)
-    scales = torch.full(shape, scale, requires_grad=True)
-    if support is constraints.real:
-        q = dist.Normal(locs, scales)
-    elif support is constraints.unit_interval:
-        scales = None
-        q = RelaxedGate(0.5, logits=locs)
-    else:
-        assert support in (constraints.positive, constraints.nonnegative), support
-        q = dist.LogNormal(locs, scales)
-    return q.to_event(len(shape)), (locs, scales)
+class TestNormal(PriorCase):
+    variants = (
+        priors.Normal(0.3, loc=0.1),
+        priors.Normal("fan_in"),
+        priors.Normal(0.5, loc=0.2, learn="layer"),
+        priors.Normal(0.5, learn="weight"),
+    )
+    words = (
+        ("normal", priors.Normal()),
+        ("normal:0.1", priors.Normal(0.1)),
+        ("normal:fan_in", priors.Normal("fan_in")),
+        ("normal:fan-in", priors.Normal("fan_in")),
+        ("normal:learn", priors.Normal(learn="layer")),
+        ("normal:learn-each", priors.Normal(learn="weight")),
+    )
+    refused = (
+        ({"scale": 0.0}, r"scale\) must be positive and finite, got 0.0"),
+        ({"scale": "fan"}, "must be one of 'fan_in'; got 'fan'"),
+        ({"loc": math.inf}, r"loc\) must be finite, got inf"),
+        ({"learn": "each"}, r"learn\).*None, 'layer', 'weight'; got 'each'"),
+        ({"learn": "weight", "loc": 1.0}, "learn='weight'\\) has means of 0, got loc=1.0"),
+    )
+
+    def learns(self, prior):
+        names = {"layer": ["loc", "log_scale"], "weight": ["log_scale", "log_scale_bias"]}
+        return names.get(prior.learn, [])
 
 
-@pytest.mark.parametrize("layer", [LINEAR, CONV], ids=lambda layer: layer.name)
-@pytest.mark.parametrize("prior", ALL, ids=str)
-def test_latents_of_a_layer(prior, layer):
-    module = prior.for_layer(layer)
-    latents = module()
-    assert ("bias" in latents) == (layer.bias is not None)
-    assert latents["weight"].prior.event_shape == layer.weight
-    assert latents["weight"].start[0] is None
-    for name, latent in latents.items():
-        assert latent.prior.batch_shape == ()
-        shapes = {(), (layer.groups,), tuple(layer.weight)}
-        if name == "bias":
-            shapes = {tuple(layer.bias)}
-        assert tuple(latent.prior.event_shape) in shapes
-        q, (loc, scale) = posterior(latent)
-        kl = kl_divergence(q, latent.prior)
-        assert kl.shape == ()
-        kl.backward(retain_graph=True)  # what a prior learns is common to its latents
-        assert torch.isfinite(loc.grad).all()
-        assert (loc.grad != 0).any() or name.startswith(("scale.a", "global.a"))
-        if scale is not None:
-            assert torch.isfinite(scale.grad).all()
-            assert (scale.grad != 0).all()
+class TestLogUniform(PriorCase):
+    variants = (priors.LogUniform(), priors.LogUniform(kl="molchanov"))
+    words = (
+        (" Log-Uniform ", priors.LogUniform()),
+        ("log_uniform:molchanov", priors.LogUniform("molchanov")),
+    )
+    refused = (({"kl": "sigmoid"}, "'exact', 'molchanov', 'refit'; got 'sigmoid'"),)
+    improper = ("weight",)
 
 
-@pytest.mark.parametrize("prior", ALL, ids=str)
-def test_numbers_move_with_the_module(prior):
-    module = prior.for_layer(LINEAR).double()
-    for latent in module().values():
-        fn = latent.prior.base_dist if hasattr(latent.prior, "base_dist") else latent.prior
-        for name in fn.arg_constraints:
-            assert getattr(fn, name).dtype == torch.float64
-        value = torch.full(latent.prior.event_shape, 0.3, dtype=torch.float64)
-        assert latent.prior.log_prob(value).dtype == torch.float64
-    learns = getattr(prior, "learn", None) is not None
-    assert len(list(module.parameters())) == (2 if learns else 0)
-    assert set(module.state_dict()) == ({"loc", "log_scale"} if learns else set())
+class TestGroupNormalJeffreys(PriorCase):
+    variants = (priors.GroupNormalJeffreys(),)
+    words = (
+        ("gnj", priors.GroupNormalJeffreys()),
+        ("gnj:refit", priors.GroupNormalJeffreys("refit")),
+    )
+    refused = (({"kl": "x"}, r"kl\).*got 'x'"),)
+    improper = ("scale",)
+    grouped = True
 
 
-@pytest.mark.parametrize("prior", GROUPED, ids=str)
-def test_layers_without_groups(prior):
-    with pytest.raises(ValueError, match=r"'grouped'.*has no groups"):
-        prior.for_layer(NO_GROUPS)
+class TestGroupHorseshoe(PriorCase):
+    variants = (priors.GroupHorseshoe(1e-5),)
+    words = (("ghs", priors.GroupHorseshoe()), ("ghs:1e-4", priors.GroupHorseshoe(1e-4)))
+    refused = (
+        ({"tau0": -1.0}, r"tau0\).*positive.*got -1.0"),
+        ({"tau0": 1e-20}, "between 1e-15 and 1e15, got 1e-20"),
+        ({"tau0": "1e-5"}, r"tau0\) must be a number, got '1e-5'"),
+    )
+    at_their_best = ("global.a", "scale.a")
+    grouped = True
+
+    def centre(self, prior, latent):
+        return 2 * math.log(prior.tau0) if latent == "global.a" else 0.0
 
 
-@pytest.mark.parametrize("prior", [p for p in ALL if type(p) not in map(type, GROUPED)], ids=str)
-def test_priors_of_single_weights_need_no_groups(prior):
-    assert set(prior.for_layer(NO_GROUPS)()) == {"weight", "bias"}
+class TestGroupHalfCauchy(PriorCase):
+    variants = (priors.GroupHalfCauchy(1e-5),)
+    words = (("half-cauchy:0.1", priors.GroupHalfCauchy(0.1)),)
+    refused = (({"tau0": math.nan}, r"tau0\).*got nan"),)
+    grouped = True
+
+    def centre(self, prior, latent):
+        return math.log(prior.tau0) if latent == "global" else 0.0
+
+
+class TestARD(PriorCase):
+    variants = (priors.ARD(), priors.ARD("group"), priors.ARD("layer"))
+    words = (("ard", priors.ARD()), ("ard:layer", priors.ARD("layer")))
+    refused = (({"per": "unit"}, r"per\).*'weight', 'group', 'layer'; got 'unit'"),)
+    improper = ("weight",)
+
+
+class TestStudentT(PriorCase):
+    variants = (priors.StudentT(2.0, scale=0.5),)
+    words = (("student-t:2", priors.StudentT(2.0)),)
+    refused = (
+        ({"df": 0.0}, r"df\).*got 0.0"),
+        ({"df": 1e3, "scale": 2.0}, r"at most 100, got 1000.0: take priors.Normal\(2.0\)"),
+    )
+
+
+class TestSpikeSlab(PriorCase):
+    variants = (priors.SpikeSlab(0.1), priors.SpikeSlab(0.1, per="weight"))
+    words = (("spike-slab:0.1", priors.SpikeSlab(0.1)),)
+    refused = (
+        ({"slab": 1.0}, r"slab\).*\(0, 1\), got 1.0"),
+        ({"slab": "x"}, r"slab\).*\(0, 1\), got 'x'"),
+        ({"temperature": 0.0}, r"temperature\).*\(0, 1\], got 0.0"),
+        ({"per": "layer"}, "'group', 'weight'; got 'layer'"),
+    )
+
+
+class TestGaussianMixture(PriorCase):
+    variants = (priors.GaussianMixture(components=4), priors.GaussianMixture(2, per="layer"))
+    words = (
+        ("mixture", priors.GaussianMixture()),
+        ("mixture:8", priors.GaussianMixture(8)),
+        ("mixture:8:0.9", priors.GaussianMixture(8, zero=0.9)),
+    )
+    refused = (
+        ({"components": 1}, r"components\) must be .* at least 2, got 1"),
+        ({"components": 2.5}, r"components\) must be a whole .* got 2\.5"),
+        ({"zero": 1.0}, r"zero\) must be .* \(0, 1\), got 1\.0"),
+        ({"spread": -1.0}, r"spread\) must be positive.* got -1\.0"),
+        ({"scale": 0.0}, r"scale\) must be positive.* got 0\.0"),
+        ({"precision": (0.0, 1.0)}, r"precision\).* got 0\.0"),
+        ({"per": "group"}, "'network', 'layer'; got 'group'"),
+    )
+    closed = False
+
+    def learns(self, prior):
+        return [f"mixture.{name}" for name in ("loc", "log_precision", "logits")]
+
+
+def test_every_prior_has_a_case():
+    tested = {type(prior) for case in PriorCase.__subclasses__() for prior in case.variants}
+    assert tested == {*map(type, PRIORS)}
+
+
+def posterior(scale):
+    """A log-normal at the start of a scale."""
+    loc, size = scale.start
+    return NormalFactor(torch.full(scale.prior.event_shape, loc), size, positive=True)()
 
 
 @pytest.mark.parametrize("tau0", [1.0, 1e-2, 1e-5, 1e-8])
@@ -122,7 +158,7 @@ def test_scales_begin_at_one_and_cost_little(make, tau0):
     variance = sum((v.power * v.start[1]) ** 2 for v in scales.values())
     assert variance <= 0.15**2
     with torch.no_grad():
-        cost = sum(float(kl_divergence(posterior(v)[0], v.prior)) for v in scales.values())
+        cost = sum(float(kl_divergence(posterior(v), v.prior)) for v in scales.values())
     depth = max(0.0, -math.log(tau0))
     assert depth < cost < depth + 40.0
 
@@ -155,38 +191,6 @@ def test_the_split_horseshoe_is_half_cauchy(tau0):
         scale = float(base.scale.flatten()[0])
         test = stats.kstest(draws.numpy(), stats.halfcauchy(scale=scale).cdf)
         assert test.pvalue > 1e-4, name  # the rate of false alarms of this test
-
-
-@pytest.mark.parametrize("prior", ALL, ids=str)
-def test_proper_densities_are_normalised(prior):
-    """At one element, in the logarithm of what is positive and in the logit of a gate."""
-    one = LayerShape("one", torch.Size([1, 1]), torch.Size([1]), 1, False, 1)
-    for name, latent in prior.for_layer(one).double()().items():
-        fn = latent.prior
-        if isinstance(fn, priors.EmpiricalNormal) or "LogUniform" in str(fn):
-            with pytest.raises(NotImplementedError, match=r"guides\.MeanField"):
-                fn.sample()
-            continue
-        support = str(fn.support)
-
-        def density(y, fn=fn, support=support):
-            y = torch.tensor(y, dtype=torch.float64)
-            if "Interval" in support:
-                x, slope = y.sigmoid(), y.sigmoid() * (-y).sigmoid()
-            elif "Greater" in support:
-                x, slope = y.exp(), y.exp()
-            else:  # a sinh reaches far into the tails
-                x, slope = y.sinh(), y.cosh()
-            return float((fn.log_prob(x.expand(fn.event_shape)) + slope.log()).exp().detach())
-
-        centre = 0.0
-        if name.startswith("global") and "b" not in name[6:]:
-            centre = math.log(prior.tau0) * (2 if "." in name else 1)
-        total = sum(
-            quad(density, centre + a, centre + b, limit=200)[0]
-            for a, b in ((-34, -4), (-4, 0), (0, 4), (4, 34))
-        )
-        assert total == pytest.approx(1.0, abs=1e-5), name
 
 
 def test_log_density_of_ard_is_the_best_one():
@@ -264,62 +268,6 @@ def test_kl_of_gates_against_draws():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: priors.Normal(0.0), r"Normal\(scale\) must be positive and finite, got 0.0"),
-        (lambda: priors.Normal("fan"), "must be one of 'fan_in'; got 'fan'"),
-        (lambda: priors.Normal(loc=math.inf), r"Normal\(loc\) must be finite, got inf"),
-        (lambda: priors.Normal(learn="each"), r"Normal\(learn\).*'layer', 'weight'; got 'each'"),
-        (lambda: priors.Normal(learn="weight", loc=1.0), "has means of 0, got loc=1.0"),
-        (lambda: priors.LogUniform("sigmoid"), "'exact', 'molchanov', 'refit'; got 'sigmoid'"),
-        (lambda: priors.GroupNormalJeffreys("x"), r"GroupNormalJeffreys\(kl\).*got 'x'"),
-        (lambda: priors.ImproperLogUniform(kl="x"), "'exact'.*got 'x'"),
-        (lambda: priors.GroupHorseshoe(-1.0), r"GroupHorseshoe\(tau0\).*positive.*got -1.0"),
-        (lambda: priors.GroupHorseshoe(1e-20), "between 1e-15 and 1e15, got 1e-20"),
-        (lambda: priors.GroupHalfCauchy(math.nan), r"GroupHalfCauchy\(tau0\).*got nan"),
-        (lambda: priors.ARD("unit"), r"ARD\(per\).*'weight', 'group', 'layer'; got 'unit'"),
-        (lambda: priors.StudentT(0.0), r"StudentT\(df\).*got 0.0"),
-        (lambda: priors.StudentT(1e3, 2.0), r"at most 100, got 1000.0: take priors.Normal\(2.0\)"),
-        (lambda: priors.SpikeSlab(1.0), r"SpikeSlab\(slab\).*\(0, 1\), got 1.0"),
-        (lambda: priors.SpikeSlab(temperature=0.0), r"temperature.*\(0, 1\], got 0.0"),
-        (lambda: priors.SpikeSlab(per="layer"), "'group', 'weight'; got 'layer'"),
-    ],
-)
-def test_errors_name_the_value(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_a_number_must_be_one():
-    with pytest.raises(TypeError, match=r"GroupHorseshoe\(tau0\) must be a number, got '1e-5'"):
-        priors.GroupHorseshoe("1e-5")
-
-
-@pytest.mark.parametrize(
-    ("text", "prior"),
-    [
-        ("normal", priors.Normal()),
-        ("normal:0.1", priors.Normal(0.1)),
-        ("normal:fan_in", priors.Normal("fan_in")),
-        ("normal:learn", priors.Normal(learn="layer")),
-        (" Log-Uniform ", priors.LogUniform()),
-        ("log_uniform:molchanov", priors.LogUniform("molchanov")),
-        ("gnj", priors.GroupNormalJeffreys()),
-        ("gnj:refit", priors.GroupNormalJeffreys("refit")),
-        ("ghs", priors.GroupHorseshoe()),
-        ("ghs:1e-4", priors.GroupHorseshoe(1e-4)),
-        ("half-cauchy:0.1", priors.GroupHalfCauchy(0.1)),
-        ("ard", priors.ARD()),
-        ("ard:layer", priors.ARD("layer")),
-        ("student-t:2", priors.StudentT(2.0)),
-        ("spike-slab:0.1", priors.SpikeSlab(0.1)),
-    ],
-)
-def test_parse_weights(text, prior):
-    assert priors.parse_weights(text) == prior
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("gsh:1e-5", "Unknown weight prior 'gsh:1e-5'. Did you mean 'ghs'\\? Write .*normal:0.1"),
@@ -328,6 +276,9 @@ def test_parse_weights(text, prior):
         ("ghs:", "Cannot read the weight prior 'ghs:'"),
         ("ghs:-1", r"Cannot read .* positive and finite, got -1.0"),
         ("ard:unit", "Cannot read .*'group', 'layer'; got 'unit'"),
+        ("spike-slab:x", r"Cannot read .*\(0, 1\), got 'x'. Write spike-slab:0.1"),
+        ("mixture:x", "Cannot read .* Write mixture:16"),
+        ("mixture:16:2", r"Cannot read .*\(0, 1\), got 2\.0"),
     ],
 )
 def test_parse_weights_errors(text, message):

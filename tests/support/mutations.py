@@ -40,7 +40,11 @@ ROOMS = {  # modules, and the tests that are for them
     "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}closed*.py {INF}inputs.py {INF}non*.py"),
     "priors": ("models/priors", f"{MOD}*prior*.py {MOD}weight*.py {MOD}gauss*.py {MOD}[dsn]*.py"),
     "guides": ("guides", f"tests/guides/*.py {MOD}l*.py {INF}bits.py {INF}pairs.py"),
-    "pruning": ("inference/pruning", f"{INF}[cr]*.py {INF}[dimnpu]*.py {INF}thresh*.py"),
+    "pruning": (
+        "inference/pruning",
+        f"{INF}assign*.py {INF}com*.py {INF}dis*.py {INF}interv*.py {INF}ma*.py {INF}narrow.py "
+        f"{INF}prune.py {INF}rele*.py {INF}thres*.py tests/guides/test_z*.py",
+    ),
 }
 PYTEST = ["-q", "-p", "no:cacheprovider", "--assert=plain"]
 

@@ -213,22 +213,6 @@ def test_a_bias_that_is_a_parameter_is_scaled_where_whole_outputs_are():
 # -- under Pyro -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_the_model_is_ordinary_pyro(local):
-    """In both of Pyro's modes for parameters, with validation on: a plate of all rows."""
-    model = make(small_net(), priors.Normal(learn="layer"))
-    x, y = torch.randn(5, 3), torch.randn(5, 2)
-    with pyro.settings.context(module_local_params=local), pyro.validation_enabled():
-        trace = poutine.trace(model).get_trace(x, y)
-        trace.compute_log_prob()
-    site = trace.nodes["y"]
-    assert site["is_observed"]
-    assert site["scale"] == ROWS.N / 5
-    assert site["log_prob"].shape == (5,)
-    stored = [name for name in pyro.get_param_store() if "prior" in name]
-    assert bool(stored) != local
-
-
 def test_prior_predictive():
     """By Predictive: the outputs of a linear network have the moments that are known."""
     noise, s = 0.5, 0.7
@@ -249,37 +233,6 @@ def test_prior_predictive():
 def test_a_prior_without_draws_says_so():
     with pytest.raises(NotImplementedError, match="improper"):
         make(small_net(), priors.LogUniform())(torch.randn(2, 3))
-
-
-def test_double_precision_and_copies():
-    """The prior follows the network; a pair is moved and copied as any module."""
-    x = torch.randn(4, 3, dtype=torch.float64)
-    model = make(small_net().double())
-    assert model(x).dtype == torch.float64
-    other = make(small_net()).double()
-    guide = guides.MeanField(other).double()
-    assert other(x).dtype == torch.float64
-    model, guide = copy.deepcopy((other, guide))
-    guide(x)
-    with guide.handler:
-        trace = poutine.trace(guide).get_trace(x)
-        y = poutine.replay(model, trace=trace)(x)
-    assert y.dtype == torch.float64
-    assert y.shape == (4, 2)
-
-
-def test_a_saved_state_is_taken_up():
-    model = make(Everything(), priors.Normal(learn="layer"), Rows(2, 4, 4))
-    x = torch.randn(6, 2, 4, 4)
-    model(x)  # moves the running statistics
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1)
-    other = make(Everything(), priors.Normal(learn="layer"), Rows(2, 4, 4))
-    other.load_state_dict(model.state_dict())
-    for name, t in model.state_dict().items():
-        assert torch.equal(t, other.state_dict()[name])
-    assert not any("start" in name for name in model.state_dict())
 
 
 # -- what it is made of -----------------------------------------------------------------------
@@ -309,7 +262,10 @@ def test_the_original_is_left_as_it_was():
 
 
 def test_guides_begin_where_the_network_is():
-    net = small_net()
-    guide = guides.MeanField(make(net))
+    net = small_net().double()  # which the prior follows
+    model = make(net)
+    assert model(torch.randn(4, 3).double()).dtype == torch.float64
+    assert not any("start" in name for name in model.state_dict())
+    guide = guides.MeanField(model)
     assert torch.equal(guide.posterior("2.weight").base_dist.loc, net[2].weight)
     assert torch.equal(guide.posterior("0.bias").base_dist.loc, net[0].bias)

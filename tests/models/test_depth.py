@@ -5,7 +5,6 @@ import pytest
 import torch
 from pyro.infer import Predictive, Trace_ELBO
 from pyroccam import guides, models
-from pyroccam.models.learnt_depth import stacked_outputs
 from torch import nn
 
 
@@ -161,15 +160,6 @@ def test_prior_predictive_and_posterior_predictive_without_targets():
     pyro.clear_param_store()
 
 
-def test_the_plate_scales_a_minibatch():
-    model, x, y = smooth()
-    trace = pyro.poutine.trace(model).get_trace(x[:2], y[:2])
-    assert trace.nodes["y"]["scale"] == 4.0  # N / B = 8 / 2
-    assert trace.nodes["depth"]["scale"] == 1.0
-    fixed = pyro.poutine.trace(model.at_depth(1)).get_trace(x[:2], y[:2])
-    assert fixed.nodes["y"]["scale"] == 4.0
-
-
 # -- fixed depth ------------------------------------------------------------------------------
 
 
@@ -186,21 +176,10 @@ def test_fixed_depth_has_no_latent_and_a_copy_of_the_weights():
         p.data_ptr() for p in model.parameters()
     }
     torch.testing.assert_close(fixed.likelihood.scale, model.likelihood.scale)
-    torch.testing.assert_close(stacked_outputs(fixed, x)[0], stacked_outputs(model, x)[2])
+    torch.testing.assert_close(fixed.components(x)[0], model.components(x)[2])
     before = copy.deepcopy(fixed.state_dict())
     with torch.no_grad():
         for p in model.parameters():
             p.add_(1.0)
     for key, value in fixed.state_dict().items():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
-
-
-def test_a_model_can_be_copied_and_saved():
-    torch.manual_seed(0)
-    model, x, y = smooth()
-    twin = copy.deepcopy(model)
-    torch.testing.assert_close(twin.log_likelihood(x, y), model.log_likelihood(x, y))
-    other, _, _ = smooth(prior=models.priors.Uniform())
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(other.log_likelihood(x, y), model.log_likelihood(x, y))
-    torch.testing.assert_close(other.log_prior, model.log_prior)

@@ -114,10 +114,20 @@ def own_classes():
 
 
 def questions(tree, classes):
-    """Lines that ask by ``isinstance`` for one of the classes."""
+    """Lines that ask by ``isinstance`` for one of the classes, not for another of its name."""
+    others = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level
+        for alias in node.names
+    }
+    classes = classes - others
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-            names = {getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(node.args[1])}
+            parts = [*ast.walk(node.args[1])]
+            names = {n.id for n in parts if isinstance(n, ast.Name)}
+            of = [n for n in parts if isinstance(n, ast.Attribute)]
+            names |= {n.attr for n in of if ast.unparse(n.value) in ("guides", "models", "priors")}
             if names & classes:
                 yield node.lineno
 

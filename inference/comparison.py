@@ -60,7 +60,8 @@ def swap(
         >>> from pyroccam import data, guides, inference, models
         >>> digits = data.load("digits")
         >>> model = models.BayesianNetwork(
-        ...     nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits,
+        ...     torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+        ...     digits,
         ...     prior=models.priors.GroupNormalJeffreys(),
         ... )
         >>> fit = inference.fit(model, guides.MeanField(model), digits, epochs=1, progress=False)

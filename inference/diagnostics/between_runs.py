@@ -15,14 +15,13 @@ from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
-from ...models.learnt_depth import LearntDepth
 from ...models.likelihoods import Regression
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
 from ..figures.canvas import new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from ..posterior.ensemble import members
-from ..posterior.predict import component_weights, predictive_outputs
+from ..posterior.family import family, require
 from ..posterior.same_rows import same_inputs
 from ..pruning.relevance import irrelevance
 from .finding import Finding, Verdict
@@ -287,23 +286,22 @@ def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
 
 @torch.no_grad()
 def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]:
-    """By name, draws first."""
+    """Draws of what is compared, by name, draws first."""
     model, guide, data = fit.model, fit.guide, fit.data
+    pair = family(model, guide)
     found: dict[str, Tensor] = {}
-    if isinstance(model, BayesianNetwork):
-        outputs = predictive_outputs(model, guide, x, draws=draws, seed=seed)
+    if model.random_weights:
+        outputs = pair.outputs(x, draws, seed=seed)
         with seeded(seed, x.device):
             for site, prior in model.structure.items():
-                fn: Any = guide
-                gamma = prior.gamma(fn.posterior(site).sample((draws,)))
+                gamma = prior.gamma(guide.posterior(site).sample((draws,)))
                 for name, count in zip(prior.primitives, gamma.unbind(-1), strict=True):
                     found[f"{prior.edge}: {name}"] = count
     else:
-        shares = component_weights(model, guide, data).double()
         with seeded(seed, x.device):
-            depth = torch.multinomial(shares, draws, replacement=True)
-        outputs = predictive_outputs(model, guide, x)[depth]
-        if isinstance(model, LearntDepth):
+            depth = torch.multinomial(pair.weights(data).double(), draws, replacement=True)
+        outputs = pair.outputs(x)[depth]
+        if model.latents():
             found["depth"] = depth
     predicted = model.likelihood.predicted(outputs)
     if model.likelihood.task == "classification":
@@ -312,16 +310,15 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         found["prediction"] = predicted * data.y_std + data.y_mean
         if type(model.likelihood) is Regression:
             found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
-    for name, left in _groups_left(model, guide).items():
+    for name, left in _groups_left(fit).items():
         found[f"groups left in {name}"] = torch.full((draws,), float(left))
     return {name: value.double().cpu().numpy() for name, value in found.items()}
 
 
-def _groups_left(model: Any, guide: Any) -> dict[str, int]:
-    """Of every layer, if all have groups."""
-    if not isinstance(model, BayesianNetwork) or not model.layers:
+def _groups_left(fit: Fit) -> dict[str, int]:
+    """How many groups every layer has left, if all have groups."""
+    layers = fit.model.layers.values()
+    if not layers or not all({*layer.latents()} - {"weight", "bias"} for layer in layers):
         return {}
-    if not all({*layer.latents()} - {"weight", "bias"} for layer in model.layers.values()):
-        return {}
-    found = irrelevance(model, guide, by="noise")
+    found = irrelevance(*require(fit, BayesianNetwork, "agreement"), by="noise")
     return {name: int((one.values <= 0.0).sum()) for name, one in found.items() if one.grouped}

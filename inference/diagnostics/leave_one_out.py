@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ...models.bayesian import BayesianNetwork
 from ...models.checks import unknown_name
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
@@ -224,12 +223,12 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
 
 
 def _refuse_numbers(fit: Fit) -> None:
-    model = fit.model
-    if isinstance(model, BayesianNetwork) and model.sites:
+    if fit.model.sites:
         return
+    name = type(fit.model).__name__
     raise ValueError(
-        f"The weights of a {type(model).__name__} are numbers that were fitted to the very rows "
-        "that would be left out, so that LOO would be the training likelihood. Use "
+        f"The weights of a {name} are numbers that were fitted to the very rows that would be left "
+        "out, so that LOO would be the training likelihood. Use "
         "diagnostics.elpd(fit, split='test')."
     )
 
@@ -263,14 +262,13 @@ def elpd(
     if split == "train":
         raise ValueError("The training rows were not held out: use diagnostics.loo(fit).")
     drawn = draw_posterior(fit, draws, split=split, rows=rows, seed=seed)
-    model = fit.model
-    if isinstance(model, BayesianNetwork):
+    if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()
         pointwise = logsumexp(own, axis=0) - math.log(len(own))
     else:
         x, y = (part[drawn.rows.to(part.device)] for part in fit.data.split(split))
         with torch.no_grad():
-            ll = model.likelihood(fit.outputs(x)).log_prob(y).double()
+            ll = fit.model.likelihood(fit.outputs(x)).log_prob(y).double()
         if fit.data.task == "regression":
             ll = ll - fit.data.y_std.double().log().sum()
         pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()

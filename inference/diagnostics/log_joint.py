@@ -10,43 +10,22 @@ from torch import Tensor
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.distributions.symmetric import CentredUniform, Rademacher
-from ...models.distributions.wrapped import base
 from ..posterior.draws import at_once, chunks, outputs_of, weights_of
-from ..posterior.weight_moments import mean_network, power_moments
+from ..posterior.weight_moments import mean_network
 
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["LogJoint", "centres", "is_discrete", "is_improper", "is_point", "no_density"]
+__all__ = ["LogJoint", "centres", "is_discrete", "is_improper"]
 
 Values = Mapping[str, Tensor]
 
 CENTRE_DRAWS = 1000  # of relaxed structure, for its mean
 
 
-def is_point(q: Any) -> bool:
-    """Whether a posterior is one value."""
-    return hasattr(base(q), "v")
-
-
 def is_discrete(q: Any) -> bool:
     """Whether a posterior is over finitely many values, with a probability for each."""
     return isinstance(q, torch.distributions.Categorical)
-
-
-def no_density(q: Any) -> str | None:
-    """Why ratios to the density of a posterior mean nothing, or ``None`` if they do."""
-    if is_point(q):
-        return "q is a point, which has no density"
-    if isinstance(base(q), Rademacher):
-        return "q has two points, which have no density"
-    if isinstance(base(q), CentredUniform):
-        return (
-            "q has no mass outside an interval, where the posterior has some: its draws never see "
-            "the ratios that would be infinite"
-        )
-    return None
 
 
 def is_improper(prior: Any) -> bool:
@@ -67,8 +46,8 @@ def centres(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for site in model.sites:
-        q = guide.posterior(site)
-        found[site] = power_moments(q, 1.0)[0].detach().expand(q.event_shape)
+        mean, _ = guide.factor_of(site).moments(1.0)
+        found[site] = mean.detach().expand(guide.posterior(site).event_shape)
     for site, prior in model.structure.items():
         q = guide.posterior(site)
         if is_discrete(q):
@@ -110,7 +89,7 @@ class LogJoint:
         self.at_once = at_once(weights, min(self.rows, batch_size))
 
     def log_prior(self, values: Values, sites: Sequence[str]) -> Tensor:
-        """Of the sites, and of the others where their prior depends on values, ``(S,)``, float64.
+        """Density of the sites, and of others whose prior depends on values, ``(S,)``, float64.
 
         Arguments:
             values: of all sites, ``(S, *)``.
@@ -122,7 +101,7 @@ class LogJoint:
         return total
 
     def log_likelihood(self, values: Values) -> Tensor:
-        """Of each row, ``(S, R)``, float64, on the CPU; in a model with random structure of γ."""
+        """Log-likelihood of each row, ``(S, R)``, float64, on the CPU."""
         networks = weights_of(self.model, values)
         parts = []
         for x, y in self.batches:

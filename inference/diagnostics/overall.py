@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...models.bayesian import BayesianNetwork
-from ...models.learnt_depth import LearntDepth
 from ..fits.fitting import Fit, Repeats
 from ..posterior.ensemble import is_point, members
+from ..posterior.family import require
 from .between_runs import agreement
 from .finding import Finding
 from .leave_one_out import elpd, loo
@@ -56,13 +56,13 @@ def diagnose(
 def _of_posterior(fit: Fit, draws: int, thorough: bool, seed: int | None) -> list[Finding]:
     names = ("k-hat", "LOO", "prior sensitivity")
     model = fit.model
-    if isinstance(model, BayesianNetwork) and is_point(fit):
+    if model.random_weights and is_point(fit):
         why = (
             "The posterior is a point: it claims no uncertainty, so there is nothing to check but "
             "its predictions."
         )
         return [Finding(name, "refused", why) for name in names]
-    if not isinstance(model, BayesianNetwork | LearntDepth):
+    if not model.latents():
         why = f"Nothing is random in a {type(model).__name__}."
         return [Finding(name, "refused", why) for name in names]
     given = fit.settings.seed if seed is None else seed
@@ -101,10 +101,10 @@ def _work(fit: Fit, draws: int) -> float:
 def _only_weights(fit: Fit) -> bool:
     """Whether there are no scales and no structure to look at, and few enough weights."""
     model = fit.model
-    if not isinstance(model, BayesianNetwork) or model.structure:
-        return False
     small = [site for site in model.sites if site.rpartition(".")[2] not in ("weight", "bias")]
-    return not small and model.weights_before <= 10_000
+    if not model.sites or model.structure or small:
+        return False
+    return require(fit, BayesianNetwork, "diagnose")[0].weights_before <= 10_000
 
 
 def _said(name: str, ask: Callable[[], Finding]) -> Finding:

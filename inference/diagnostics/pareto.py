@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ...guides.base import NetworkGuide
-from ...guides.depth import CategoricalDepth
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import unknown_name
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import LearntDepth
 from ..arviz.adapter import psis
 from ..posterior.depth import exact_depth_posterior, total_variation
+from ..posterior.family import family, require
 from .leave_one_out import good_khat
-from .log_joint import LogJoint, centres, is_discrete, is_improper, is_point, no_density
+from .log_joint import LogJoint, centres, is_discrete, is_improper
 from .pareto_result import NOISE_MOST, Khat, KhatBlock
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["khat", "khat_of", "share_of_draws"]
 
+MOST = 100  # dimensions of a block
 EQUAL = 0.05  # range of log ratios, in nats, in which they count as equal
 
 
@@ -93,9 +93,7 @@ def khat(
     draws: int = 2000,
     elsewhere: int = 0,
     rows: int | None = None,
-    most: int = 100,
     seed: int = 0,
-    batch_size: int = 1024,
 ) -> Khat:
     r"""Whether q is a good proposal for the posterior, by Pareto k̂ of blocks of few dimensions.
 
@@ -130,9 +128,7 @@ def khat(
         draws: S from each block.
         elsewhere: draws of the rest at which k̂ is computed as well, each at the cost of the first.
         rows: R, to look at a random subset of the training rows.
-        most: dimensions of a block.
         seed: of draws and rows; the state of the generators is left as it was.
-        batch_size: rows in a pass.
 
     Raises:
         ValueError: for fewer than 100 draws, unknown sites, or rows of which there are none.
@@ -146,26 +142,26 @@ def khat(
             f"draws must be at least 100, elsewhere at least 0 and rows in 2 ... {fit.data.N}; got "
             f"{draws}, {elsewhere} and {rows}."
         )
-    if not isinstance(fit.model, BayesianNetwork):
+    if not fit.model.random_weights:
         if blocks is not None or rows is not None or elsewhere:
             raise ValueError("blocks=, rows= and elsewhere= are for random weights or structure.")
         return Khat((_depth(fit),), draws)
     rows = None if rows == fit.data.N else rows
     where = fit.data.x_train.device
     with evaluating(fit.model), evaluating(fit.guide), seeded(seed, where):
-        return Khat(_Blocks(fit, draws, elsewhere, rows, most, batch_size).all(blocks), draws)
+        return Khat(_Blocks(fit, draws, elsewhere, rows).all(blocks), draws)
 
 
 def _depth(fit: Fit) -> KhatBlock:
-    """Of learnt depth: exact."""
-    model, guide = fit.model, fit.guide
-    if not isinstance(model, LearntDepth):
+    """The block of a learnt depth: exact."""
+    if not fit.model.latents():
         return KhatBlock("everything", (), 0, refused="Nothing in this model is random.")
+    model, guide = require(fit, LearntDepth, "khat")
     count = model.max_depth + 1
-    if not isinstance(guide, CategoricalDepth):
+    if guide.sums_out:
         why = "The depth is summed out, its posterior is exact: there is no q to look at."
         return KhatBlock("depth", ("depth",), count, refused=why)
-    exact, q = exact_depth_posterior(model, fit.data), guide.probs
+    exact, q = exact_depth_posterior(model, fit.data), family(model, guide).weights()
     return KhatBlock(
         "depth",
         ("depth",),
@@ -176,26 +172,19 @@ def _depth(fit: Fit) -> KhatBlock:
 
 
 class _Blocks:
-    """What is looked at in a Bayesian network."""
+    """The blocks of a Bayesian network."""
 
-    def __init__(
-        self, fit: Fit, draws: int, elsewhere: int, rows: int | None, most: int, batch_size: int
-    ) -> None:
-        model, guide = fit.model, fit.guide
-        assert isinstance(guide, NetworkGuide)
-        self.model: BayesianNetwork = model
-        self.guide, self.draws, self.elsewhere, self.most = guide, draws, elsewhere, most
+    def __init__(self, fit: Fit, draws: int, elsewhere: int, rows: int | None) -> None:
+        model, guide = require(fit, BayesianNetwork, "khat")
+        self.model, self.guide, self.draws, self.elsewhere = model, guide, draws, elsewhere
         self.rows = rows
-        self.sites = [*model.structure, *model.sites]
+        self.sites = model.latents()
         self.centre = centres(model, guide)
         chosen = None if rows is None else torch.randperm(fit.data.N)[:rows].sort().values
-        self.joint = LogJoint(model, guide, fit.data, chosen, batch_size)
+        self.joint = LogJoint(model, guide, fit.data, chosen)
         self.reference = None
         if rows is not None:
             self.reference = self.joint.log_likelihood({s: v[None] for s, v in self.centre.items()})
-
-    def q(self, site: str) -> Any:
-        return self.guide.posterior(site)
 
     def all(self, blocks: Mapping[str, Sequence[str]] | None) -> tuple[KhatBlock, ...]:
         if blocks is None:
@@ -211,10 +200,10 @@ class _Blocks:
     def _default(self) -> dict[str, list[str]]:
         """One block of everything where that can be judged, or one for each site. Points are no
         part of it, unless there is nothing else; what is discrete is compared on its own."""
-        random = [site for site in self.sites if not is_point(self.q(site))]
+        random = [site for site in self.sites if not self.guide.factor_of(site).is_point]
         if not random:
             return {"everything": self.sites}
-        smooth = [site for site in random if not is_discrete(self.q(site))]
+        smooth = [site for site in random if not is_discrete(self.guide.posterior(site))]
         apart = {site: [site] for site in random if site not in smooth}
         if smooth and self._why_not(smooth) is None:
             name = smooth[0] if len(smooth) == 1 else "everything"
@@ -228,13 +217,13 @@ class _Blocks:
         """Why k̂ of a block would mean nothing."""
         priors = self.model.priors_given({s: v[None] for s, v in self.centre.items()})
         for site in sites:
-            q = self.q(site)
+            q = self.guide.posterior(site)
             if is_discrete(q) and len(sites) > 1:
                 return (
                     f"Site {site!r} is discrete, and compared by its probabilities: give it a "
                     "block of its own."
                 )
-            if (why := no_density(q)) is not None:
+            if (why := self.guide.factor_of(site).no_density) is not None:
                 return f"At site {site!r} {why}; guides.MeanField has one."
             if is_improper(priors[site]):
                 return (
@@ -243,9 +232,9 @@ class _Blocks:
                     "proper prior (priors.Normal, GroupHorseshoe, StudentT)."
                 )
         dimension = self._dimension(sites)
-        if dimension > self.most:
+        if dimension > MOST:
             return (
-                f"{dimension} dimensions, at most {self.most}: k-hat grows with them, and normals "
+                f"{dimension} dimensions, at most {MOST}: k-hat grows with them, and normals "
                 "that are 5 % too narrow, which no prediction would show, have 0.3 in 100 "
                 "dimensions, 1.0 in 1,000 and 2.5 in 10,000. Look at scales and biases, or compare "
                 "predictions (agreement, vsbc)."
@@ -257,7 +246,7 @@ class _Blocks:
         if (why := self._why_not(sites)) is not None:
             return replace(empty, refused=why)
         others = [site for site in self.sites if site not in sites]
-        one = self._discrete if is_discrete(self.q(sites[0])) else self._smooth
+        one = self._discrete if is_discrete(self.guide.posterior(sites[0])) else self._smooth
         found = one(empty, {site: self.centre[site] for site in others})
         if found.noise > NOISE_MOST:
             return replace(
@@ -271,7 +260,7 @@ class _Blocks:
         if others:
             again = []
             for _ in range(self.elsewhere):
-                drawn = one(empty, {site: self.q(site).sample() for site in others})
+                drawn = one(empty, {site: self.guide.posterior(site).sample() for site in others})
                 value = drawn.khat if drawn.total_variation is None else drawn.total_variation
                 assert value is not None
                 again.append(value)
@@ -279,10 +268,13 @@ class _Blocks:
         return found
 
     def _smooth(self, block: KhatBlock, rest: dict[str, Tensor]) -> KhatBlock:
-        drawn = {site: self.q(site).sample((self.draws,)) for site in block.sites}
+        drawn = {site: self.guide.posterior(site).sample((self.draws,)) for site in block.sites}
         joint, variance = self.joint(drawn, rest, self.reference)
         log_q = sum(
-            (self.q(site).log_prob(value).double().cpu() for site, value in drawn.items()),
+            (
+                self.guide.posterior(site).log_prob(value).double().cpu()
+                for site, value in drawn.items()
+            ),
             torch.zeros((), dtype=torch.float64),
         )
         k, error, share = khat_of((joint - log_q).numpy())
@@ -292,7 +284,7 @@ class _Blocks:
 
     def _discrete(self, block: KhatBlock, rest: dict[str, Tensor]) -> KhatBlock:
         (site,) = block.sites
-        q = self.q(site).probs.detach()
+        q = self.guide.posterior(site).probs.detach()
         values = torch.arange(len(q), device=q.device)
         joint, variance = self.joint({site: values}, rest, self.reference)
         p = joint.softmax(0)

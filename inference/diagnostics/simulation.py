@@ -11,20 +11,19 @@ import pyro
 import torch
 from numpy.typing import NDArray
 from pyro import poutine
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...guides.base import NetworkGuide
-from ...guides.depth import CategoricalDepth
-from ...models.bayesian import BayesianNetwork
+from ...guides.base import Guide
+from ...models.base import Model
 from ...models.checks import unknown_name
 from ...models.contexts import evaluating, local_parameters, seeded
 from ...models.distributions.wrapped import base
-from ...models.learnt_depth import LearntDepth, stacked_outputs
 from ..fits.fitting import fit_repeats
 from ..posterior.depth import exact_depth_posterior
-from ..posterior.draws import draw_sites, outputs_of, weights_of
+from ..posterior.draws import outputs_of, weights_of
+from ..posterior.family import family
 from .calibration import Calibration
 from .log_joint import is_discrete, is_improper
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Quantity", "outputs_at", "vsbc"]
 
 Floats = NDArray[np.float64]
-Build = Callable[[int], tuple[Any, nn.Module, "Dataset"]]
+Build = Callable[[int], tuple[Any, Guide, "Dataset"]]
 
 # From a model and values of its sites (S, *) to S values of something, (S, *).
 Quantity = Callable[[Any, Mapping[str, Tensor]], Tensor]
@@ -48,8 +47,8 @@ def outputs_at(x: Tensor) -> Quantity:
     """
 
     def outputs(model: Any, values: Mapping[str, Tensor]) -> Tensor:
-        if isinstance(model, LearntDepth):
-            return stacked_outputs(model, x.to(model.log_prior.device))[values["depth"]]
+        if not model.random_weights:
+            return model.components(x.to(model.log_prior.device))[values["depth"]]
         weights = weights_of(model, values)
         device = next(iter(weights.values())).device
         return outputs_of(model.start_network(), weights, x.to(device))
@@ -157,7 +156,7 @@ class _Simulation:
             trace: Any = run.get_trace(x)
         y = trace.nodes["y"]["value"].to(data.y_train.dtype)
         self.data = replace(data, y_train=y[: data.N], y_val=y[data.N :])
-        self.truth = {name: trace.nodes[name]["value"] for name in _latents(self.model)}
+        self.truth = {name: trace.nodes[name]["value"] for name in self.model.latents()}
 
     def probabilities(
         self,
@@ -170,7 +169,7 @@ class _Simulation:
         truth, ``(P,)``."""
         names: list[str] = []
         parts: list[Floats] = []
-        known = _latents(self.model)
+        known = self.model.latents()
         for site in known if sites is None else sites:
             if site not in known:
                 raise ValueError(unknown_name("site", site, known))
@@ -179,10 +178,10 @@ class _Simulation:
             truth = {name: value.to(device) for name, value in self.truth.items()}
             with seeded(_simulated(self.seed), device):
                 for site in known if sites is None else sites:
-                    found = _below(self.q(site), truth[site], draws, rng)
+                    found = self.below(site, truth[site], draws, rng)
                     names += _numbered(site, found)
                     parts.append(found.ravel())
-                drawn = self.draw(draws) if quantities else {}
+                drawn = family(self.model, self.guide).draw(draws) if quantities else {}
             for name, quantity in quantities.items():
                 value = quantity(self.model, {n: t[None] for n, t in truth.items()})
                 found = _rank(quantity(self.model, drawn), value[0], rng)
@@ -190,17 +189,15 @@ class _Simulation:
                 parts.append(found.ravel())
         return names, np.concatenate(parts)
 
-    def q(self, site: str) -> Any:
-        if isinstance(self.guide, CategoricalDepth):
-            return torch.distributions.Categorical(probs=self.guide.probs)
-        assert isinstance(self.guide, NetworkGuide)
-        return self.guide.posterior(site)
-
-    def draw(self, draws: int) -> dict[str, Tensor]:
-        if isinstance(self.guide, CategoricalDepth):
-            return {"depth": self.q("depth").sample((draws,))}
-        assert isinstance(self.guide, NetworkGuide)
-        return draw_sites(self.model, self.guide, draws)
+    def below(self, site: str, truth: Tensor, draws: int, rng: np.random.Generator) -> Floats:
+        """``P_q(θ < θ*)`` of each number of a site, in its shape."""
+        q = self.guide.posterior(site)
+        if is_discrete(q):
+            probs = q.probs.double().cpu().numpy()
+            k = int(truth)
+            return np.array(min(probs[:k].sum() + rng.uniform() * probs[k], 1.0))
+        known = self.guide.cdf(site, truth)
+        return _rank(q.sample((draws,)), truth, rng) if known is None else known.cpu().numpy()
 
 
 def _fitted(
@@ -213,56 +210,51 @@ def _fitted(
     """Simulations with posteriors that were fitted to them."""
     made: dict[int, _Simulation] = {}
 
-    def simulate(seed: int) -> tuple[Any, nn.Module, Dataset]:
+    def simulate(seed: int) -> tuple[Any, Guide, Dataset]:
         one = made[seed] = _Simulation(build, seed)
         return one.model, one.guide, one.data
 
     cpu = torch.device("cpu")
     with seeded(seeds[0], cpu):
         first = _Simulation(build, seeds[0])
-    if isinstance(first.guide, CategoricalDepth) and first.guide.update == "closed":
+    if first.guide.closed:
         # Where the weights are held, the closed-form update has one step, and ends there.
         for seed in seeds:
             with seeded(seed, cpu):
                 model, guide, data = simulate(seed)
             exact = exact_depth_posterior(model, data)
             with torch.no_grad():
-                guide.logits.copy_(exact.log().clamp_min(-1e4))  # type: ignore[operator]
+                guide.get_parameter("logits").copy_(exact.log().clamp_min(-1e4))
     else:
         fit_repeats(simulate, seeds, together=together, device=device, **settings)
     return [made[seed] for seed in seeds]
 
 
 def _simulated(seed: int) -> int:
-    """Of a simulation: far from that of its fit, whose random numbers begin the guide, and from
-    those of its neighbours."""
+    """The seed of a simulation: far from that of its fit, whose random numbers begin the guide, and
+    from those of its neighbours."""
     return int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
 
 
-def _latents(model: Any) -> list[str]:
-    if isinstance(model, BayesianNetwork):
-        return [*model.structure, *model.sites]
-    return ["depth"] if isinstance(model, LearntDepth) else []
+def _refuse(model: Model, guide: Guide) -> None:
+    """Refuse what cannot be simulated.
 
-
-def _refuse(model: Any, guide: nn.Module) -> None:
-    """What cannot be simulated, by name."""
-    if not _latents(model) or not isinstance(guide, CategoricalDepth | NetworkGuide):
+    Raises:
+        ValueError: naming it.
+    """
+    if not guide.latents():
         raise ValueError(
             f"Nothing is random in models.{type(model).__name__} with guides."
             f"{type(guide).__name__}: there is no posterior to calibrate."
         )
-    closed = isinstance(guide, CategoricalDepth) and guide.update == "closed"
     for name, part in model.named_modules():
         noisy = isinstance(part, _DropoutNd) and part.p > 0.0
-        if not closed and (noisy or isinstance(part, _BatchNorm)):
+        if not guide.closed and (noisy or isinstance(part, _BatchNorm)):
             raise ValueError(
                 f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
                 "afterwards, so that what is fitted is not the model that is simulated: leave it "
                 "out of the network (torch.nn.Identity(), or normalisation by layer or group)."
             )
-    if not isinstance(model, BayesianNetwork):
-        return
     for site, (layer, name) in model.sites.items():
         prior = layer.latents()[name].prior
         if is_improper(prior):
@@ -271,21 +263,6 @@ def _refuse(model: Any, guide: nn.Module) -> None:
                 "finite integral, or none that is fixed), so no truth can be drawn from it: take a "
                 "proper prior, such as priors.Normal(), StudentT() or GroupHorseshoe()."
             )
-
-
-def _below(q: Any, truth: Tensor, draws: int, rng: np.random.Generator) -> Floats:
-    """``P_q(θ < θ*)`` of each number of a site, in its shape."""
-    own = base(q)
-    if is_discrete(own):
-        probs = own.probs.double().cpu().numpy()
-        k = int(truth)
-        return np.array(min(probs[:k].sum() + rng.uniform() * probs[k], 1.0))
-    if isinstance(own, torch.distributions.Normal | torch.distributions.LogNormal):
-        value = truth.log() if isinstance(own, torch.distributions.LogNormal) else truth
-        z = (value.double() - own.loc.double()) / own.scale.double()
-        found: Floats = torch.special.ndtr(z).cpu().numpy()
-        return found
-    return _rank(q.sample((draws,)), truth, rng)
 
 
 def _rank(drawn: Tensor, truth: Tensor, rng: np.random.Generator) -> Floats:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ... import guides
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ..cutting.report import CutReport
-from ..cutting.surgery import ROWS, cut
 from ..packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from ..packing.rates import (
@@ -24,16 +23,16 @@ from ..packing.rates import (
     place_bits,
     sparse_rates,
 )
-from ..posterior.weight_moments import Moments, mean_network, moments
+from ..posterior.weight_moments import Moments, moments
+from .decision import decide, inside
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
-from .thresholds import Threshold, choose_thresholds, refuse_uncut, relevant_to, with_zeros
-from .weight_sharing import assigned_guide, mixtures
+from .thresholds import Threshold
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["Compressed", "compress", "inside"]
+__all__ = ["Compressed", "compress"]
 
 
 @dataclass(frozen=True)
@@ -135,31 +134,12 @@ def compress(
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
     """
-    model, data = fit.model, fit.data
-    if not isinstance(model, BayesianNetwork):
-        raise TypeError(
-            f"compress needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. "
-            "To cut the depth of a learnt-depth network use inference.prune."
-        )
-    guide: Any = fit.guide
-    refuse_uncut(guide)
-    if type(guide) is guides.Delta and mixtures(model):
-        guide = assigned_guide(model, guide)
-    known = moments(model, guide)
-    net = mean_network(model, guide)
-    found: dict[str, Irrelevance] = {}
-    thresholds: dict[str, float] = {}
-    if isinstance(guide, guides.Delta):
-        _check_point(net, model, threshold, tolerance)
-    else:
-        found = relevant_to(threshold, model, guide)
-        thresholds = choose_thresholds(threshold, found, net, model, data, tolerance)
-        net = with_zeros(net, found, thresholds, model)
-    net = net.cpu()
-    small = cut(net, data.x_train[:ROWS].cpu())
-    kept = _kept(small.report, known, small.net, model)
+    decision = decide(fit, "compress", threshold, tolerance)
+    model, guide, report = decision.model, decision.guide, decision.report
+    small, found = decision.net, decision.irrelevance
+    kept = _kept(report, moments(model, guide), small, model)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
-    where = {name: inside(small.net, name) for name in bits}
+    where = {name: inside(small, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
     rounding = Significand if significand == "relative" else FixedPoint
     rounded: dict[str, Rounding] = {
@@ -178,7 +158,7 @@ def compress(
                 )
     bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
     rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
-    sizes = layers_of(small.net)
+    sizes = layers_of(small)
     # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
     layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
     total = model.weights_before
@@ -194,39 +174,18 @@ def compress(
     if shared:
         places = [] if dense else list(map(place_bits, layers, nonzero))
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
-    report = small.report
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    return Compressed(quantised(small.net, rounded), thresholds, found, bits, rates, report)
+    return Compressed(quantised(small, rounded), decision.thresholds, found, bits, rates, report)
 
 
-def _check_point(
-    net: nn.Module, model: BayesianNetwork, threshold: Threshold | None, tolerance: float | None
-) -> None:
-    """A point estimate has no spread; some of each layer must be left of it."""
-    for name, value in (("threshold", threshold), ("tolerance", tolerance)):
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
-                f"it takes no {name}; what is exactly zero is cut. To make small weights zero, "
-                "train further after inference.pruning.prune_weights, as deep-compression does."
-            )
-    for name in model.layers:
-        layer: Any = net.get_submodule(name)
-        if not layer.weight.count_nonzero():
-            raise ValueError(
-                f"All weights of layer {name!r} are zero: prune it less, by a smaller sensitivity= "
-                "or c=, or a larger keep=, of this layer."
-            )
-
-
-def _shared(model: BayesianNetwork, guide: Any, asked: PerLayer | None) -> dict[str, int]:
+def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:
     """Bits of an index, for layers whose weights share values: as asked, or as the guide has it."""
-    found: dict[str, int] = {}
-    if isinstance(guide, guides.Codebook):
-        for name, size in guide.sizes.items():
-            if not {*model.layers[name].latents()} - {"weight", "bias"}:  # no scales
-                found[name] = max(1, (size - 1).bit_length())
+    found = {
+        name: max(1, (size - 1).bit_length())
+        for name, size in guide.sizes.items()
+        if not {*model.layers[name].latents()} - {"weight", "bias"}  # no scales
+    }
     if asked is not None:
         for name, index in by_layer("codebook", asked, model).items():
             found[name] = int(index)
@@ -271,8 +230,3 @@ def _kept(
                 mean, variance = (t.index_select(1 - dim, part.inputs) for t in (mean, variance))
         kept[name] = (mean[nonzero], variance[nonzero])
     return kept
-
-
-def inside(net: nn.Module, name: str) -> str:
-    """Where a layer is in a cut network: behind a selection of its inputs, if there is one."""
-    return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name

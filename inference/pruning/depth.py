@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from ...models.bayesian import BayesianNetwork
+from ...models.learnt_depth import LearntDepth
 from ...models.plain.pruned import Form, PrunedNetwork
-from ..fits.fitting import Fit
+from ..posterior.family import require
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
 
 __all__ = ["TailRule", "full_network", "kept_depth_probs", "prune"]
 
@@ -39,24 +42,22 @@ def prune(
         TypeError: if nothing was learnt about depth.
         ValueError: for a depth or form that does not exist.
     """
-    if fit.structure is None:
-        random = isinstance(fit.model, BayesianNetwork)
-        raise TypeError(
-            f"prune needs a fit of models.LearntDepth, got one of {type(fit.model).__name__}, "
-            "whose depth is fixed already." + " Its weights are cut by compress." * random
-        )
+    cut = "Its weights are cut by inference.compress." if fit.model.random_weights else ""
+    model, _ = require(fit, LearntDepth, "prune", cut)
+    assert fit.structure is not None
     if form not in ("marginal", "single"):
         raise ValueError(f"form must be 'marginal' or 'single', got {form!r}.")
     depth = fit.structure.depth_chosen if depth is None else depth
     weights = kept_depth_probs(fit.structure.depth_probs, depth, rule)
     return PrunedNetwork(
-        fit.model.stack, depth, weights if form == "marginal" else None, fit.model.likelihood
+        model.stack, depth, weights if form == "marginal" else None, model.likelihood
     )
 
 
 def full_network(fit: Fit) -> PrunedNetwork:
     """The whole network in the same plain form, marginalising over every depth."""
-    return PrunedNetwork(fit.model.stack, fit.model.max_depth, fit.weights, fit.model.likelihood)
+    model, _ = require(fit, LearntDepth, "full_network")
+    return PrunedNetwork(model.stack, model.max_depth, fit.weights, model.likelihood)
 
 
 def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...guides.mean_field import NetworkGuide
 from ...models.contexts import seeded
 from ...models.networks.structure_graph import discretised
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
+from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ __all__ = ["Choice", "StructureChoice", "choose_structure", "discretise", "rando
 
 Choice = dict[str, list[str]]
 """Names of the chosen primitives by edge."""
+
+KNOWN = "Its structure is known; depth is cut by inference.prune."
+TRIES = 1000  # draws of random structures
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,6 @@ class StructureChoice:
         return f"{'; '.join(parts)}. Probability of all {math.exp(self.log_prob):.3f}"
 
 
-def _pair(fit: Fit) -> tuple[StructuredNetwork, NetworkGuide]:
-    model, guide = fit.model, fit.guide
-    if not isinstance(model, StructuredNetwork) or not isinstance(guide, NetworkGuide):
-        raise TypeError(
-            f"This is for a fit of models.StructuredNetwork, got one of {type(model).__name__}, "
-            "whose structure is known (or a depth: inference.prune)."
-        )
-    return model, guide
-
-
 @torch.no_grad()
 def choose_structure(fit: Fit) -> StructureChoice:
     """The most probable primitive of every edge; in the cube all with a probability above ½.
@@ -74,7 +67,7 @@ def choose_structure(fit: Fit) -> StructureChoice:
     Raises:
         TypeError: for a fit of another model.
     """
-    model, guide = _pair(fit)
+    model, guide = require(fit, StructuredNetwork, "choose_structure", KNOWN)
     probs: dict[str, dict[str, float]] = {}
     chosen: Choice = {edge: list(names) for edge, names in model.primitives.items()}
     entropy = log_prob = 0.0
@@ -105,7 +98,7 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
         TypeError: for a fit of another model.
         ValueError: for a structure that the graph has not, or that leaves a vertex empty.
     """
-    model, guide = _pair(fit)
+    model, guide = require(fit, StructuredNetwork, "discretise", KNOWN)
     if choice is None:
         choice = choose_structure(fit).chosen
     return discretised(mean_network(model, guide), choice).eval()
@@ -119,7 +112,6 @@ def random_structures(
     tolerance: float = 0.1,
     other_than: Choice | None = None,
     seed: int = 0,
-    tries: int = 1000,
 ) -> list[Choice]:
     """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
 
@@ -127,7 +119,7 @@ def random_structures(
         model: whose structures these are.
         count: how many different ones, at most.
         parameters: of the plain network; of any size if left out.
-        tolerance: by which share their number may differ from it. Where ``tries`` draws do not
+        tolerance: by which share their number may differ from it. Where 1,000 draws do not
             give enough, those nearest in size are taken.
         other_than: the choice they are to be compared with, never among them.
         seed: of the draws.
@@ -135,11 +127,12 @@ def random_structures(
     Returns:
         by edge the names of the primitives, as :func:`discretise` takes them.
     """
-    blank = {name: _blank(layer) for name, layer in model.layers.items()}
+    starts = {name: layer.start for name, layer in model.layers.items()}
+    blank = {name: (start["weight"], start.get("bias")) for name, start in starts.items()}
     plain = model.plain(blank).to("meta")
     found: dict[str, tuple[float, Choice]] = {}
     with seeded(seed, torch.device("cpu")):
-        for _ in range(tries):
+        for _ in range(TRIES):
             choice: Choice = {edge: list(names) for edge, names in model.primitives.items()}
             for prior in model.structure.values():
                 names = prior.primitives
@@ -161,11 +154,6 @@ def random_structures(
                 break
     nearest = sorted(found.values(), key=lambda pair: max(pair[0], tolerance))
     return [choice for _, choice in nearest[:count]]
-
-
-def _blank(layer: Any) -> tuple[Tensor, Tensor | None]:
-    start = layer.start
-    return start["weight"], start.get("bias")
 
 
 def _size(net: nn.Module, choice: Choice) -> int:

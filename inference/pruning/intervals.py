@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from .judged import judged
+from ..posterior.family import require
+from .relevance import judged
+
+if TYPE_CHECKING:
+    from ..fits.fitting import Fit
 
 __all__ = ["ScaleIntervals", "scale_intervals"]
 
@@ -41,10 +46,8 @@ class ScaleIntervals:
 
 
 @torch.no_grad()
-def scale_intervals(
-    model: BayesianNetwork, guide: NetworkGuide, level: float = 0.9
-) -> dict[str, ScaleIntervals]:
-    r"""By layer, of what :func:`~pyroccam.inference.pruning.relevance.irrelevance` judges.
+def scale_intervals(fit: Fit, level: float = 0.9) -> dict[str, ScaleIntervals]:
+    r"""Intervals of what :func:`~pyroccam.inference.pruning.relevance.irrelevance` judges.
 
     * Log-normal scales, of the group and of its layer, multiply: :math:`z = \prod_k v_k^{p_k}` is
       log-normal with :math:`μ_z = \sum_k p_k μ_k` and :math:`σ_z^2 = \sum_k p_k^2 σ_k^2`, and its
@@ -54,17 +57,19 @@ def scale_intervals(
       :math:`(l + \mathrm{logit}\,p) / T`.
 
     Arguments:
-        model, guide: of a fit.
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
         level: probability inside an interval, the same amount on both sides outside.
 
     Returns:
         :class:`ScaleIntervals` by layer, float64 on the CPU.
 
     Raises:
+        TypeError: for a fit of another model.
         ValueError: for a level that is not in (0, 1), or a layer whose posterior has no spread.
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r}: give the probability inside an interval, in (0, 1).")
+    model, guide = require(fit, BayesianNetwork, "scale_intervals")
     return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
 
 
@@ -72,32 +77,15 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleI
     kind, q = judged(layer, guide, "there is nothing to draw; fit with guides.MeanField.")
     if kind == "gate":
         half = math.log((1 + level) / (1 - level))  # the logit of the upper quantile
-        low, median, high = (
-            torch.sigmoid((q.logits.double() + step) / q.temperature) for step in (-half, 0, half)
-        )
-        return _made(layer, low, median, high, "gate", level, False)
-    step = _upper(level) * q.scale.double()
-    if kind == "log-normal scale":
-        ends = (q.loc - step).exp(), q.loc.exp(), (q.loc + step).exp()
-        return _made(layer, *ends, "scale", level, True)
-    median = q.loc.double().abs()
-    quantity = "scale" if kind == "normal scale" else "weight"
-    return _made(layer, median - step, median, median + step, quantity, level, False)
-
-
-def _upper(level: float) -> float:
-    """Deviations from the mean of a normal to the upper end of its interval."""
-    return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-
-
-def _made(
-    layer: BayesianLayer,
-    low: Tensor,
-    median: Tensor,
-    high: Tensor,
-    quantity: str,
-    level: float,
-    positive: bool,
-) -> ScaleIntervals:
-    low, median, high = (end.cpu() for end in (low, median, high))
+        ends = [torch.sigmoid((q.logits.double() + at) / q.temperature) for at in (-half, 0, half)]
+    else:
+        upper = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
+        step, middle = float(upper) * q.scale.double(), q.loc.double()
+        if kind == "log-normal scale":
+            ends = [(middle - step).exp(), middle.exp(), (middle + step).exp()]
+        else:
+            middle = middle.abs()
+            ends = [middle - step, middle, middle + step]
+    low, median, high = (end.cpu() for end in ends)
+    quantity, positive = kind.removeprefix("normal ").removeprefix("log-normal "), "log" in kind
     return ScaleIntervals(layer.name, low, median, high, quantity, level, positive)

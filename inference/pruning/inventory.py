@@ -13,7 +13,8 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from ...models.plain.feature_choice import Select
 from ..packing import PackedSize
-from .compression import Compressed, inside
+from .compression import Compressed
+from .decision import inside
 
 __all__ = ["Remains", "bytes_by_part", "input_use", "remains"]
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...guides.base import NetworkGuide
 from ...guides.codebook import Codebook
-from ...guides.delta import Delta
 from ...guides.pruned import Pruned
 from ...guides.spliced import Spliced
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..packing.quantise import cluster
+from ..posterior.family import require
 from .thresholds import refuse_twice
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def prune_weights(
         >>> fit = inference.fit(*prune_weights(fit, keep=0.2), digits, **settings)
         >>> small = inference.compress(fit)
     """
-    weights = _weights(fit, "prune_weights")
-    model: BayesianNetwork = fit.model
+    model, guide, weights = _points(fit, "prune_weights")
     if (sensitivity is None) == (keep is None):
         raise ValueError("prune_weights takes one rule, sensitivity= or keep=.")
     kept: dict[str, Tensor] = {}
@@ -83,8 +83,7 @@ def prune_weights(
     elif sensitivity is not None:
         for name, factor in by_layer("sensitivity", sensitivity, model).items():
             kept[name] = _above(name, weights[name], factor)
-    model = copy.deepcopy(model)
-    return model, Pruned(model, kept, begin=_guide(fit))
+    return model, Pruned(model, kept, begin=guide)
 
 
 def _largest(weight: Tensor, fraction: float) -> Tensor:
@@ -128,10 +127,9 @@ def splice_weights(
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
     """
-    _weights(fit, "splice_weights")
-    model = copy.deepcopy(fit.model)
+    model, guide, _ = _points(fit, "splice_weights")
     own = by_layer("c", c, model)
-    return model, Spliced(model, own, gamma=gamma, power=power, stop=stop, begin=_guide(fit))
+    return model, Spliced(model, own, gamma=gamma, power=power, stop=stop, begin=guide)
 
 
 def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNetwork, Codebook]:
@@ -152,8 +150,7 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
     References:
         Han, Mao, Dally 2016, arXiv:1510.00149.
     """
-    weights = _weights(fit, "share_weights")
-    model = copy.deepcopy(fit.model)
+    model, guide, weights = _points(fit, "share_weights")
     bits = {"linear": 5, "convolution": 8} if bits is None else bits
     books: dict[str, tuple[Tensor, Tensor]] = {}
     for name, number in by_layer("bits", bits, model).items():
@@ -165,7 +162,7 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
         index = torch.full(weight.shape, -1, dtype=torch.int64, device=weight.device)
         index[left] = own.to(torch.int64)
         books[name] = book, index
-    return model, Codebook(model, books, begin=_guide(fit))
+    return model, Codebook(model, books, begin=guide)
 
 
 def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, float]:
@@ -234,18 +231,13 @@ def _number(what: str, value: Any) -> float:
     return number
 
 
-def _guide(fit: Fit) -> Delta:
-    guide: Any = fit.guide
-    found: Delta = guide
-    return found
-
-
-def _weights(fit: Fit, what: str) -> dict[str, Tensor]:
-    """The weights of each layer as the guide has them, without scales."""
-    if not isinstance(fit.guide, Delta):
+def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[str, Tensor]]:
+    """The pair of a fit, and the weights of each layer as the guide has them, without scales."""
+    model, guide = require(fit, BayesianNetwork, asking)
+    if not all(guide.factor_of(site).is_point for site in guide.sites):
         raise TypeError(
-            f"{what} needs a fit of point estimates (guides.Delta), got one of "
-            f"{type(fit.guide).__name__}. To cut by a posterior use inference.compress."
+            f"{asking} needs a fit of point estimates (guides.Delta), got one of "
+            f"{type(guide).__name__}. To cut by a posterior use inference.compress."
         )
-    guide = fit.guide
-    return {name: guide.distribution(f"{name}.weight").v.detach() for name in fit.model.layers}
+    weights = {name: guide.posterior(f"{name}.weight").v.detach() for name in model.layers}
+    return copy.deepcopy(model), guide, weights

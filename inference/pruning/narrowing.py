@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...guides.factors import Factor
-from ...guides.mean_field import NetworkGuide, key
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ..cutting.surgery import ROWS, cut
-from ..posterior.weight_moments import mean_network, power_moments
-from .compression import inside
-from .thresholds import Threshold, choose_thresholds, refuse_uncut, relevant_to, with_zeros
+from .decision import decide, inside
+from .thresholds import Threshold
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -72,20 +69,15 @@ def narrow(
         >>> smaller = inference.narrow(fit, threshold=3.0)
         >>> fit = inference.fit(*smaller, digits, epochs=2, progress=False)
     """
-    model, guide = fit.model, fit.guide
-    if not isinstance(model, BayesianNetwork) or not isinstance(guide, NetworkGuide):
-        raise TypeError(
-            f"narrow needs a fit of models.BayesianNetwork, got one of {type(model).__name__}. To "
-            "cut the depth of a learnt-depth network use inference.prune."
-        )
     if data is not None:
         data.refuse_another_kind(fit.data)
-    refuse_uncut(guide)
-    found = relevant_to(threshold, model, guide)
-    whole = mean_network(model, guide)
-    thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
-    zeros = with_zeros(whole, found, thresholds, model).cpu()
-    net, report = cut(zeros, fit.data.x_train[:ROWS].cpu())
+    decision = decide(fit, "narrow", threshold, tolerance)
+    model, guide, report, net = decision.model, decision.guide, decision.report, decision.net
+    if guide.is_point:
+        raise ValueError(
+            "A point estimate has no spread by which it could be narrowed: prune by magnitude "
+            "(inference.pruning.prune_weights), or use guides.MeanField."
+        )
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
         net,
@@ -97,7 +89,8 @@ def narrow(
     smaller.count_from(model)
     smaller.names = {first: names[now] for first, now in model.names.items()}
     smaller.narrowed_at = {
-        name: _between(one.values, thresholds[name]) for name, one in found.items()
+        name: _between(one.values, decision.thresholds[name])
+        for name, one in decision.irrelevance.items()
     }
     own = guide.of(smaller, names)
     for old, new in names.items():
@@ -109,7 +102,9 @@ def narrow(
             plain = part.inputs_before == affine.shape.weight[1 - affine.output_dim]
             kept = part.outputs, part.inputs if plain else None
         _copy_prior(model.layers[old], layer, kept)
-        _copy_posterior(model.layers[old], guide, layer, own, kept, whole.get_submodule(old))
+        _copy_posterior(
+            model.layers[old], guide, layer, own, kept, decision.whole.get_submodule(old)
+        )
     device = fit.data.x_train.device
     return smaller.to(device), own.to(device)
 
@@ -169,12 +164,14 @@ def _copy_posterior(
     for name, latent in before.latents().items():
         event = latent.prior.event_shape
         index = [] if kept is None else _along(before, name, event, *kept)
-        old, new = _factor(guide, before, name), _factor(own, after, name)
+        old, new = (
+            g.factor_of(f"{layer.name}.{name}") for g, layer in ((guide, before), (own, after))
+        )
         new.load_state_dict({k: _taken(t, event, index) for k, t in old.state_dict().items()})
     # What became constant has moved: into biases, and into the weights of a constant channel.
     gained = "bias" in after.start and "bias" not in before.start
     means = {
-        name: power_moments(own.distribution(f"{after.name}.{name}"), latent.power)[0]
+        name: own.factor_of(f"{after.name}.{name}").moments(latent.power)[0]
         for name, latent in after.latents().items()
     }
     for name in ("weight", "bias"):
@@ -197,13 +194,8 @@ def _copy_posterior(
             moved = target != _taken(getattr(mean, name), event, index).to(target)
             if learnt is not None and before.bias is not None:
                 learnt.copy_(_taken(before.bias, event, index))
-        centre = _factor(own, after, name).centre if learnt is None else learnt
+        centre = own.factor_of(f"{after.name}.{name}").centre if learnt is None else learnt
         centre.copy_(torch.where(moved & (factor != 0), target / factor, centre))
-
-
-def _factor(guide: NetworkGuide, layer: BayesianLayer, name: str) -> Factor:
-    factor: Factor = guide.part("factors")[key(f"{layer.name}.{name}")]
-    return factor
 
 
 def _along(

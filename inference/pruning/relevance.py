@@ -1,22 +1,27 @@
-"""Which groups, or weights, a posterior needs: a number for each, and where to cut."""
+"""Irrelevance of groups, or of weights, under a posterior: a number for each, and where to cut."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
-from .judged import judged
 
-__all__ = ["Irrelevance", "irrelevance", "search", "valley"]
+__all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "search", "valley"]
+
+# Part of themselves by which the numbers of kept values fall from one threshold that is tried to
+# the next, so that few of many are told apart as well as most of them.
+STEP = 0.03
+ROUNDS = 2  # of the search, over all layers
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,59 @@ class Irrelevance:
     grouped: bool
 
 
+class Judged(NamedTuple):
+    r"""The posterior by which the parts of a layer are kept or cut.
+
+    Attributes:
+        kind: ``normal scale``, ``log-normal scale``, ``gate`` or, of a layer without groups,
+            ``weight``.
+        q: its distribution, elementwise, on the device of the guide. Of log-normal scales, of the
+            group and of its layer, which multiply: the normal of :math:`\log \prod_k v_k^{p_k}`, of
+            mean :math:`Σ p_k μ_k` and variance :math:`Σ p_k² σ_k²`, float64.
+    """
+
+    kind: Literal["normal scale", "log-normal scale", "gate", "weight"]
+    q: Any
+
+
+def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
+    """The evidence of the scales of a layer, or of its weights where it has none.
+
+    Arguments:
+        instead: what to do where the posterior has no spread, for the error.
+
+    Raises:
+        ValueError: for a layer without groups whose posterior is no normal.
+    """
+    logs: list[tuple[Any, float]] = []
+    for name, latent in layer.latents().items():
+        found = guide.factor_of(f"{layer.name}.{name}").evidence()
+        if name in ("weight", "bias") or found is None:
+            continue
+        if found.kind != "log-normal":
+            return Judged("gate" if found.kind == "gate" else "normal scale", found.q)
+        logs.append((found.q, latent.power))
+    if logs:
+        zero = torch.zeros((), dtype=torch.float64)
+        loc = sum((p * q.loc.double() for q, p in logs), zero)
+        variance = sum(((p * q.scale.double()).square() for q, p in logs), zero)
+        normal = torch.distributions.Normal(loc, variance.sqrt(), validate_args=False)
+        return Judged("log-normal scale", normal)
+    found = guide.factor_of(f"{layer.name}.weight").evidence()
+    if found is None or found.kind != "normal":
+        q = base(guide.posterior(f"{layer.name}.weight"))
+        raise ValueError(
+            f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
+            f"a spread: {instead}"
+        )
+    return Judged("weight", found.q)
+
+
 @torch.no_grad()
 def irrelevance(
     model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise"] = "mode"
 ) -> dict[str, Irrelevance]:
-    r"""By layer, from whatever its prior puts on groups or else on weights.
+    r"""The irrelevance of each layer's groups, or of its weights where its prior has no groups.
 
     * Scales with a normal posterior: :math:`\log α = \log σ_z² - \log μ_z²` of the group.
     * Log-normal scales: minus the logarithm of the mode, :math:`σ_z² - μ_z` with
@@ -87,13 +140,12 @@ def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
     return Irrelevance(layer.name, values.double().cpu(), statistic, grouped)
 
 
-def valley(values: Tensor, *, depth: float = 0.5) -> float | None:
+def valley(values: Tensor) -> float | None:
     """The threshold between two clusters: where a density estimate is lowest between its two most
-    prominent peaks.
+    prominent peaks, and below half of the lower one.
 
     Arguments:
         values: any shape; those that are not finite are left out.
-        depth: the density there must be below this fraction of the lower peak's.
 
     Returns:
         ``None`` where there are no two clusters, or fewer than four values.
@@ -117,7 +169,7 @@ def valley(values: Tensor, *, depth: float = 0.5) -> float | None:
         return None
     left, right = sorted(peaks[np.argsort(facts["prominences"])[-2:]])
     lowest = left + int(np.argmin(height[left : right + 1]))
-    if height[lowest] > depth * min(height[left], height[right]):
+    if height[lowest] > 0.5 * min(height[left], height[right]):
         return None
     return float(grid[lowest])
 
@@ -128,8 +180,6 @@ def search(
     *,
     limit: float,
     size: Callable[[Mapping[str, float]], float],
-    step: float = 0.03,
-    rounds: int = 2,
 ) -> dict[str, float]:
     """Thresholds that keep as little as possible at a bounded cost.
 
@@ -144,9 +194,6 @@ def search(
             threshold are cut.
         limit: largest cost.
         size: what is left by thresholds, to be made small.
-        step: by what part of themselves the numbers of kept values fall from one threshold that is
-            tried to the next, so that few of many are told apart as well as most of them.
-        rounds: over all layers.
 
     Returns:
         thresholds by layer; infinite where nothing can be cut.
@@ -157,11 +204,11 @@ def search(
     def common(t: float) -> dict[str, float]:
         return {name: max(t, float(v.min())) for name, v in values.items()}
 
-    level = _last(_candidates(pooled, step), lambda t: cost(common(t)) <= limit)
+    level = _last(_candidates(pooled), lambda t: cost(common(t)) <= limit)
     if level is not None:
         best = common(level)
-    tried = {name: _candidates(v, step) for name, v in values.items()}
-    for _ in range(rounds):
+    tried = {name: _candidates(v) for name, v in values.items()}
+    for _ in range(ROUNDS):
         before = dict(best)
         moves = {name: _lowest(name, tried[name], best, cost, limit) for name in best}
         for name in sorted(moves, key=lambda n: size({**best, n: moves[n]})):
@@ -196,10 +243,10 @@ def _last(ordered: Sequence[float], allowed: Callable[[float], bool]) -> float |
     return None if found < 0 else ordered[found]
 
 
-def _candidates(values: Tensor, step: float) -> list[float]:
+def _candidates(values: Tensor) -> list[float]:
     """From the one that keeps all down to the one that keeps the least value."""
     ordered = values.flatten().double().sort().values
     kept = [len(ordered)]
     while kept[-1] > 1:
-        kept.append(min(kept[-1] - 1, int(kept[-1] * (1 - step))))
+        kept.append(min(kept[-1] - 1, int(kept[-1] * (1 - STEP))))
     return ordered[torch.tensor(kept) - 1].unique().flip(0).tolist()

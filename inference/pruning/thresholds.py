@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..cutting.masks import Mask, apply_masks, masked
 from ..posterior.predict import streamed
-from .relevance import Irrelevance, irrelevance, search, valley
+from .relevance import Irrelevance, search, valley
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -29,7 +29,6 @@ __all__ = [
     "choose_thresholds",
     "refuse_twice",
     "refuse_uncut",
-    "relevant_to",
     "with_zeros",
 ]
 
@@ -100,15 +99,8 @@ def by_validation(asked: Threshold | None, data: Dataset) -> bool:
     return asked == "validation" if asked is not None else len(data.x_val) > 0
 
 
-def relevant_to(
-    asked: Threshold | None, model: BayesianNetwork, guide: NetworkGuide
-) -> dict[str, Irrelevance]:
-    """What is compared with thresholds of this kind, by layer."""
-    return irrelevance(model, guide, by="noise" if asked == "noise" else "mode")
-
-
 def refuse_uncut(guide: NetworkGuide) -> None:
-    """A network is cut by its posterior means, and its structure is known.
+    """Refuse what has no network of posterior means to cut.
 
     Raises:
         ValueError: for layers without means, or random structure.

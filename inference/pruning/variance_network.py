@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...guides.mean_field import NetworkGuide
+from ...guides.base import NetworkGuide
 from ...guides.zero_mean import ZeroMean
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.local_reparameterisation import LocalReparameterization
+from ..posterior.family import require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
@@ -22,11 +23,11 @@ __all__ = ["mean_costs", "without_means"]
 
 @torch.no_grad()
 def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
-    r"""``KL(N(θ, σ²) || N(0, σ²))``, summed over the weights of each layer, in nats.
+    r"""The worth of a layer's means, ``KL(N(θ, σ²) || N(0, σ²))`` summed over its weights, in nats.
 
     .. math:: \sum_i θ_i² / 2 σ_i² = \sum_i 1 / 2 α_i
 
-    is what the means of a layer are worth: by Pinsker's inequality no event under the posterior,
+    By Pinsker's inequality no event under the posterior,
     and so no predicted probability, changes by more than the root of half of it when they go.
 
     Returns:
@@ -37,7 +38,7 @@ def mean_costs(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     """
     costs = {}
     for name in model.layers:
-        q = guide.distribution(f"{name}.weight")
+        q = guide.posterior(f"{name}.weight")
         ratio = 0.5 * q.mean.square() / q.variance
         costs[name] = float(ratio.nan_to_num(0.0, posinf=math.inf).sum(dtype=torch.float64))
     return costs
@@ -73,12 +74,7 @@ def without_means(
         >>> guide.zero_mean
         ('1', '3')
     """
-    model, guide = fit.model, fit.guide
-    if not isinstance(model, BayesianNetwork) or not isinstance(guide, NetworkGuide):
-        raise TypeError(
-            f"without_means needs a fit of models.BayesianNetwork, got one of "
-            f"{type(model).__name__}."
-        )
+    model, guide = require(fit, BayesianNetwork, "without_means")
     if layers is None:
         costs = mean_costs(model, guide)
         layers = [name for name, cost in costs.items() if cost <= max_kl]

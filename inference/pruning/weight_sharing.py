@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...guides.base import NetworkGuide
 from ...guides.codebook import Codebook
-from ...guides.delta import Delta
+from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.mixture import Components, NormalMixture
 from ...models.distributions.wrapped import base
@@ -39,11 +39,11 @@ class Assigned:
         return found[found > 0]
 
 
-def mixtures(model: Any) -> dict[str, Components]:
+def mixtures(model: Model) -> dict[str, Components]:
     """The mixture of every layer that has one as its prior, by the name of the layer, in float64 on
     the CPU; empty for other priors, and other models."""
     found: dict[str, Components] = {}
-    for name, layer in model.layers.items() if isinstance(model, BayesianNetwork) else ():
+    for name, layer in model.layers.items():
         fn = base(layer.latents()["weight"].prior)
         if isinstance(fn, NormalMixture):
             log_mixing, loc, log_precision = (
@@ -54,7 +54,7 @@ def mixtures(model: Any) -> dict[str, Components]:
 
 
 @torch.no_grad()
-def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict[str, Assigned]:
+def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
     """Set every weight to the mean of the component that most likely made it.
 
     Components that have become one are merged first (:func:`merged`). A weight of the component at
@@ -64,7 +64,6 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
         model: with :class:`~pyroccam.models.priors.GaussianMixture` as the prior of its layers, or
             of some; the others have no components and are left out.
         guide: of the model; its means are the weights.
-        within: see :func:`merged`.
 
     Returns:
         :class:`Assigned` by layer, on the CPU; the weights have the dtype that they had.
@@ -83,14 +82,14 @@ def assign(model: BayesianNetwork, guide: Any, *, within: float = 1e-10) -> dict
     means = moments(model, guide)
     out = {}
     for name, own in found.items():
-        components = merged(own, within=within)
+        components = merged(own)
         weight = means[name].mean.cpu()
         index = belongs(weight, components)
         out[name] = Assigned(components.loc[index].to(weight.dtype), index, components)
     return out
 
 
-def books(model: BayesianNetwork, guide: Delta) -> dict[str, tuple[Tensor, Tensor]]:
+def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor, Tensor]]:
     """The assignment as :class:`~pyroccam.guides.Codebook` takes it.
 
     Arguments:
@@ -117,7 +116,7 @@ def books(model: BayesianNetwork, guide: Delta) -> dict[str, tuple[Tensor, Tenso
     return found
 
 
-def assigned_guide(model: BayesianNetwork, guide: Delta) -> Codebook:
+def assigned_guide(model: BayesianNetwork, guide: NetworkGuide) -> Codebook:
     """The point at which every weight has the mean of its component, as a guide of shared values.
 
     Arguments:

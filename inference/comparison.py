@@ -84,7 +84,7 @@ def swap(
 
 
 def side_by_side(fits: Mapping[str, Fit], *, split: str = "test", passes: int = 5) -> pd.DataFrame:
-    """What differs between fits of the same data: a row for each, metrics and what was learnt.
+    """A table of fits of the same data, a row for each: metrics and what was learnt.
 
     Arguments:
         fits: by name.

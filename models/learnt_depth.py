@@ -168,12 +168,12 @@ class LearntDepth(Model):
         return FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> LearntDepth:
-        stack, likelihood = (
-            as_it_began(part, self.began[name])
-            for name, part in (("stack", self.stack), ("likelihood", self.likelihood))
+        return LearntDepth(
+            as_it_began(self.stack, self.began["stack"]),
+            data=data,
+            prior=self.prior if prior is None else prior,
+            likelihood=as_it_began(self.likelihood, self.began["likelihood"]),
         )
-        own = self.prior if prior is None else prior
-        return LearntDepth(stack, data=data, prior=own, likelihood=likelihood)
 
 
 class FixedDepth(Model):
@@ -212,14 +212,9 @@ class FixedDepth(Model):
         return self.likelihood(self.net(x)).log_prob(y)[None]
 
 
-def stacked_outputs(model: LearntDepth | FixedDepth, x: Tensor) -> Tensor:
-    """Outputs at every depth the model has, ``(D + 1, B, outputs)`` or ``(1, B, outputs)``."""
-    return model.stack.outputs(x) if isinstance(model, LearntDepth) else model.net(x)[None]
-
-
 @torch.no_grad()
 def log_likelihood_by_depth(
-    model: LearntDepth | FixedDepth, x: Tensor, y: Tensor, *, batch_size: int = 1024
+    model: Model, x: Tensor, y: Tensor, *, batch_size: int = 1024
 ) -> Tensor:
     """``Σ_n log p(y_n | x_n, d)`` at every depth, streamed, in the module's present mode.
 

@@ -1,4 +1,4 @@
-"""Whether a variational posterior can be trusted, and for what."""
+"""Checks of a variational posterior: a fit or several in, findings in words out."""
 
 from .between_runs import Agreement, RunsOf, agreement
 from .calibration import Calibration

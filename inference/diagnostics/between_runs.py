@@ -1,4 +1,4 @@
-"""Whether independent runs of one fit found the same posterior."""
+"""Agreement of independent runs of one fit."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class RunsOf:
 
     @property
     def verdict(self) -> Verdict:
-        """By the largest R-hat: ``good`` to 1.1, ``doubtful`` to 1.5, ``poor`` beyond; of numbers
-        without a posterior by their spread: to 5 %, to 20 %, beyond."""
+        """The verdict by the largest R-hat: ``good`` to 1.1, ``doubtful`` to 1.5, ``poor`` beyond;
+        of numbers without a posterior by their spread: to 5 %, to 20 %, beyond."""
         if self.refused is not None:
             return "refused"
         value, good, most = self.worst, GOOD, DOUBTFUL
@@ -82,7 +82,7 @@ class RunsOf:
         return "good" if value <= good else "doubtful" if value <= most else "poor"
 
     def described(self) -> str:
-        """In words."""
+        """The comparison in words."""
         if self.refused is not None:
             return self.refused
         if self.constant:
@@ -94,7 +94,7 @@ class RunsOf:
         return f"R-hat of {self.name} is {self.worst:.2f}{where}: {apart}."
 
     def to_json(self) -> dict[str, Any]:
-        """Of Python's own types; an infinite R-hat is ``None``."""
+        """The numbers, of Python's own types; an infinite R-hat is ``None``."""
         found: dict[str, Any] = {"verdict": self.verdict, "numbers": len(self.rhat)}
         if self.constant:
             return {**found, "spread": self.spread, "by_run": self.means[:, 0].tolist()}
@@ -104,7 +104,7 @@ class RunsOf:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What several runs agree in.
+    """The agreement of several runs.
 
     Attributes:
         quantities: that were compared.
@@ -188,7 +188,7 @@ def agreement(
     draws: int = 400,
     seed: int = 0,
 ) -> Agreement:
-    r"""Whether independent runs found the same posterior, by R-hat with runs for chains.
+    r"""The agreement of independent runs on one posterior, by R-hat with runs for chains.
 
     .. math:: \hat R ≈ \sqrt{1 + (\text{spread of the runs} / \text{standard deviation within})²}
 
@@ -316,7 +316,7 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
 
 
 def _groups_left(fit: Fit) -> dict[str, int]:
-    """How many groups every layer has left, if all have groups."""
+    """The number of groups that every layer has left, if all have groups."""
     layers = fit.model.layers.values()
     if not layers or not all({*layer.latents()} - {"weight", "bias"} for layer in layers):
         return {}

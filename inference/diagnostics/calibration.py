@@ -25,7 +25,7 @@ SHOWN = 6  # lines in the figure
 
 
 def symmetry(p: Floats, *, flips: int = FLIPS, seed: int = 0) -> tuple[Floats, Floats]:
-    r"""Whether p and 1 - p have one distribution, for every column, and for all together.
+    r"""A test that p and 1 - p have one distribution, for every column, and for all together.
 
     The statistic is the largest distance between the distribution functions of p and of 1 - p over
     the simulations, :math:`\max_u |F_n(u) - 1 + F_n((1 - u)^-)|`. With the simulations in the order
@@ -144,7 +144,7 @@ def _checked(p: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Where true values lie in their posteriors, over simulations.
+    """The places of true values in their posteriors, over simulations.
 
     Attributes:
         names: of the quantities.

@@ -1,4 +1,4 @@
-"""What a diagnostic found, in words."""
+"""A finding of a diagnostic, in words."""
 
 from __future__ import annotations
 

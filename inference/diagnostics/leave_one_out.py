@@ -74,7 +74,7 @@ class Loo:
 
     @property
     def mean(self) -> float:
-        """Of a row, in nats."""
+        """The mean of a row, in nats."""
         return self.elpd / self.rows
 
     def bad(self) -> int:
@@ -82,7 +82,7 @@ class Loo:
         return int((self.khat > good_khat(self.draws)).sum())
 
     def finding(self) -> Finding:
-        """In words."""
+        """The estimate in words."""
         return self._held_out() if self.gain is not None else self._left_out()
 
     def _held_out(self) -> Finding:
@@ -322,7 +322,7 @@ class Comparison:
         return "\n".join(lines)
 
     def finding(self) -> Finding:
-        """Whether one is better than the others, in words."""
+        """The order of the methods, where one is shown, in words."""
         best, *others = self.table
         if not others:
             return Finding("comparison", "refused", "There is one method, and nothing to compare.")

@@ -24,12 +24,12 @@ CENTRE_DRAWS = 1000  # of relaxed structure, for its mean
 
 
 def is_discrete(q: Any) -> bool:
-    """Whether a posterior is over finitely many values, with a probability for each."""
+    """A posterior over finitely many values has a probability for each."""
     return isinstance(q, torch.distributions.Categorical)
 
 
 def is_improper(prior: Any) -> bool:
-    """Whether a prior has no draws: its density has no finite integral, or is not fixed."""
+    """An improper prior has no draws: its density has no finite integral, or is not fixed."""
     try:
         with torch.random.fork_rng(devices=[]):
             prior.sample()

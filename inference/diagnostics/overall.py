@@ -29,7 +29,7 @@ def diagnose(
     thorough: bool = False,
     seed: int | None = None,
 ) -> list[Finding]:
-    """What can be said for and against a posterior, a finding for each diagnostic.
+    """Findings for and against a posterior, one of each diagnostic.
 
     Has the bound stopped improving (:func:`convergence`); is q near the posterior, block by block
     (:func:`khat`); does it predict rows that are left out (:func:`loo`), or were held out
@@ -99,7 +99,7 @@ def _work(fit: Fit, draws: int) -> float:
 
 
 def _only_weights(fit: Fit) -> bool:
-    """Whether there are no scales and no structure to look at, and few enough weights."""
+    """Weights are looked at where there are no scales and no structure, and few enough of them."""
     model = fit.model
     small = [site for site in model.sites if site.rpartition(".")[2] not in ("weight", "bias")]
     if not model.sites or model.structure or small:

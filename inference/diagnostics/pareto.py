@@ -95,7 +95,7 @@ def khat(
     rows: int | None = None,
     seed: int = 0,
 ) -> Khat:
-    r"""Whether q is a good proposal for the posterior, by Pareto k̂ of blocks of few dimensions.
+    r"""Pareto k̂ of q as a proposal for the posterior, by blocks of few dimensions.
 
     For draws :math:`θ_b \sim q_b` of a block, the tail of the ratios
 

@@ -1,4 +1,4 @@
-"""What Pareto k̂ says of a posterior: a verdict for each block, and a figure."""
+"""Verdicts by Pareto k̂ on a posterior: one for each block, and a figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOISE_MOST = 0.5  # nats, of log ratios of a subset of the rows
 
 @dataclass(frozen=True)
 class KhatBlock:
-    """Of one block of latents.
+    """The k̂ of one block of latents.
 
     Attributes:
         name: of the block.
@@ -53,9 +53,9 @@ class KhatBlock:
 
     @property
     def verdict(self) -> Verdict:
-        """By k̂: ``good`` below 0.5, ``doubtful`` up to the limit (0.7 of many draws), then
-        ``poor``; by the total variation, up to 0.1, 0.3 and beyond. Of a subset of the rows never
-        ``good``."""
+        """The verdict by k̂: ``good`` below 0.5, ``doubtful`` up to the limit (0.7 of many draws),
+        then ``poor``; by the total variation, up to 0.1, 0.3 and beyond. Of a subset of the rows
+        never ``good``."""
         if self.refused is not None:
             return "refused"
         if self.total_variation is not None:
@@ -115,7 +115,7 @@ class KhatBlock:
 
 @dataclass(frozen=True)
 class Khat:
-    """Of all blocks that were looked at.
+    """The k̂ of all blocks that were looked at.
 
     Attributes:
         blocks: in the order of the model.

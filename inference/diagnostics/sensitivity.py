@@ -1,4 +1,4 @@
-"""What a posterior owes to its prior, and what to the data: power scaling."""
+"""The share of prior and data in a posterior, by power scaling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sensitivity:
         return {name: int((v > NOTABLE).sum()) for name, v in self.prior.items()}
 
     def finding(self) -> Finding:
-        """In words."""
+        """The sensitivity in words."""
         moved = self.moved()
         most = {name: float(np.nanmax(v)) for name, v in self.prior.items()}
         numbers: dict[str, Any] = {

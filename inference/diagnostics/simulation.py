@@ -70,7 +70,7 @@ def vsbc(
     device: str = "auto",
     **settings: Any,
 ) -> Calibration:
-    r"""Whether what a guide learns is calibrated, by simulations in which the truth is known.
+    r"""The calibration of what a guide learns, by simulations in which the truth is known.
 
     .. math:: θ^* \sim p(θ), \quad y \sim p(y \mid θ^*, x), \quad q \text{ fitted to } y, \quad
         p = P_q(θ < θ^*)

@@ -1,4 +1,4 @@
-"""Whether a bound has stopped improving, by the trend of its last evaluations."""
+"""Convergence of a bound, by the trend of its last evaluations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trend:
     freedom: int
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Of the slope, two-sided."""
+        """A two-sided interval of the slope."""
         reach = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.error
         return self.slope - reach, self.slope + reach
 
@@ -101,7 +101,7 @@ def trend(positions: Floats, values: Floats) -> Trend:
 
 @dataclass(frozen=True)
 class Convergence:
-    """What the last evaluations say about the bound.
+    """The trend of the bound over the last evaluations.
 
     Attributes:
         epochs, losses: all evaluations, the losses in nats for each training row.
@@ -222,7 +222,7 @@ def convergence(
     share: float = 0.5,
     worth: float = 0.01,
 ) -> Convergence:
-    """Whether the bound has stopped improving, by the trend of the training loss.
+    """The convergence of the bound, by the trend of the training loss.
 
     Of each evaluation the mean loss of an epoch is known, a draw with the noise of the weights that
     moved meanwhile: it depends on its neighbours, for which :func:`trend` allows. Where nothing

@@ -1,4 +1,4 @@
-"""What all figures share: size, checks of what is drawn, axes, legends and files."""
+"""The canvas of all figures: size, checks of what is drawn, axes, legends and files."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def cycled(values: Sequence[str]) -> Iterable[str]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a record's value can be drawn: a finite number, a scalar tensor included."""
+    """A finite number, a scalar tensor included, can be drawn."""
     return math.isfinite(as_number(value))
 
 

@@ -93,7 +93,7 @@ def structure_graph(
 
 
 def _levels(graph: StructureGraph) -> dict[str, int]:
-    """Of every vertex the number of edges on the longest way to it."""
+    """The number of edges on the longest way to every vertex."""
     level: dict[str, int] = {}
     for vertex in graph.order:
         before = [level[edge.source] for edge in graph.edge_list if edge.target == vertex]

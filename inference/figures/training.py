@@ -28,7 +28,7 @@ History: TypeAlias = Sequence[Mapping[str, Any]]
 def training_curve(
     history: History | Sequence[History], columns: Sequence[str] | None = None
 ) -> Figure:
-    """What was recorded while a network was trained, or several networks.
+    """The records of a training, or of several.
 
     Arguments:
         history: one mapping per record. "epoch" gives the position, or "step" if there is no
@@ -95,7 +95,7 @@ def _numeric(histories: Sequence[History]) -> list[str]:
 def _series(
     name: str, histories: Sequence[History], position: str | None, single: bool
 ) -> list[Floats]:
-    """Of each history the positions and values of a column, ``(n, 2)``."""
+    """Positions and values of a column, ``(n, 2)``, of each history."""
     found = []
     for number, history in enumerate(histories):
         which = "history" if single else f"history[{number}]"

@@ -1,4 +1,4 @@
-"""From the posterior of a Bayesian network to a small plain one: cut, round, count."""
+"""A small plain network from the posterior of a Bayesian one: cut, round, count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the network of a fit, and what it becomes: where every smaller network begins."""
+"""The decision with which every smaller network begins: what is kept of a fit, and what goes."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _check_point(
     for name, value in (("threshold", threshold), ("tolerance", tolerance)):
         if value is not None:
             raise ValueError(
-                f"{name}={value!r}: a point estimate has no spread to compare its weights with; "
-                "what is exactly zero is cut. Make small weights zero by pruning.prune_weights."
+                f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
+                f"it takes no {name}. Its zeros are cut; pruning.prune_weights makes more."
             )
     for name in model.layers:
         if not net.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():

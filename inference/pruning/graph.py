@@ -32,7 +32,7 @@ TRIES = 1000  # draws of random structures
 
 @dataclass(frozen=True)
 class StructureChoice:
-    """What a fit says about structure.
+    """The structure that a fit finds.
 
     Attributes:
         probs: by edge, of each of its primitives that it is the one, or, in the cube, that it is

@@ -1,4 +1,4 @@
-"""What is left of every layer of a compressed network, and of its inputs."""
+"""An inventory of a compressed network: what is left of its layers, its inputs and its bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Remains", "bytes_by_part", "input_use", "remains"]
 
 @dataclass(frozen=True)
 class Remains:
-    """Which weights of a layer are left.
+    """The weights of a layer that are left.
 
     Attributes:
         layer: its name in the network that was compressed.
@@ -36,12 +36,12 @@ class Remains:
 
     @property
     def fraction(self) -> float:
-        """Of the weights before."""
+        """The share of the weights before that is left."""
         return int(self.kept.sum()) / math.prod(self.before)
 
 
 def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Remains]:
-    """By layer, in the order of the network.
+    """The weights that are left, by layer, in the order of the network.
 
     Arguments:
         small: the compressed network.
@@ -69,7 +69,7 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
 
 
 def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Tensor | None:
-    """How many weights of the first layer each input still goes into.
+    """The number of weights of the first layer that each input still goes into.
 
     Arguments:
         small: the compressed network.
@@ -84,10 +84,9 @@ def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Te
     if len(before) != 2 or before[1] != total:
         return None
     path = inside(small.net, next(iter(small.bits)))
-    counts = (small.net.get_submodule(path).weight.detach().cpu() != 0).sum(0)  # type: ignore[operator]
-    front: Any = None
-    if path.endswith(".1"):  # behind a selection, perhaps, which knows the numbers of its inputs
-        front = small.net.get_submodule(path[:-1] + "0")
+    counts = (small.net.get_parameter(f"{path}.weight").detach().cpu() != 0).sum(0)
+    # Behind a selection, perhaps, which knows the numbers of its inputs.
+    front = small.net.get_submodule(path[:-1] + "0") if path.endswith(".1") else None
     if isinstance(front, Select):
         every = torch.zeros(total, dtype=counts.dtype)
         counts = every.index_add_(0, front.index.cpu(), counts)
@@ -97,7 +96,7 @@ def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Te
 def bytes_by_part(
     small: Compressed, written: PackedSize, names: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """What takes the bytes of the file of a compressed network.
+    """The bytes of the file of a compressed network, by what takes them.
 
     Arguments:
         small: the compressed network.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
@@ -153,7 +153,7 @@ def _copy_posterior(
     after: BayesianLayer,
     own: NetworkGuide,
     kept: Kept | None,
-    mean: Any,
+    mean: nn.Module,
 ) -> None:
     """Give a narrower layer the posterior of what it keeps.
 
@@ -201,7 +201,7 @@ def _copy_posterior(
 def _along(
     layer: BayesianLayer, name: str, event: Sequence[int], outputs: Tensor, inputs: Tensor | None
 ) -> list[Tensor | None]:
-    """Which entries of a latent stay, along its first dims."""
+    """The entries of a latent that stay, along its first dims."""
     shape = layer.affine.shape
     if name == "bias":
         return [outputs]

@@ -26,7 +26,7 @@ ROUNDS = 2  # of the search, over all layers
 
 @dataclass(frozen=True)
 class Irrelevance:
-    """How little the parts of a layer matter.
+    """The irrelevance of the parts of a layer.
 
     Attributes:
         layer: its name.
@@ -244,7 +244,7 @@ def _last(ordered: Sequence[float], allowed: Callable[[float], bool]) -> float |
 
 
 def _candidates(values: Tensor) -> list[float]:
-    """From the one that keeps all down to the one that keeps the least value."""
+    """Thresholds to try, from the one that keeps all down to the one that keeps the least value."""
     ordered = values.flatten().double().sort().values
     kept = [len(ordered)]
     while kept[-1] > 1:

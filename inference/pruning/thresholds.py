@@ -1,4 +1,4 @@
-"""Where the posterior of a network is cut: by a number, between clusters, or by what it costs."""
+"""Thresholds at which a posterior is cut: a number, between clusters, or by what the cut costs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) ->
 
 
 def by_validation(asked: Threshold | None, data: Dataset) -> bool:
-    """Whether thresholds of this kind are chosen on the validation rows."""
+    """Thresholds of this kind are chosen on the validation rows, or not."""
     return asked == "validation" if asked is not None else len(data.x_val) > 0
 
 

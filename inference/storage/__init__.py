@@ -1,2 +1,1 @@
-"""What is written to disk, and read again: runs and plain networks, each file whole or not
-there."""
+"""Runs and plain networks on disk, written and read again, each file whole or not there."""

@@ -74,7 +74,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: NaN and infinity as ``None``, tensors as lists, paths as strings."""
+    """A value for JSON: NaN and infinity as ``None``, tensors as lists, paths as strings."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -108,7 +108,7 @@ def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """What :func:`write_history` wrote; nothing, if it wrote nothing. What is missing is NaN."""
+    """The history that :func:`write_history` wrote, if any; what is missing is NaN."""
     if not path.is_file():
         return []
     with open(path, newline="", encoding="utf-8") as file:

@@ -44,7 +44,7 @@ def write_digests(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_digests(folder: Path, needed: Iterable[str] = (), may_lack: Iterable[str] = ()) -> bool:
-    """Whether the files of a folder are what was written, where that was recorded.
+    """Compare the files of a folder with what was written, where that was recorded.
 
     Arguments:
         folder: as :func:`write_digests` left it.

@@ -109,7 +109,7 @@ def _found(path: Path) -> tuple[int, int] | None:
 
 
 def _write_holder(folder: Path) -> None:
-    """Beside the lock and not in it: on some systems a locked file cannot be read."""
+    """Say who holds a lock, beside it: on some systems a locked file cannot be read."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),

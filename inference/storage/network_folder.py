@@ -216,7 +216,7 @@ def _fill_pruned(net: PrunedNetwork, path: Path, dtypes: Any, known: bool) -> No
 
 
 def _dtypes(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Of the tensors that are not float32."""
+    """The dtypes of the tensors that are not float32."""
     return {
         name: str(t.dtype).removeprefix("torch.")
         for name, t in state.items()

@@ -130,7 +130,6 @@ def test_the_assigned_point_is_a_guide_of_shared_values():
 def test_mixtures_of_other_priors():
     model = models.BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
     assert mixtures(model) == {}
-    assert mixtures(small_net()) == {}
     with pytest.raises(ValueError, match=r"No layer has the prior priors\.GaussianMixture"):
         assign(model, guides.Delta(model))
     mixed = {"0": priors.Normal(), "2": priors.GaussianMixture(4)}

@@ -10,9 +10,13 @@ from pyroccam.inference import packing
 from pyroccam.inference.cutting.report import CutReport
 from pyroccam.inference.packing import LayerBits, Rates
 from pyroccam.inference.posterior.bands import mixture_bands
-from pyroccam.inference.pruning.compression import Compressed
-from pyroccam.inference.pruning.intervals import scale_intervals
-from pyroccam.inference.pruning.inventory import bytes_by_part, input_use, remains
+from pyroccam.inference.pruning import (
+    Compressed,
+    bytes_by_part,
+    input_use,
+    remains,
+    scale_intervals,
+)
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks
@@ -54,7 +58,7 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
     torch.manual_seed(0)
     model, guide = pair(small_net(), (3,), prior, seed=1)
     level, found = 0.8, irrelevance(model, guide)
-    for name, one in scale_intervals(model, guide, level).items():
+    for name, one in scale_intervals(_Fit(model, guide), level).items():
         assert (one.layer, one.quantity, one.positive) == (name, quantity, positive)
         assert one.median.shape == found[name].values.shape  # one for each that is judged
         draws = drawn_scales(guide, model.layers[name], name)
@@ -71,11 +75,11 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
 def test_intervals_need_a_spread_and_a_level():
     model, guide = pair(small_net(), (3,), priors.Normal(), guide=guides.Delta, spread=False)
     with pytest.raises(ValueError, match="Layer '0' has no groups and its posterior is Delta"):
-        scale_intervals(model, guide)
+        scale_intervals(_Fit(model, guide))
     model, guide = pair(small_net(), (3,), priors.Normal())
     for level in (0.0, 1.0):
         with pytest.raises(ValueError, match=r"in \(0, 1\)"):
-            scale_intervals(model, guide, level)
+            scale_intervals(_Fit(model, guide), level)
 
 
 # -- what is left -----------------------------------------------------------------------------
@@ -184,7 +188,7 @@ def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
 class _Fit:
     """What cutting needs of a fit."""
 
-    def __init__(self, model, guide, data):
+    def __init__(self, model, guide, data=None):
         self.model, self.guide, self.data = model, guide, data
 
 

@@ -330,7 +330,7 @@ def test_the_thresholds_part_the_values_from_afar():
 
 
 def test_prune_says_what_cuts_random_weights():
-    with pytest.raises(TypeError, match="BayesianNetwork.*weights are cut by compress"):
+    with pytest.raises(TypeError, match=r"BayesianNetwork.*weights are cut by inference\.compress"):
         inference.prune(fitted())
 
 

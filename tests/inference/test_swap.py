@@ -164,7 +164,7 @@ def test_side_by_side_of_random_weights(gnj: Fit) -> None:
 
 
 def test_refusals(gnj: Fit) -> None:
-    with pytest.raises(TypeError, match="prior over depth"):
+    with pytest.raises(TypeError, match="prior=Uniform is not over weights"):
         inference.swap(gnj, prior=P.Uniform())
     with pytest.raises(TypeError, match="structure= is for"):
         inference.swap(gnj, structure=P.Dirichlet(1.0))

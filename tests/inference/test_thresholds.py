@@ -5,6 +5,7 @@ import torch
 from pyroccam import guides, models
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning import thresholds
+from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models import priors
 from random_weights import small_net, table
 
@@ -17,7 +18,7 @@ def test_the_size_is_the_number_of_weights_that_are_left(prior, monkeypatch):
     with torch.no_grad():
         for p in guide.parameters():
             p.add_(0.3 * torch.randn_like(p))
-    found = thresholds.relevant_to("validation", model, guide)
+    found = irrelevance(model, guide)
     given = {}
 
     def search(values, cost, *, limit, size):

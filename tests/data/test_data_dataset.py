@@ -10,6 +10,7 @@ import torch
 from pyroccam import data
 from pyroccam.data import DataError, Dataset
 from pyroccam.data.splits import generator
+from strange_files import saying
 
 
 def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
@@ -155,10 +156,8 @@ def test_groups_leave_one_for_training_and_may_be_idle() -> None:
 def test_groups_that_cannot_be_used(groups: Any, words: list[str]) -> None:
     # a seed with which the group of one row is the one that is left
     seed = next(s for s in range(9) if torch.randperm(2, generator=generator(s, "val"))[1] == 1)
-    with pytest.raises(DataError) as error:
+    with saying(*words):
         Dataset.from_tensors(**table(), groups=groups, seed=seed)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_seed() -> None:
@@ -327,10 +326,8 @@ def test_errors_say_what_and_where(
 ) -> None:
     given = table()
     spoil(given)
-    with pytest.raises(DataError) as error:
+    with saying(*words):
         Dataset.from_tensors(**given)
-    for word in words:
-        assert word in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -349,10 +346,8 @@ def test_errors_say_what_and_where(
     ],
 )
 def test_options_are_checked(options: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(DataError) as error:
+    with saying(*words):
         Dataset.from_tensors(**table(), **options)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_labels_that_are_no_whole_numbers() -> None:

@@ -1,7 +1,6 @@
 """Image files: idx, webp mosaics, and what torchvision hands over. Nothing is downloaded."""
 
 import gzip
-import json
 import pickle
 import struct
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 import torchvision.datasets
 from PIL import Image
 from pyroccam import data
+from strange_files import reloaded, saying
 
 RANDOM = np.random.default_rng(0)
 IMAGES = {"train": RANDOM.integers(0, 256, (60, 4, 5), np.uint8)}
@@ -90,7 +90,7 @@ def test_subsets_are_seeded_and_stratified(root: Path) -> None:
         assert y.bincount().tolist() == [1] * 10
     assert torch.equal(a.x_train, data.load("mnist", seed=1, **options).x_train)
     assert not torch.equal(a.x_train, data.load("mnist", seed=2, **options).x_train)
-    again = data.load(**json.loads(json.dumps(a.source)))
+    again = reloaded(a)
     assert torch.equal(a.x_train, again.x_train)
     with pytest.raises(data.DataError, match="n_train=61; expected a whole number from 2 to 60"):
         data.load("mnist", data_root=root, n_train=61)
@@ -132,10 +132,8 @@ TRAIN = "MNIST/raw/train-images-idx3-ubyte.gz"
 )
 def test_broken_idx_files(root: Path, content: bytes, words: list[str]) -> None:
     (root / TRAIN).write_bytes(content)
-    with pytest.raises(data.DataError) as error:
+    with saying(TRAIN, *words):
         data.load("mnist", data_root=root)
-    for word in (TRAIN, *words):
-        assert word in str(error.value)
 
 
 def test_labels_of_an_image_set(root: Path) -> None:
@@ -158,10 +156,8 @@ def test_labels_of_an_image_set(root: Path) -> None:
     ],
 )
 def test_no_network_says_what_to_place_where(tmp_path: Path, name: str, words: list[str]) -> None:
-    with pytest.raises(data.DataError) as error:
+    with saying(*words, str(tmp_path), "no network in tests", "PYROCCAM_DATA"):
         data.load(name, data_root=tmp_path)
-    for word in (*words, str(tmp_path), "no network in tests", "PYROCCAM_DATA"):
-        assert word in str(error.value)
 
 
 def test_one_missing_file_is_named(root: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
+from strange_files import saying
 
 RANDOM = np.random.default_rng(0)
 ROWS = 80
@@ -98,10 +99,8 @@ def test_rows_that_do_not_fit(
     own: data.Dataset, tmp_path: Path, change: dict[str, Any], words: list[str]
 ) -> None:
     columns = {k: v for k, v in {**animals(), **change}.items() if v is not None}
-    with pytest.raises(data.DataError) as error:
+    with saying("new.csv", *words):
         data.new_rows(write(tmp_path / "new.csv", columns), own)
-    for word in ("new.csv", *words):
-        assert word in str(error.value)
 
 
 def test_numbers_as_classes_go_by_what_they_are_called(tmp_path: Path) -> None:

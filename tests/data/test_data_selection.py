@@ -1,12 +1,12 @@
 """The toys of model selection follow their formulas."""
 
-import json
 import math
 
 import pytest
 import torch
 from pyroccam import data
 from pyroccam.data.sets.selection import polynomial_features
+from strange_files import reloaded
 
 
 def looks_standard_normal(sample: torch.Tensor) -> None:
@@ -20,7 +20,7 @@ def looks_standard_normal(sample: torch.Tensor) -> None:
 def test_all_rows_train_by_default_and_the_source_goes_round(name: str, rows: int) -> None:
     d = data.load(name, seed=3)
     assert (d.task, d.N, len(d.x_val), len(d.x_test)) == ("regression", rows, 0, 1000)
-    again = data.load(**json.loads(json.dumps(d.source)))
+    again = reloaded(d)
     assert torch.equal(d.x_train, again.x_train)
     assert torch.equal(d.y_test, again.y_test)
     assert not torch.equal(d.y_train, data.load(name, seed=4).y_train)

@@ -11,7 +11,7 @@ from pyroccam import data
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import VARIABLE, NoSize
 from pyroccam.data.roots import read_bytes
-from strange_files import csv, in_little_memory, mnist, npz, refused
+from strange_files import csv, in_little_memory, mnist, npz, refused, saying
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
@@ -79,9 +79,8 @@ def test_options_are_refused_before_anything_is_read(
         word = "digits has no option standardise"
     if name == "mnist" and "test_fraction" in options:
         word = "mnist has no option test_fraction"
-    with pytest.raises(data.DataError) as error:
+    with saying(word):
         data.load(name, data_root=tmp_path, **options)
-    assert word in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +98,8 @@ def test_options_are_refused_before_anything_is_read(
     ],
 )
 def test_numbers_of_toys(name: str, options: dict[str, Any], kind: type, word: str) -> None:
-    with in_little_memory(), pytest.raises(kind) as error:
+    with in_little_memory(), saying(word, kind=kind):
         data.load(name, **options)
-    assert word in str(error.value)
 
 
 def test_toys_take_no_more_than_they_ask_for() -> None:
@@ -122,10 +120,8 @@ def test_nothing_is_fetched_that_may_not_be(
     monkeypatch.setattr("urllib.request.urlopen", lambda *a, **o: pytest.fail("went online"))
     own = data.load("digits")
     for call in (data.load, lambda *a, **o: data.new_rows(*a, own, **o)):
-        with pytest.raises(data.DataError) as error:
+        with saying(str(tmp_path), "nothing may be downloaded", "download=True", "PYROCCAM_DATA"):
             call(name, data_root=tmp_path, download=False)
-        for word in (str(tmp_path), "nothing may be downloaded", "download=True", "PYROCCAM_DATA"):
-            assert word in str(error.value)
     assert not list(tmp_path.iterdir())
 
 

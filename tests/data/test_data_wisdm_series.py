@@ -1,7 +1,6 @@
 """WISDM 2019: windows of a series, on small files in the format of the published ones."""
 
 import gzip
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from pyroccam import data
 from pyroccam.data.sets import wisdm_series
+from strange_files import reloaded, saying
 
 SERIES = "WISDM_2019_raw_watch_accel_A-E.txt.gz"
 
@@ -106,7 +106,7 @@ def test_windows_of_everybody(root: Path) -> None:
 
 def test_same_seed_same_windows_and_source_goes_round(root: Path) -> None:
     d = load_series(root, seed=3)
-    again = data.load(**json.loads(json.dumps(d.source)))
+    again = reloaded(d)
     assert torch.equal(d.x_train, again.x_train)
     assert torch.equal(d.y_test, again.y_test)
     assert again.source == d.source
@@ -191,10 +191,8 @@ def test_a_line_that_is_no_record_is_left_out_and_ends_windows(tmp_path: Path, b
 def test_a_file_of_other_lines(tmp_path: Path) -> None:
     lines = recording(1600, "A", 300)
     path = write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
-    with pytest.raises(data.DataError) as error:
+    with saying(str(path), "4 of 304", "line 41: 'walking went", "subject,activity,timestamp"):
         load_series(tmp_path)
-    for word in (str(path), "4 of 304", "line 41: 'walking went", "subject,activity,timestamp"):
-        assert word in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -212,10 +210,8 @@ def test_a_file_of_other_lines(tmp_path: Path) -> None:
 )
 def test_broken_files(tmp_path: Path, content: bytes, words: list[str]) -> None:
     write_series(tmp_path, []).write_bytes(content)
-    with pytest.raises(data.DataError) as error:
+    with saying("wisdm-series: ", *words):
         load_series(tmp_path)
-    for word in ["wisdm-series: ", *words]:
-        assert word in str(error.value)
 
 
 def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,13 @@
 """WISDM v1.1: features of windows, on small files in the format of the published one."""
 
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pyroccam import data
+from strange_files import reloaded, saying
 
 ARFF = "WISDM_ar_v1.1_transformed.arff.gz"
 FEATURES = ["X0", "XAVG", "XPEAK", "RESULTANT"]
@@ -100,7 +100,7 @@ def test_missing_values_are_the_mean_of_the_training_rows(root: Path, split_by: 
 
 def test_windows_source_goes_round(root: Path) -> None:
     d = data.load("wisdm-windows", data_root=root, seed=1, test_fraction=0.4)
-    again = data.load(**json.loads(json.dumps(d.source)))
+    again = reloaded(d)
     assert torch.equal(d.x_train, again.x_train)
     assert torch.equal(d.y_test, again.y_test)
     other = data.load("wisdm-windows", data_root=root, seed=2, test_fraction=0.4)
@@ -131,10 +131,8 @@ def test_broken_rows(tmp_path: Path, row: str, words: list[str]) -> None:
     rows = table()
     rows[2] = row.split(",")
     path = write_arff(tmp_path, rows)
-    with pytest.raises(data.DataError) as error:
+    with saying(str(path), *words):
         data.load("wisdm-windows", data_root=tmp_path)
-    for word in [str(path), *words]:
-        assert word in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +147,8 @@ def test_broken_rows(tmp_path: Path, row: str, words: list[str]) -> None:
 )
 def test_broken_headers(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
     write_arff(tmp_path, table(), [line.replace(old, new) for line in header()])
-    with pytest.raises(data.DataError) as error:
+    with saying(*words):
         data.load("wisdm-windows", data_root=tmp_path)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_missing_file_and_options_of_the_windows(root: Path, tmp_path: Path) -> None:

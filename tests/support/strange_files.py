@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import struct
 import tracemalloc
 import zipfile
@@ -31,12 +32,26 @@ def in_little_memory(most: int = 80 * 2**20) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def refused(path: Path, *words: str, kind: type[PyroccamError] = data.DataError) -> None:
+@contextmanager
+def saying(*words: str, kind: type[PyroccamError] = data.DataError) -> Iterator[None]:
+    """What is done within is refused, in one line that has all of the words."""
     with pytest.raises(kind) as error:
-        data.load(path)
+        yield
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def refused(
+    path: Path, *words: str, kind: type[PyroccamError] = data.DataError, **options: Any
+) -> None:
+    with saying(path.resolve().name, *words, kind=kind):
+        data.load(path, **options)
+
+
+def reloaded(d: data.Dataset) -> data.Dataset:
+    """By its source, as a file has it."""
+    return data.load(**json.loads(json.dumps(d.source)))
 
 
 def header(shape: tuple[int, ...], dtype: str = "<f8") -> bytes:
@@ -56,9 +71,9 @@ def npz(path: Path, kind: int = zipfile.ZIP_DEFLATED, **members: bytes) -> Path:
     return path
 
 
-def csv(tmp_path: Path, content: bytes) -> Path:
+def csv(tmp_path: Path, content: bytes | str) -> Path:
     path = tmp_path / "mine.csv"
-    path.write_bytes(content)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 

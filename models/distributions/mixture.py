@@ -15,7 +15,7 @@ __all__ = ["Components", "NormalMixture"]
 
 
 class Components(NamedTuple):
-    """Of a mixture of K normals; the first is the one whose weights become zero.
+    """Parameters of a mixture of K normals; the first is the one whose weights become zero.
 
     Attributes:
         mixing: proportions, which sum to one, ``(K,)``.

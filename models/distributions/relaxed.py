@@ -272,7 +272,7 @@ class ExpDirichlet(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of log γ, ``(*batch, K)``."""
+        """Mean of log γ, ``(*batch, K)``."""
         a = self.concentration
         return a.digamma() - a.sum(-1, keepdim=True).digamma()
 
@@ -326,7 +326,7 @@ def straight_through(log_gamma: Tensor) -> Tensor:
 
 
 def _uniform(shape: Sequence[int], like: Tensor) -> Tensor:
-    """In (0, 1), both ends excluded: torch gives 0 once in 2^24 draws of float32.
+    """Uniform numbers in (0, 1), both ends excluded: torch gives 0 once in 2^24 draws of float32.
 
     Not from ``exponential_``, which ``torch.vmap`` cannot draw anew for each of its rows.
     """

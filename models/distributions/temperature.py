@@ -16,7 +16,7 @@ __all__ = ["Annealed", "LearntTemperature", "Temperature", "lend"]
 
 @dataclass(frozen=True)
 class Annealed:
-    """From one temperature to another in the course of a fit.
+    """A temperature that moves from one value to another in the course of a fit.
 
     Arguments:
         start, end: positive.

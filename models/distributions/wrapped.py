@@ -43,7 +43,7 @@ class WithHyperprior(TorchDistribution):
         return log_prob
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Of the values, given the parameters."""
+        """Draws of the values, given the parameters."""
         values: Tensor = self.base_dist.sample(sample_shape)
         return values
 

@@ -136,7 +136,8 @@ def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]
 
 
 def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
-    """Of one pass, always with the same random numbers; modes and generators are put back."""
+    """Outputs of one pass, always with the same random numbers; modes and generators are put
+    back."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     cuda = [example.device] if example.is_cuda else []

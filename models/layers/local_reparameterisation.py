@@ -185,7 +185,7 @@ class LocalReparameterization(Messenger):
         return out
 
     def _variance(self, run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-        """Of the outputs, from the standard deviations of weight and bias."""
+        """Variance of the outputs, from the standard deviations of weight and bias."""
         dtype = x.dtype if self.variance_dtype is None else self.variance_dtype
         squares = [None if t is None else t.to(dtype).square() for t in (x, scale, bias)]
         out: Tensor = run(*squares)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ __all__ = ["Edge", "inputs_of", "order_of", "output_of"]
 
 
 class Edge(NamedTuple):
-    """From one vertex to another."""
+    """An edge, from one vertex to another."""
 
     source: str
     target: str

@@ -246,7 +246,7 @@ class StructureGraph(nn.Module):
         return net.train(self.training)
 
     def _targets(self) -> dict[tuple[str, str], str]:
-        """Of all primitives, the names that they have in a plain network, whatever is chosen."""
+        """Names of all primitives, those that they have in a plain network, whatever is chosen."""
         every = ((edge, name) for edge, names in self.primitives.items() for name in names)
         return identifiers({both: "_".join(both) for both in every})
 
@@ -323,7 +323,7 @@ def structures(net: nn.Module) -> dict[str, Gammas]:
 
 
 def _write(graph: fx.Graph, function: Aggregation, parts: list[fx.Node], edges: int) -> fx.Node:
-    """Of an aggregation, the operations themselves, so that what is left is torch alone.
+    """Write an aggregation as the operations themselves, so that what is left is torch alone.
 
     Arguments:
         parts: of the edges that are left.

@@ -93,7 +93,7 @@ class EmpiricalNormal(TorchDistribution):
 
 @register_kl(Independent, EmpiricalNormal)
 def _kl_normal_empirical(q: Independent, p: EmpiricalNormal) -> Tensor:
-    """In nats, ``(*batch)``: the event of both is that of the weights."""
+    """The KL in nats, ``(*batch)``: the event of both is that of the weights."""
     base = q.base_dist
     if not isinstance(base, TorchNormal) or q.event_shape != p.event_shape:
         raise NotImplementedError

@@ -143,7 +143,7 @@ class WeightPrior:
         return self
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
-        """Of one layer.
+        """The prior of one layer.
 
         Raises:
             ValueError: where the prior does not go with the layer.

@@ -126,7 +126,7 @@ class _Mixture(nn.Module):
             self.register_buffer(name, torch.tensor(values), persistent=False)
 
     def forward(self) -> tuple[NormalMixture, Tensor]:
-        """Of one weight, and the log density of the precisions, ``()``."""
+        """Log density of one weight, and the log density of the precisions, ``()``."""
         rest = self.log_rest + torch.log_softmax(_LOG_RATE * self.logits, 0)
         log_precision = _LOG_RATE * self.log_precision
         mixture = NormalMixture(
@@ -139,7 +139,7 @@ class _Mixture(nn.Module):
 
 
 class _Shared(WeightPrior):
-    """Of one network: all its layers have one mixture."""
+    """The prior of one network: all its layers have one mixture."""
 
     def __init__(self, prior: GaussianMixture) -> None:
         self.prior, self.mixture = prior, _Mixture(prior)
@@ -155,7 +155,7 @@ class _Shared(WeightPrior):
 
 
 class _MixtureLayer(LayerPrior):
-    """Of one layer.
+    """The prior of one layer.
 
     Arguments:
         mixture: may be that of other layers too.

@@ -123,7 +123,7 @@ def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:
 
 @register_kl(LogNormal, Gamma)
 def _kl_log_normal_gamma(q: LogNormal, p: Gamma) -> Tensor:
-    """In nats, of the batch shape. With y = loc + log rate everything is of the size of one,
+    """The KL in nats, of the batch shape. With y = loc + log rate everything is of the size of one,
     however small the scale 1 / rate is."""
     y = q.loc + p.rate.log()
     return (y + 0.5 * q.scale.square()).exp() - p.concentration * y + _rest(q, p)
@@ -131,6 +131,7 @@ def _kl_log_normal_gamma(q: LogNormal, p: Gamma) -> Tensor:
 
 @register_kl(LogNormal, InverseGamma)
 def _kl_log_normal_inverse_gamma(q: LogNormal, p: InverseGamma) -> Tensor:
-    """In nats, of the batch shape: that of the reciprocal to a Gamma of the same parameters."""
+    """The KL in nats, of the batch shape: that of the reciprocal to a Gamma of the same
+    parameters."""
     y = p.rate.log() - q.loc
     return (y + 0.5 * q.scale.square()).exp() - p.concentration * y + _rest(q, p)

@@ -74,7 +74,8 @@ def _half_cauchy(shape: torch.Size, scale: Tensor) -> Any:
 
 @register_kl(LogNormal, HalfCauchy)
 def _kl_log_normal_half_cauchy(q: LogNormal, p: HalfCauchy) -> Tensor:
-    r"""In nats, of the batch shape. Needs the mean of ``softplus(2 y)`` for y = log z - log τ.
+    r"""The KL in nats, of the batch shape. Needs the mean of ``softplus(2 y)`` for y = log z - log
+    τ.
 
     The trapezoidal rule converges geometrically over a normal density, faster than Gauss-Hermite
     for a function with poles this near. What it sums is only the difference to the smoothed ramp

@@ -34,11 +34,11 @@ class Scaling:
     """How the prior of weights depends on γ."""
 
     def latents(self, layer: str, latents: Mapping[str, Latent], share: Share) -> dict[str, Latent]:
-        """Of a layer in a primitive, for the γ of this pass."""
+        """Latents of a layer in a primitive, for the γ of this pass."""
         return dict(latents)
 
     def outputs(self, out: Tensor, share: Share) -> Tensor:
-        """Of a layer, ``(rows, *)``."""
+        """Outputs of a layer, ``(rows, *)``."""
         return out
 
     def plain(self, value: Tensor, gamma: Tensor) -> Tensor:

@@ -82,12 +82,13 @@ class EdgePrior(nn.Module):
         raise NotImplementedError
 
     def probs(self) -> Tensor:
-        """Of each primitive that it is the chosen one, or one of the chosen, ``(K,)``."""
+        """Probability of each primitive that it is the chosen one, or one of the chosen,
+        ``(K,)``."""
         return self.logits.softmax(-1)
 
 
 class StructurePrior:
-    """Of every edge of a network; see the kinds."""
+    """The prior over the structure of a network; its kinds derive from it."""
 
     kind: ClassVar[type[EdgePrior]]
     cube: ClassVar[bool] = False
@@ -120,12 +121,12 @@ class StructurePrior:
     def of_edge(
         self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
     ) -> EdgePrior:
-        """Of one edge, from what :class:`EdgePrior` takes."""
+        """The prior of one edge, from what :class:`EdgePrior` takes."""
         return self.kind(edge, names, logits, self.learn, shared)
 
 
 def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cube: bool) -> Tensor:
-    """Of the weights that a person gave to the primitives of an edge."""
+    """Logits of the weights that a person gave to the primitives of an edge."""
     if asked is None:
         return torch.zeros(len(primitives))
     given = asked.get(edge) if isinstance(asked, Mapping) else asked

@@ -27,17 +27,18 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
 from .. import guides, models
+from ..guides.base import Guide
 from ..inference.fits.fitting import pick_device
+from ..models.base import Model
 from ..models.layers.affine import Affine
-from ..models.parameters import LocalModule
 from ..models.priors.base import Latent, LayerPrior, LayerShape, WeightPrior
-from .compression import BASE, LOG_SCALE, SETTINGS, Spec, deterministic
-from .contenders import Pair, ours
 from .harness import Contender, Plan, Quartiles, Report, Step, Workload, measure
-from .lenet import LeNetProblem
 from .machine import describe, folder_name
 from .report import markdown, number, read, table, write
 from .steps import RESULTS, DeviceName, Out, Threads
+from .workloads.compression import BASE, LOG_SCALE, SETTINGS, deterministic
+from .workloads.contenders import Pair, ours
+from .workloads.lenet import LeNetProblem
 
 __all__ = ["PARTS", "Free", "WithoutProduct", "breakdown", "parts"]
 
@@ -128,12 +129,13 @@ class WithoutProduct(models.LocalReparameterization):
         return (own if bias is None else own + bias.square()).expand(len(x), -1)
 
 
-class _Plain(LocalModule):
+class _Plain(Model):
     """A network without latents as a Pyro model."""
 
-    def __init__(self, net: nn.Module, size: int) -> None:
+    def __init__(self, problem: LeNetProblem, device: torch.device) -> None:
         super().__init__()
-        self.net, self.size = net, size
+        self.net, self.size = problem.net(device), problem.N
+        self.likelihood = models.Classification(problem.outputs)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         outputs = self.part("net")(x)
@@ -141,7 +143,7 @@ class _Plain(LocalModule):
             return pyro.sample("y", dist.Categorical(logits=outputs), obs=y)
 
 
-class _Nothing(LocalModule):
+class _Nothing(Guide):
     """Its guide."""
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
@@ -169,9 +171,13 @@ def breakdown(
         handler: Callable[..., models.LocalReparameterization] = models.LocalReparameterization,
         **options: Any,
     ) -> Pair:
-        model = models.BayesianNetwork(problem.net(device), Spec(problem), prior=prior)
+        model = models.BayesianNetwork(problem.net(device), problem, prior=prior)
         local = handler(model, **options)
         return model, guides.MeanField(model, scale=math.exp(LOG_SCALE), local=local).to(device)
+
+    def without_latents() -> Pair:
+        model = _Plain(problem, device)
+        return model, _Nothing(model)
 
     def row(name: str, make: Callable[[], Pair], note: str = "") -> Contender:
         def build() -> Step:
@@ -186,7 +192,7 @@ def breakdown(
     first = problem.widths[0], problem.widths[1]
     rows = [
         Contender(BASE, lambda: deterministic(problem, device), "eager", same=False),
-        row(PLAIN, lambda: (_Plain(problem.net(device), problem.N), _Nothing()), "in our step"),
+        row(PLAIN, without_latents, "in our step"),
         row(SPREADS, lambda: pair(Free(False), WithoutProduct), "outputs are drawn; no product"),
         row(VARIANCES, lambda: pair(Free(False))),
         row(SCALES, lambda: pair(Free(True)), "drawn for each example"),

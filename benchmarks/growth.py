@@ -21,12 +21,12 @@ from ..inference.figures import save
 from ..inference.fits.fitting import pick_device
 from ..inference.storage.checkpoint import write_json
 from .cache import empty_cache
-from .depth import BASE, DepthProblem, depth_workload
 from .figures import Line, lines
 from .harness import Measured, Plan, measure
 from .machine import describe, folder_name
 from .report import brief, markdown, number
 from .steps import RESULTS, DeviceName, Out, Threads
+from .workloads.depth import BASE, DepthProblem, depth_workload
 
 CONTENDERS = (BASE, "pyroccam eager", "pyroccam compiled")
 

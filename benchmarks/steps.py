@@ -26,7 +26,7 @@ from .figures import bars
 from .harness import Workload, measure
 from .machine import describe, folder_name
 from .report import read_folder, table, write
-from .workloads import WORKLOADS, find
+from .workloads.table import WORKLOADS, find
 
 RESULTS = Path("benchmarks/results")
 

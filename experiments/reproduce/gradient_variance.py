@@ -61,7 +61,7 @@ class Drawn:
 
     @classmethod
     def of(cls, gradients: Tensor) -> Drawn:
-        """From ``(R, P)``, R of 3 or more.
+        """Spread of gradients ``(R, P)``, R of 3 or more.
 
         Without draw r the sum of squares falls by ``R / (R - 1) |g_r - mean|²``.
         """
@@ -113,8 +113,8 @@ def agreement(one: Tensor, other: Tensor, generator: torch.Generator) -> dict[st
 
 
 def gradients(model: Any, guide: nn.Module, batches: Iterable[Batch]) -> Tensor:
-    """Of the negative bound in nats for each observation, one draw at each batch, ``(R, P)``, all
-    parameters of the guide in a row."""
+    """Gradients of the negative bound in nats for each observation, one draw at each batch, ``(R,
+    P)``, all parameters of the guide in a row."""
     run, parameters = bound(model, guide), list(guide.parameters())
     rows = []
     for x, y in batches:
@@ -180,7 +180,7 @@ def _run(config: RunConfig, data: Dataset, sizes: Sequence[int], repeats: int) -
     seed = config.settings["seed"]
     trained = fit(*untrained(config, data), data, device="cpu", progress=False, **config.settings)
     model, guide = trained.model, trained.guide
-    mean = evaluate_net(mean_network(model, guide), model, data)  # type: ignore[arg-type]
+    mean = evaluate_net(mean_network(model, guide), model, data)
     where = kinds(model, guide)
     cells = []
     with torch.random.fork_rng(devices=[]):

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import growth, harness, report, runs, steps, workloads
+from pyroccam.benchmarks import growth, harness, report, runs, steps
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
-from pyroccam.benchmarks.depth import DepthProblem, depth_workload
 from pyroccam.benchmarks.harness import Plan
 from pyroccam.benchmarks.one_run import one_run
-from pyroccam.benchmarks.workloads import Entry
+from pyroccam.benchmarks.workloads import table as workloads
+from pyroccam.benchmarks.workloads.depth import DepthProblem, depth_workload
+from pyroccam.benchmarks.workloads.table import Entry
 from typer.testing import CliRunner
 
 EAGER = ("hand-written eager", "pyroccam eager")

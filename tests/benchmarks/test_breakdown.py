@@ -9,10 +9,9 @@ from pyroccam import guides, models
 from pyroccam.benchmarks import breakdown as script
 from pyroccam.benchmarks import harness
 from pyroccam.benchmarks.breakdown import PARTS, Free, WithoutProduct, breakdown, parts
-from pyroccam.benchmarks.compression import Spec
 from pyroccam.benchmarks.harness import Measured, Plan, Report
-from pyroccam.benchmarks.lenet import LeNetProblem
 from pyroccam.benchmarks.report import read
+from pyroccam.benchmarks.workloads.lenet import LeNetProblem
 from pyroccam.inference.elbo.estimator import bound
 from typer.testing import CliRunner
 
@@ -38,7 +37,7 @@ def test_without_a_prior_there_is_no_kl_and_without_a_product_every_spread_has_a
     with pyro.validation_enabled(False):
         for scales, handler in ((True, models.LocalReparameterization), (False, WithoutProduct)):
             prior = Free(scales)
-            model = models.BayesianNetwork(SMALL.net(CPU), Spec(SMALL), prior=prior)
+            model = models.BayesianNetwork(SMALL.net(CPU), SMALL, prior=prior)
             guide = guides.MeanField(model, local=handler(model))
             run = bound(model, guide)
             assert float(run.terms(x, y).kl) == 0.0

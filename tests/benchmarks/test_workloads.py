@@ -6,11 +6,11 @@ import sys
 import pyro
 import pytest
 import torch
-from pyroccam.benchmarks.compression import ImageProblem, gnj
-from pyroccam.benchmarks.depth import DepthProblem, HandWritten, depth_workload
 from pyroccam.benchmarks.harness import Plan, measure
-from pyroccam.benchmarks.lenet import LeNetProblem, lenet
-from pyroccam.benchmarks.workloads import WORKLOADS, find
+from pyroccam.benchmarks.workloads.compression import ImageProblem, gnj
+from pyroccam.benchmarks.workloads.depth import DepthProblem, HandWritten, depth_workload
+from pyroccam.benchmarks.workloads.lenet import LeNetProblem, lenet
+from pyroccam.benchmarks.workloads.table import WORKLOADS, find
 
 CPU = torch.device("cpu")
 MLP = DepthProblem("mlp", {"width": 8, "max_depth": 3}, batch=16, N=200)

@@ -129,13 +129,14 @@ class Point:
 
     @property
     def steps(self) -> int:
-        """Of the optimiser."""
+        """Steps of the optimiser."""
         settings, rows = Settings.of(self.config.settings), self.data.N
         return settings.epochs_for(rows) * settings.steps_per_epoch(rows)
 
     @property
     def cost(self) -> float:
-        """For the order only: small layers cost their overhead, large ones their products."""
+        """Cost of a fit, for the order of fits only: small layers cost their overhead, large ones
+        their products."""
         network = self.config.network_options
         products = self.data.N * network["width"] ** 2 / 1e6
         return self.steps * (1 + network["max_depth"]) * (1 + products)
@@ -143,7 +144,7 @@ class Point:
     def fit(self, seeds: list[int], out: Path, device: str) -> list[Fit]:
         """The trained networks of the seeds; goes on from checkpoints in ``out``."""
 
-        def build(seed: int) -> tuple[Any, torch.nn.Module, Dataset]:
+        def build(seed: int) -> tuple[Any, Any, Dataset]:
             config = self.config.with_seed(seed)
             data = config.load_data()
             return *untrained(config, data), data

@@ -155,7 +155,7 @@ def repelled(
 def transition(
     weights: Sequence[float], seeds: int, steps: int, protocol: Protocol
 ) -> Iterator[dict[str, Any]]:
-    """From where the toy ends, with the prior's regime and T = 1, to the middle model.
+    """Path from where the toy ends, with the prior's regime and T = 1, to the middle model.
 
     Yields:
         after each seed what there is by then: ``start``, what the toy leaves; ``sweep``, a row for
@@ -198,7 +198,7 @@ def search(pair: Pair, data: Dataset, weight: float, steps: int, seed: int) -> d
 
 
 def draws_of(run: Mapping[str, Any]) -> Tensor:
-    """Of γ from q, ``(DRAWS, 3)``."""
+    """Draws of γ from q, ``(DRAWS, 3)``."""
     with seeded(run["seed"], torch.device("cpu")):
         q = ExpRelaxedCategorical(run["temperature"], logits=torch.tensor(run["logits"]))
         return q.rsample((DRAWS,)).exp()

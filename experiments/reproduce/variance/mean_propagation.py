@@ -61,7 +61,7 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
             result, at="posterior", rows=rows, probes=probes, seed=result.settings.seed
         ),
         "deviation": _as_order(
-            {name: m.variance for name, m in moments(result.model, result.guide).items()}  # type: ignore[arg-type]
+            {name: m.variance for name, m in moments(result.model, result.guide).items()}
         ),
         "random": _as_order({name: torch.rand_like(one.kappa) for name, one in at_means.items()}),
     }
@@ -71,7 +71,7 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
         each = []
         for share in SHARES:
             out = draw_outputs(
-                result.model, result.guide, x, draws,  # type: ignore[arg-type]
+                result.model, result.guide, x, draws,
                 only=to_sample(values, share=share), seed=result.settings.seed,
             )  # fmt: skip
             log_p = mixture_log_probs(out, torch.full((draws,), 1.0 / draws, device=out.device))

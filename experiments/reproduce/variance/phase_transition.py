@@ -75,7 +75,7 @@ def log_alphas(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
 def accuracy(
     model: BayesianNetwork, guide: NetworkGuide, x: torch.Tensor, y: torch.Tensor
 ) -> float:
-    """Of the ensemble, noise as in training."""
+    """Accuracy of the ensemble, noise as in training."""
     noise: Any = "activations" if guide.handler is not None else "weights"
     outputs = draw_outputs(model, guide, x, DRAWS, noise=noise)
     return float((outputs.softmax(-1).mean(0).argmax(-1) == y).double().mean())

@@ -76,7 +76,7 @@ POINTS = 40  # of a curve in the figure, at most
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run.
+    """Settings of a run.
 
     Attributes:
         environment: a gymnasium id.

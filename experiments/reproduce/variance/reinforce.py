@@ -106,7 +106,8 @@ def build_policy(name: str, spaces: Spaces, width: int) -> tuple[BayesianNetwork
     if name not in POLICIES:
         raise ValueError(unknown_name("policy", name, POLICIES))
     prior, guide = POLICIES[name]
-    net = policy_network(*spaces.input_shape, spaces.outputs, width)
+    (inputs,) = spaces.input_shape
+    net = policy_network(inputs, spaces.outputs, width)
     model = BayesianNetwork(net, spaces, prior=prior, layers=[RANDOM_LAYER], random_biases=False)
     return model, guide(model)
 
@@ -191,7 +192,7 @@ class NoiseOfStep:
         return self._outputs(observations, [torch.stack(n) for n in zip(*self._kept, strict=True)])
 
     def _outputs(self, x: Tensor, noise: list[Tensor]) -> Tensor:
-        """For ``(*, inputs)``, with the noise ``(*, outputs)`` of each random layer."""
+        """Outputs for ``(*, inputs)``, with the noise ``(*, outputs)`` of each random layer."""
         drawn = iter(noise)
         for number, (mean, variance, bias) in enumerate(self.layers):
             x = x if number == 0 else x.relu()
@@ -214,8 +215,8 @@ def _layers(model: BayesianNetwork, guide: NetworkGuide) -> Iterator[tuple[Any, 
 
 
 def draw_actions(logits: Tensor) -> Tensor:
-    """From ``Categorical(logits)``, as the argmax of logits with Gumbel noise: ``(*, actions)`` to
-    ``(*,)``."""
+    """Draws from ``Categorical(logits)``, as the argmax of logits with Gumbel noise: ``(*,
+    actions)`` to ``(*,)``."""
     return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
 
 

@@ -90,7 +90,7 @@ class Pixels(nn.Module):
         return found
 
     def standardised(self, x: Tensor) -> Tensor:
-        """From pixels to the scale of the data."""
+        """Pixels on the scale of the data."""
         return (x - self.get_buffer("mean")) / self.get_buffer("std")
 
     def pixels(self, x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def robustness(folder: Path) -> Iterable[str]:
 
 
 def toys(folder: Path) -> Iterable[str]:
-    """Of the bands of a regression: how many targets they cover, and how wide they are."""
+    """Table of the bands of a regression: how many targets they cover, and how wide they are."""
     for found in read_all(folder, ["regression"]).values():
         yield from header(f"95 % band ({len(found['runs'])} seeds)", "RMSE", *REGIONS)
         for name, spread in found["spread"].items():

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from .. import guides, models
-from ..inference import Settings
-from ..models.distributions.log_uniform import molchanov_kl
-from ..models.networks.plain import PLAIN
-from .contenders import Pair, adamw, autograd, cuda_graphs, ours, ours_three, svi
-from .harness import Contender, Expected, Step, Workload
+from ... import guides, models
+from ...inference import Settings
+from ...models.distributions.log_uniform import molchanov_kl
+from ...models.networks.plain import PLAIN
+from ..harness import Contender, Expected, Step, Workload
+from .contenders import (
+    Pair,
+    adamw,
+    cuda_graphs,
+    expected_loss,
+    hand_written,
+    ours,
+    ours_three,
+    plain,
+    random_images,
+    svi,
+)
 from .lenet import LeNetProblem
 
-__all__ = ["BASE", "ImageProblem", "LocalNet", "Spec", "deterministic", "gnj"]
+__all__ = ["BASE", "ImageProblem", "LocalNet", "deterministic", "gnj"]
 
 BASE = "torch deterministic"
 
@@ -28,16 +39,6 @@ SETTINGS = Settings(
 )
 
 LOG_SCALE = -4.5  # of all weights and scales at the start
-
-
-class Spec:
-    """What a model asks of a data set."""
-
-    task = "classification"
-
-    def __init__(self, problem: Problem) -> None:
-        self.N, self.outputs = problem.N, problem.outputs
-        self.input_shape = problem.input_shape
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,11 @@ class ImageProblem:
     N: int = 60_000
     input_shape: tuple[int, ...] = (1, 28, 28)
     outputs: int = 10
+    task: ClassVar[str] = "classification"
 
     def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Images ``(B, 1, 28, 28)`` and labels ``(B,)``."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.rand(self.batch, *self.input_shape, generator=generator)
-        y = torch.randint(self.outputs, (self.batch,), generator=generator)
-        return x.to(device), y.to(device)
+        return random_images((self.batch, *self.input_shape), self.outputs, device)
 
     def net(self, device: torch.device) -> nn.Sequential:
         """The same at every call."""
@@ -126,7 +125,7 @@ class LocalNet(nn.Module):
         self.parts = nn.Sequential(*parts)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """In nats for each observation."""
+        """Loss in nats for each observation."""
         out = self.parts(x)
         kl = torch.stack([m.kl for m in self.parts if isinstance(m, LocalLayer)]).sum()
         return F.cross_entropy(out, y) + kl / self.size
@@ -139,9 +138,8 @@ def _normal_kl(loc: Tensor, scale: Tensor) -> Tensor:
 
 def deterministic(problem: Problem, device: torch.device) -> Step:
     """The step of the plain network, as a torch user writes it."""
-    x, y = problem.data(device)
     net = problem.net(device)
-    return autograd(lambda: F.cross_entropy(net(x), y), adamw(SETTINGS, [], list(net.parameters())))
+    return plain(net, adamw(SETTINGS, [], list(net.parameters())), *problem.data(device))
 
 
 def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Workload:
@@ -150,16 +148,15 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
 
     def pair(variances: torch.dtype | None = None) -> Pair:
         model = models.BayesianNetwork(
-            problem.net(device), Spec(problem), prior=models.priors.GroupNormalJeffreys()
+            problem.net(device), problem, prior=models.priors.GroupNormalJeffreys()
         )
         local = models.LocalReparameterization(model, variance_dtype=variances)
         return model, guides.MeanField(model, scale=math.exp(LOG_SCALE), local=local).to(device)
 
     def by_hand(scales: bool, **compiler: Any) -> Step:
-        net = LocalNet(problem.net(device), problem.N, scales=scales)
-        net.to(device)
-        loss = torch.compile(net, fullgraph=True, dynamic=False, **compiler) if compiler else net
-        return autograd(lambda: loss(x, y), adamw(SETTINGS, [], list(net.parameters())))
+        net = LocalNet(problem.net(device), problem.N, scales=scales).to(device)
+        optimizer = adamw(SETTINGS, [], list(net.parameters()))
+        return hand_written(net, optimizer, x, y, **compiler)
 
     def with_handler() -> Step:
         model, guide = pair()
@@ -175,9 +172,7 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
     def expected() -> Expected:
         """Activations are random: mean, and six standard deviations, of the loss over draws."""
         net = LocalNet(problem.net(device), problem.N, scales=True).to(device)
-        with torch.no_grad():
-            losses = torch.stack([net(x, y) for _ in range(20)]).double()
-        return Expected(float(losses.mean()), 6 * float(losses.std()) + 1e-3)
+        return expected_loss(net, x, y, sds=6, more=1e-3)
 
     eager_noise = {"options": {"fallback_random": True}}
     rows = [

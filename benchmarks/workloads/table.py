@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..models.checks import unknown_name
+from ...models.checks import unknown_name
+from ..harness import Plan, Workload
 from .compression import ImageProblem, gnj
 from .depth import LOOP_BASE, DepthProblem, depth_workload
-from .harness import Plan, Workload
 from .lenet import LeNetProblem, lenet
 
 __all__ = ["WORKLOADS", "Entry", "find"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -13,10 +13,22 @@ import torch.nn.functional as F
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from ..inference import Settings
-from ..models.parameters import LocalModule
-from .contenders import Pair, adamw, autograd, cuda_graphs, ours_three, svi
-from .harness import Contender, Expected, Step, Workload
+from ...guides.base import Guide
+from ...inference import Settings
+from ...models import Classification
+from ...models.base import Model
+from ..harness import Contender, Expected, Step, Workload
+from .contenders import (
+    Pair,
+    adamw,
+    compiled_by_hand,
+    expected_loss,
+    hand_written,
+    ours_three,
+    plain,
+    random_images,
+    svi,
+)
 from .libraries import bayesian_torch_step, tyxe_step
 
 __all__ = ["BASE", "GaussianLeNet", "GaussianWeights", "HandWritten", "LeNetProblem", "lenet"]
@@ -35,6 +47,7 @@ class LeNetProblem:
     widths: tuple[int, ...] = (784, 300, 100, 10)
     batch: int = 128
     N: int = 60_000
+    task: ClassVar[str] = "classification"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -46,10 +59,7 @@ class LeNetProblem:
 
     def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Random images ``(B, inputs)`` and labels ``(B,)``."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.rand(self.batch, self.widths[0], generator=generator)
-        y = torch.randint(self.widths[-1], (self.batch,), generator=generator)
-        return x.to(device), y.to(device)
+        return random_images((self.batch, self.widths[0]), self.widths[-1], device)
 
     def net(self, device: torch.device) -> nn.Sequential:
         """The plain network whose weights are the means; the same at every call."""
@@ -64,20 +74,22 @@ class LeNetProblem:
         """Model and guide."""
         means = self.net(device).state_dict()
         shapes = {name: value.shape for name, value in means.items()}
-        return GaussianLeNet(shapes, self.N).to(device), GaussianWeights(means, RHO).to(device)
+        model = GaussianLeNet(shapes, self.N, self.outputs)
+        return model.to(device), GaussianWeights(model, means, RHO).to(device)
 
 
-class GaussianLeNet(LocalModule):
+class GaussianLeNet(Model):
     """A perceptron whose weights and biases are standard normal a priori.
 
     Arguments:
         shapes: of the parameters by site, ``0.weight``, ``0.bias``, ``2.weight``, ...
         size: N.
+        outputs: C.
     """
 
-    def __init__(self, shapes: dict[str, torch.Size], size: int) -> None:
+    def __init__(self, shapes: dict[str, torch.Size], size: int, outputs: int) -> None:
         super().__init__()
-        self.shapes = shapes
+        self.shapes, self.likelihood = shapes, Classification(outputs)
         self.size = size
         self.zero: Tensor
         self.one: Tensor
@@ -96,16 +108,17 @@ class GaussianLeNet(LocalModule):
             return pyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
 
-class GaussianWeights(LocalModule):
+class GaussianWeights(Guide):
     """Independent Gaussians: a mean and ``softplus(rho)`` as scale for every weight.
 
     Arguments:
+        model: that it is for.
         means: by site, to start from.
         rho: of all weights at the start.
     """
 
-    def __init__(self, means: dict[str, Tensor], rho: float) -> None:
-        super().__init__()
+    def __init__(self, model: GaussianLeNet, means: dict[str, Tensor], rho: float) -> None:
+        super().__init__(model)
         self.sites = list(means)
         for i, mean in enumerate(means.values()):
             self.register_parameter(f"loc{i}", nn.Parameter(mean.clone()))
@@ -154,33 +167,22 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
 
     def deterministic() -> Step:
         net = problem.net(device)
-        return autograd(
-            lambda: F.cross_entropy(net(x), y), adamw(SETTINGS, [], list(net.parameters()))
-        )
+        return plain(net, adamw(SETTINGS, [], list(net.parameters())), x, y)
 
     def by_hand(**compiler: Any) -> Step:
         net = HandWritten(problem.net(device), problem.N)
-        loss = torch.compile(net, fullgraph=True, dynamic=False, **compiler) if compiler else net
-        return autograd(lambda: loss(x, y), adamw(SETTINGS, [], list(net.parameters())))
+        optimizer = adamw(SETTINGS, [], list(net.parameters()))
+        return hand_written(net, optimizer, x, y, **compiler)
 
     def expected() -> Expected:
         """The weights are random: mean, and five standard deviations, of the loss over draws."""
-        net = HandWritten(problem.net(device), problem.N)
-        with torch.no_grad():
-            losses = torch.stack([net(x, y) for _ in range(20)]).double()
-        return Expected(float(losses.mean()), 5 * float(losses.std()))
+        return expected_loss(HandWritten(problem.net(device), problem.N), x, y, sds=5)
 
-    start = (problem.net, math.log1p(math.exp(RHO)))
+    scale = math.log1p(math.exp(RHO))
     rows = [
         Contender("torch deterministic", deterministic, "the weights are numbers", same=False),
         Contender(BASE, by_hand),
-        Contender(
-            "hand-written compiled",
-            lambda: by_hand(mode="default"),
-            "torch.compile of the loss, fullgraph",
-            compiled=True,
-        ),
-        *cuda_graphs(by_hand, device),
+        *compiled_by_hand(by_hand, device),
         Contender(
             "hand-written compiled, eager noise",
             lambda: by_hand(options={"fallback_random": True}),
@@ -195,12 +197,12 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
         *ours_three(pair, SETTINGS, x, y),
         Contender(
             "TyXe",
-            lambda: tyxe_step(start[0](device), start[1], problem.N, SETTINGS, x, y),
+            lambda: tyxe_step(problem.net(device), scale, problem.N, SETTINGS, x, y),
             "VariationalBNN.fit on one batch; IIDPrior, AutoNormal, closed-form KL",
         ),
         Contender(
             "bayesian-torch",
-            lambda: bayesian_torch_step(start[0](device), RHO, problem.N, SETTINGS, x, y),
+            lambda: bayesian_torch_step(problem.net(device), RHO, problem.N, SETTINGS, x, y),
             "LinearReparameterization; its KL is a mean over weights, here times their number",
         ),
     ]

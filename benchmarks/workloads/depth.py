@@ -12,23 +12,25 @@ import torch.nn.functional as F
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, nn
 
-from ..data.sets.toys import spirals
-from ..guides import CategoricalDepth
-from ..inference import Settings
-from ..models import LearntDepth
-from ..models.networks import ready as networks
-from ..models.networks.normalisation import single_depth
+from ...data.sets.toys import spirals
+from ...guides import CategoricalDepth
+from ...inference import Settings
+from ...models import LearntDepth
+from ...models.networks import ready as networks
+from ...models.networks.normalisation import single_depth
+from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,
     adamw,
-    autograd,
-    cuda_graphs,
+    compiled_by_hand,
     elbo_module,
+    hand_written,
     in_turn,
     ours,
+    plain,
+    random_images,
     svi,
 )
-from .harness import Contender, Expected, Step, Workload
 
 __all__ = ["BASE", "LOOP_BASE", "DepthProblem", "HandWritten", "depth_contenders", "depth_workload"]
 
@@ -80,12 +82,11 @@ class DepthProblem:
         if self.kind == "mlp":
             x, y = spirals(n=self.batch)
         else:
-            generator = torch.Generator().manual_seed(0)
-            x = torch.rand(self.batch, *self.input_shape, generator=generator)
-            y = torch.randint(self.outputs, (self.batch,), generator=generator)
+            images = (self.batch, *self.input_shape)
+            x, y = random_images(images, self.outputs, torch.device("cpu"))
         return ((x - x.mean(0)) / x.std()).to(device), y.to(device)
 
-    def pair(self, device: torch.device) -> Pair:
+    def pair(self, device: torch.device) -> tuple[LearntDepth, CategoricalDepth]:
         """Model and guide; the same weights at every call."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -157,14 +158,12 @@ def depth_contenders(
     def deterministic() -> Step:
         model = problem.pair(device)[0]
         net = model.stack.at(model.max_depth)
-        optimizer = adamw(SETTINGS, list(net.parameters()), [])
-        return autograd(lambda: F.cross_entropy(net(x), y), optimizer)
+        return plain(net, adamw(SETTINGS, list(net.parameters()), []), x, y)
 
     def by_hand(**compiler: Any) -> Step:
         net = HandWritten(problem.pair(device)[0], problem.exits)
         weights = [p for p in net.parameters() if p is not net.logits]
-        loss = torch.compile(net, fullgraph=True, dynamic=False, **compiler) if compiler else net
-        return autograd(lambda: loss(x, y), adamw(SETTINGS, weights, [net.logits]))
+        return hand_written(net, adamw(SETTINGS, weights, [net.logits]), x, y, **compiler)
 
     def elbo() -> Any:
         return TraceEnum_ELBO(max_plate_nesting=1)
@@ -186,13 +185,7 @@ def depth_contenders(
             "all exits at once" if problem.exits == "stacked" else "contiguous memory format",
             networks=replicates,
         ),
-        Contender(
-            "hand-written compiled",
-            lambda: by_hand(mode="default"),
-            "torch.compile of the loss, fullgraph",
-            compiled=True,
-        ),
-        *cuda_graphs(by_hand, device),
+        *compiled_by_hand(by_hand, device),
         Contender(
             "Pyro SVI",
             lambda: svi(problem.pair(device), elbo(), SETTINGS, x, y),

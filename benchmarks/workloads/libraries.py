@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
 
-from ..inference import Settings
+from ...inference import Settings
+from ..harness import Step
 from .contenders import adamw, autograd
-from .harness import Step
 
 __all__ = ["bayesian_torch_step", "tyxe_step"]
 

@@ -7,27 +7,24 @@ from typing import Any, Literal
 
 import pyro
 import torch
+import torch.nn.functional as F
 from pyro.infer import SVI
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
 
-from ..inference import Settings
-from ..inference.training.step import TrainingStep
-from .harness import Contender, Step
+from ...guides.base import Guide
+from ...inference import Settings
+from ...inference.training.step import TrainingStep
+from ...models.base import Model
+from ..harness import Contender, Expected, Step
 
 __all__ = [
-    "Pair",
-    "adamw",
-    "autograd",
-    "cuda_graphs",
-    "elbo_module",
-    "in_turn",
-    "ours",
-    "ours_three",
+    "Pair", "adamw", "autograd", "compiled_by_hand", "cuda_graphs", "elbo_module",
+    "expected_loss", "hand_written", "in_turn", "ours", "ours_three", "plain", "random_images",
     "svi",
-]
+]  # fmt: skip
 
-Pair = tuple[Any, nn.Module]
+Pair = tuple[Model, Guide]
 
 
 def adamw(settings: Settings, weights: Sequence[Tensor], latents: Sequence[Tensor]) -> Any:
@@ -50,6 +47,40 @@ def autograd(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> St
         return value.detach()
 
     return step
+
+
+def random_images(
+    shape: Sequence[int], classes: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Images ``(B, *)`` and labels ``(B,)``, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(*shape, generator=generator)
+    y = torch.randint(classes, (len(x),), generator=generator)
+    return x.to(device), y.to(device)
+
+
+def plain(net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Step:
+    """The step of a network whose weights are numbers."""
+    return autograd(lambda: F.cross_entropy(net(x), y), optimizer)
+
+
+def hand_written(
+    net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, **compiler: Any
+) -> Step:
+    """The step of a module that gives the loss.
+
+    Arguments:
+        compiler: options of ``torch.compile``; none, and it runs as it is.
+    """
+    loss = torch.compile(net, fullgraph=True, dynamic=False, **compiler) if compiler else net
+    return autograd(lambda: loss(x, y), optimizer)
+
+
+def expected_loss(net: nn.Module, x: Tensor, y: Tensor, sds: float, more: float = 0.0) -> Expected:
+    """Loss of a module that draws: the mean over draws, and so many standard deviations from it."""
+    with torch.no_grad():
+        losses = torch.stack([net(x, y) for _ in range(20)]).double()
+    return Expected(float(losses.mean()), sds * float(losses.std()) + more)
 
 
 def svi(pair: Pair, elbo: Any, settings: Settings, x: Tensor, y: Tensor) -> Step:
@@ -139,6 +170,17 @@ def in_turn(steps: Sequence[Step]) -> Step:
         return torch.stack([torch.as_tensor(one()) for one in steps])
 
     return step
+
+
+def compiled_by_hand(by_hand: Callable[..., Step], device: torch.device) -> list[Contender]:
+    """The hand-written step compiled, and as CUDA graphs too; arguments as there."""
+    default = Contender(
+        "hand-written compiled",
+        lambda: by_hand(mode="default"),
+        "torch.compile of the loss, fullgraph",
+        compiled=True,
+    )
+    return [default, *cuda_graphs(by_hand, device)]
 
 
 def cuda_graphs(by_hand: Callable[..., Step], device: torch.device) -> list[Contender]:

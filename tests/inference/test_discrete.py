@@ -9,6 +9,7 @@ from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.pruning.graph import random_structures
 from pyroccam.models import priors
+from scipy import stats
 from torch import nn
 
 
@@ -185,3 +186,12 @@ def test_random_structures_count_a_graph_within_a_graph_once(rows):
     (found,) = random_structures(fit.model, 1, parameters=4 + 12, tolerance=0.0)
     assert found["0.x-y"] == ["deep"]
     assert sum(p.numel() for p in inference.discretise(fit, found).parameters()) == 16
+
+
+def test_within_the_tolerance_every_structure_is_as_likely(rows):
+    """Two of six have 17 parameters, the others 11; half of 12 is more than either differs by."""
+    model = models.StructuredNetwork(graph(), rows, structure=priors.GumbelSoftmax())
+    options = {"count": 1, "parameters": 12, "tolerance": 0.5}
+    drawn = [random_structures(model, seed=seed, **options)[0] for seed in range(150)]
+    large = sum(choice[FIRST] == ["deep"] for choice in drawn)
+    assert stats.binomtest(large, len(drawn), 1 / 3).pvalue > 1e-4

@@ -283,3 +283,31 @@ def test_numbers_by_layer():
     for what, given in (("keep", 2.0), ("sensitivity", -1), ("bits", 17), ("c", float("inf"))):
         with pytest.raises(ValueError, match=f"{what}= of layer '2' must be .*, got"):
             by_layer(what, {"2": given}, model)
+
+
+def test_what_is_at_the_threshold_stays():
+    """Weights of ±1, as many of each sign: one standard deviation is the size of all."""
+    fit = fitted()
+    signs = torch.tensor([-1.0, 1.0]).repeat(8).reshape(8, 2)
+    with torch.no_grad():
+        fit.guide.weights_of("0").value.copy_(signs)
+    _, guide = prune_weights(fit, sensitivity={"0": 1.0})
+    assert torch.equal(guide.posterior("0.weight").v, signs)
+
+
+@pytest.mark.parametrize(
+    ("what", "allowed", "refused"),
+    [
+        ("bits", (1, 16), (0, 17, 1.5)),
+        ("keep", (1e-9, 1.0), (0.0, 1.0 + 1e-9)),
+        ("sensitivity", (0.0, 1e9), (-1e-9, math.inf)),
+        ("c", (-1e9, 1e9), (-math.inf,)),
+    ],
+)
+def test_the_ends_of_what_a_number_can_be(what, allowed, refused):
+    model = models.BayesianNetwork(nn.Linear(2, 3), blobs(), prior=priors.Normal())
+    for value in allowed:
+        assert list(by_layer(what, value, model).values()) == [value]
+    for value in refused:
+        with pytest.raises(ValueError, match=f"{what}= of layer .* must be"):
+            by_layer(what, value, model)

@@ -71,3 +71,25 @@ def test_cutting_makes_it_faster():
     nets = {"full": model.stack.eval(), "cut": model.stack.truncated(2)}
     seconds = seconds_per_batch(nets, rows.x_test[:200], rounds=5, least_seconds=1e-3)
     assert seconds["cut"] < 0.5 * seconds["full"]  # 3 blocks of 31: a tenth is expected
+
+
+def test_the_seconds_of_a_pass_by_a_clock_of_our_own(monkeypatch):
+    now, order = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Slow(torch.nn.Module):
+        def __init__(self, seconds):
+            super().__init__()
+            self.seconds = seconds
+
+        def forward(self, x):
+            order.append(self.seconds)
+            now[0] += self.seconds
+            if len(order) == 30:  # something else runs for a while
+                now[0] += 60.0
+
+    slow, fast = 1 / 16, 1 / 256  # whose sums are exact
+    nets = {"slow": Slow(slow), "fast": Slow(fast)}
+    found = seconds_per_batch(nets, torch.zeros(1), rounds=9, least_seconds=5 / 256)
+    assert found == {"slow": slow, "fast": fast}
+    assert order == [slow] * 4 + [fast] * 4 + 9 * ([slow] + [fast] * 5)

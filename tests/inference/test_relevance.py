@@ -203,3 +203,10 @@ def test_the_search_cuts_the_layer_that_saves_most(heavy):
         size=lambda t: sum(kept(t, n) * (10 if n == heavy else 1) for n in values),
     )
     assert {name: kept(found, name) for name in values} == {"a": 2, "b": 2} | {heavy: 1}
+
+
+@pytest.mark.parametrize("count", [3000, 12_000])
+def test_the_valley_of_very_many_values(count):
+    """Of which the quantiles stand for all."""
+    found = valley(mixture(-5.0, 2.0, 0.5, (count, count // 2)))
+    assert -3.0 < found < 0.0  # four deviations from either

@@ -41,3 +41,10 @@ def test_the_size_is_the_number_of_weights_that_are_left(prior, monkeypatch):
                 left += int(keep.sum()) * (shape.numel() // keep.numel())
         assert given["size"](asked) == pytest.approx(left)
     assert given["size"](dict.fromkeys(names, float("inf"))) == 3 * 7 + 7 * 2
+
+
+@pytest.mark.parametrize("tolerance", [-1e-9, float("nan"), "much"])
+def test_a_tolerance_may_be_zero(tolerance):
+    thresholds.check_threshold("validation", 0)
+    with pytest.raises(ValueError, match="number of nats"):
+        thresholds.check_threshold("validation", tolerance)

@@ -151,23 +151,6 @@ def test_wide_positive_likelihoods_get_a_logarithmic_axis(values, scale):
     assert fig.axes[1].get_yscale() == scale
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"q": np.ones(21)}, r"q: 21 values that sum to 21.*softmax"),
-        ({"q": np.ones((3, 7)) / 21}, r"q: got shape \(3, 7\)"),
-        ({"exact": np.ones(20) / 20}, r"exact: got 20 depths, expected 21"),
-        ({"depth_chosen": 21}, r"depth_chosen: got 21, expected 0 to 20"),
-        ({"depth_chosen_exact": -1}, r"depth_chosen_exact: got -1"),
-        ({"nll_by_depth": {"test": [1.0] * 20}}, r"nll_by_depth\['test'\]: got 20 values"),
-        ({"nll_by_depth": {"test": [math.nan] * 21}}, r"nll_by_depth\['test'\]: holds nan"),
-    ],
-)
-def test_depth_posterior_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        depth_figure(**change)
-
-
 def test_spiral_functions_show_the_data():
     fig = spirals_figure(5, depth_chosen=4)
     panels, (bar,) = fig.axes[:5], fig.axes[5:]
@@ -200,25 +183,6 @@ def test_a_function_that_never_crosses_one_half_has_no_boundary():
     assert len(fig.axes[0].collections) == 3  # the surface and two classes of points
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"probs": np.zeros((5, 30, 20))},
-            r"probs: got shape \(5, 30, 20\), expected \(5, 20, 30\)",
-        ),
-        ({"probs": np.full((5, 20, 30), -0.7)}, r"probs: got values from -0\.7.*log_probs\.exp"),
-        ({"depths": [1, 2]}, r"probs: got shape \(5, 20, 30\), expected \(2, 20, 30\)"),
-        ({"q": np.ones(21) / 21}, r"q: got 21 values, expected 5.*q\[list"),
-        ({"y_train": np.zeros(39)}, r"x_train: got shape \(40, 2\) beside 39 labels"),
-        ({"y_train": np.full(40, 2)}, r"y_train: got labels \[2\.0\], expected only 0 and 1"),
-    ],
-)
-def test_spiral_functions_refuse(change, message):
-    with pytest.raises(ValueError, match=message):
-        spirals_figure(**change)
-
-
 def test_depth_comparison_shows_the_data():
     (ax,) = comparison_figure().axes
     assert legend(ax) == [
@@ -244,20 +208,6 @@ def test_depth_comparison_shows_the_data():
 def test_depth_comparison_of_one_family():
     (ax,) = comparison_figure(ldn_full=[], ldn_pruned=[], title="").axes
     assert legend(ax) == ["fixed depth, mean ± sd"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ddn": {3: []}}, r"ddn\[3\]: got no runs"),
-        ({"ddn": {}, "ldn_full": [], "ldn_pruned": []}, "all empty"),
-        ({"ldn_pruned": [(1, 2, 3)]}, "expected pairs"),
-        ({"ldn_full": [math.nan]}, "ldn_full: holds nan"),
-    ],
-)
-def test_depth_comparison_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        comparison_figure(**change)
 
 
 # -- calibration and training -----------------------------------------------------------------
@@ -288,16 +238,6 @@ def test_reliability_diagram_shows_the_data():
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 1]
 
 
-def test_reliability_diagram_refuses():
-    table = reliability(1.0)
-    with pytest.raises(ValueError, match="got none"):
-        figures.reliability_diagram({})
-    with pytest.raises(ValueError, match=r"'a'\]: columns of \[14, 15\] bins"):
-        figures.reliability_diagram({"a": table._replace(counts=table.counts[1:])})
-    with pytest.raises(ValueError, match=r"'a'\]: all bins are empty"):
-        figures.reliability_diagram({"a": table._replace(counts=table.counts * 0)})
-
-
 def test_training_curve_shows_the_data():
     nats, kl = figures.training_curve(history()).axes
     assert legend(nats) == ["loss", "val nll"]
@@ -319,18 +259,54 @@ def test_training_curve_of_chosen_columns_without_epochs():
     assert ax.get_xlabel() == "record"
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "message"),
-    [
-        ([], None, "got no records"),
-        ([{"epoch": 0}], None, "no numeric column"),
-        ([{"epoch": 0, "loss": 1.0}], ["lss"], r"'lss' has no finite value.*'epoch', 'loss'"),
-        ([{"epoch": 0, "loss": 1.0}, {"loss": 1.0}], None, r"history\[1\]: has no 'epoch'"),
-    ],
-)
-def test_training_curve_refuses(rows, columns, message):
+# -- what cannot be drawn ---------------------------------------------------------------------
+
+TABLE = reliability(1.0)
+ROW = {"epoch": 0, "loss": 1.0}
+REFUSED = [
+    (depth_figure, {"q": np.ones(21)}, r"q: 21 values that sum to 21.*softmax"),
+    (depth_figure, {"q": np.ones((3, 7)) / 21}, r"q: got shape \(3, 7\)"),
+    (depth_figure, {"exact": np.ones(20) / 20}, r"exact: got 20 depths, expected 21"),
+    (depth_figure, {"depth_chosen": 21}, r"depth_chosen: got 21, expected 0 to 20"),
+    (depth_figure, {"depth_chosen_exact": -1}, r"depth_chosen_exact: got -1"),
+    (depth_figure, {"nll_by_depth": {"a": [1.0] * 20}}, r"nll_by_depth\['a'\]: got 20 values"),
+    (depth_figure, {"nll_by_depth": {"a": [math.nan] * 21}}, r"nll_by_depth\['a'\]: holds nan"),
+    (spirals_figure, {"probs": np.zeros((5, 30, 20))}, r"probs: got .*, expected \(5, 20, 30\)"),
+    (spirals_figure, {"probs": np.full((5, 20, 30), -0.7)}, r"values from -0\.7.*log_probs\.exp"),
+    (spirals_figure, {"depths": [1, 2]}, r"probs: got .*, expected \(2, 20, 30\)"),
+    (spirals_figure, {"q": np.ones(21) / 21}, r"q: got 21 values, expected 5.*q\[list"),
+    (spirals_figure, {"y_train": np.zeros(39)}, r"x_train: got shape \(40, 2\) beside 39 labels"),
+    (spirals_figure, {"y_train": np.full(40, 2)}, r"labels \[2\.0\], expected only 0 and 1"),
+    (comparison_figure, {"ddn": {3: []}}, r"ddn\[3\]: got no runs"),
+    (comparison_figure, {"ddn": {}, "ldn_full": [], "ldn_pruned": []}, "all empty"),
+    (comparison_figure, {"ldn_pruned": [(1, 2, 3)]}, "expected pairs"),
+    (comparison_figure, {"ldn_full": [math.nan]}, "ldn_full: holds nan"),
+    (figures.reliability_diagram, {"reliabilities": {}}, "got none"),
+    (
+        figures.reliability_diagram,
+        {"reliabilities": {"a": TABLE._replace(counts=TABLE.counts[1:])}},
+        r"'a'\]: columns of \[14, 15\] bins",
+    ),
+    (
+        figures.reliability_diagram,
+        {"reliabilities": {"a": TABLE._replace(counts=TABLE.counts * 0)}},
+        r"'a'\]: all bins are empty",
+    ),
+    (figures.training_curve, {"history": []}, "got no records"),
+    (figures.training_curve, {"history": [{"epoch": 0}]}, "no numeric column"),
+    (
+        figures.training_curve,
+        {"history": [ROW], "columns": ["lss"]},
+        r"'lss' has no finite value.*'epoch', 'loss'",
+    ),
+    (figures.training_curve, {"history": [ROW, {"loss": 1.0}]}, r"history\[1\]: has no 'epoch'"),
+]
+
+
+@pytest.mark.parametrize(("draw", "change", "message"), REFUSED)
+def test_what_cannot_be_drawn_is_refused(draw, change, message):
     with pytest.raises(ValueError, match=message):
-        figures.training_curve(rows, columns)
+        draw(**change)
 
 
 # -- files and look ---------------------------------------------------------------------------

@@ -166,19 +166,6 @@ def test_nothing_is_cut_without_a_threshold():
         assert not [line for line in ax.lines if line.get_linestyle() == "--"]
 
 
-def test_scales_refuse():
-    intervals, found, thresholds = scales()
-    with pytest.raises(ValueError, match="got no layers"):
-        figures.scale_posteriors({}, found, thresholds)
-    with pytest.raises(ValueError, match="thresholds: layer 'b' has none"):
-        figures.scale_posteriors(intervals, found, {"a": 0.0})
-    with pytest.raises(ValueError, match="found: layer 'a' has none"):
-        figures.scale_posteriors(intervals, {"b": found["b"]}, thresholds)
-    swapped = {"a": found["b"], "b": found["a"]}
-    with pytest.raises(ValueError, match=r"scales\['a'\]: got 30 intervals, expected 7"):
-        figures.scale_posteriors(intervals, swapped, thresholds)
-
-
 # -- what is left -----------------------------------------------------------------------------
 
 
@@ -221,17 +208,6 @@ def test_pixels_have_a_map_of_their_own():
     assert fig.axes[1].get_title(loc="left") == "1: 13.3 % left"  # 8 of 60
 
 
-def test_sparsity_refuses():
-    with pytest.raises(ValueError, match="got no layers"):
-        figures.sparsity_maps({})
-    with pytest.raises(ValueError, match=r"found\['1'\]: 3 x 5 weights are left of 2 x 5"):
-        figures.sparsity_maps({"1": Remains("1", torch.ones(3, 5).bool(), (2, 5))})
-    with pytest.raises(ValueError, match="least count -1"):
-        figures.sparsity_maps(remains(), [[-1.0, 2.0]])
-    with pytest.raises(ValueError, match=r"inputs: got shape \(4,\)"):
-        figures.sparsity_maps(remains(), torch.ones(4))
-
-
 # -- bits -------------------------------------------------------------------------------------
 
 
@@ -254,20 +230,6 @@ def test_bits_show_the_data():
 def test_shared_values_have_an_index():
     left, _ = figures.bits_per_layer({"1": LayerBits(5, 0, 0)}, {"1": 10}, {"1": 8.0}).axes
     assert legend(left) == ["index of a shared value", "in the file"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (({}, {}, PARTS), "got no layers"),
-        ((BITS, {"1": 3}, PARTS), "weights: layer '3' has none"),
-        ((BITS, WEIGHTS, {"3": 1.0}), "parts: layer '1' has none"),
-        ((BITS, WEIGHTS, {**PARTS, "tables": -1.0}), "expected none negative"),
-    ],
-)
-def test_bits_refuse(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        figures.bits_per_layer(*arguments)
 
 
 # -- predictions ------------------------------------------------------------------------------
@@ -317,27 +279,6 @@ def test_too_sure_is_below_the_diagonal():
     assert (np.array(curve.get_ydata()) < np.array(curve.get_xdata())).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"grid": np.zeros(40)}, "each above the last"),
-        ({"y": np.zeros(24)}, "y: got 24 values, expected 25 as in x"),
-        ({"bands": bands(39)}, r"bands: got \[39, 39, 39\] values, expected 40"),
-        ({"at_rows": Bands(*(np.ones(25) * k for k in (0, 2, 1)))}, "epistemic <= total"),
-        ({"at_rows": Bands(*(np.ones(25) * k for k in (0, -1, 1)))}, "0 <= epistemic"),
-        ({"x": np.full(25, math.nan)}, "x: holds nan"),
-    ],
-)
-def test_bands_refuse(change, message):
-    with pytest.raises(ValueError, match=message):
-        over_one_input(**change)
-
-
-def test_predictions_of_no_rows_are_refused():
-    with pytest.raises(ValueError, match="got no rows"):
-        figures.predicted_observed([], bands(0))
-
-
 # -- repeats ----------------------------------------------------------------------------------
 
 
@@ -369,13 +310,57 @@ def test_one_repeat_is_a_single_training():
         assert one.get_title(loc="right") == other.get_title(loc="right") == ""
 
 
-def test_repeats_refuse():
-    with pytest.raises(ValueError, match=r"history\[1\]: got no records"):
-        figures.training_curve([histories()[0], []])
-    with pytest.raises(ValueError, match=r"'kl' has no finite value; history\[1\] holds"):
-        figures.training_curve([histories()[0], [{"epoch": 0, "loss": 1.0}]])
-    with pytest.raises(ValueError, match=r"history\[1\]\[0\]: has no 'epoch'"):
-        figures.training_curve([histories()[0], [{"loss": 1.0, "kl": 1.0}]])
+# -- what cannot be drawn ---------------------------------------------------------------------
+
+INTERVALS, FOUND, THRESHOLDS = scales()
+SWAPPED = {"a": FOUND["b"], "b": FOUND["a"]}
+LARGER = {"1": Remains("1", torch.ones(3, 5).bool(), (2, 5))}
+REFUSED = [
+    (figures.scale_posteriors, ({}, FOUND, THRESHOLDS), "got no layers"),
+    (figures.scale_posteriors, (INTERVALS, FOUND, {"a": 0.0}), "thresholds: layer 'b' has none"),
+    (figures.scale_posteriors, (INTERVALS, {"b": FOUND["b"]}, THRESHOLDS), "layer 'a' has none"),
+    (figures.scale_posteriors, (INTERVALS, SWAPPED, THRESHOLDS), "got 30 intervals, expected 7"),
+    (figures.sparsity_maps, ({},), "got no layers"),
+    (figures.sparsity_maps, (LARGER,), r"found\['1'\]: 3 x 5 weights are left of 2 x 5"),
+    (figures.sparsity_maps, (remains(), [[-1.0, 2.0]]), "least count -1"),
+    (figures.sparsity_maps, (remains(), torch.ones(4)), r"inputs: got shape \(4,\)"),
+    (figures.bits_per_layer, ({}, {}, PARTS), "got no layers"),
+    (figures.bits_per_layer, (BITS, {"1": 3}, PARTS), "weights: layer '3' has none"),
+    (figures.bits_per_layer, (BITS, WEIGHTS, {"3": 1.0}), "parts: layer '1' has none"),
+    (figures.bits_per_layer, (BITS, WEIGHTS, {**PARTS, "tables": -1.0}), "expected none negative"),
+    (figures.predicted_observed, ([], bands(0)), "got no rows"),
+    (figures.training_curve, ([histories()[0], []],), r"history\[1\]: got no records"),
+    (
+        figures.training_curve,
+        ([histories()[0], [{"epoch": 0, "loss": 1.0}]],),
+        r"'kl' has no finite value; history\[1\] holds",
+    ),
+    (
+        figures.training_curve,
+        ([histories()[0], [{"loss": 1.0, "kl": 1.0}]],),
+        r"history\[1\]\[0\]: has no 'epoch'",
+    ),
+]
+REFUSED_BANDS = [
+    ({"grid": np.zeros(40)}, "each above the last"),
+    ({"y": np.zeros(24)}, "y: got 24 values, expected 25 as in x"),
+    ({"bands": bands(39)}, r"bands: got \[39, 39, 39\] values, expected 40"),
+    ({"at_rows": Bands(*(np.ones(25) * k for k in (0, 2, 1)))}, "epistemic <= total"),
+    ({"at_rows": Bands(*(np.ones(25) * k for k in (0, -1, 1)))}, "0 <= epistemic"),
+    ({"x": np.full(25, math.nan)}, "x: holds nan"),
+]
+
+
+@pytest.mark.parametrize(("draw", "arguments", "message"), REFUSED)
+def test_what_cannot_be_drawn_is_refused(draw, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        draw(*arguments)
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED_BANDS)
+def test_bands_refuse(change, message):
+    with pytest.raises(ValueError, match=message):
+        over_one_input(**change)
 
 
 # -- look -------------------------------------------------------------------------------------

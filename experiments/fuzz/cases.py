@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,18 @@ def make_case(made: Specimens, work: Path, seed: int, number: int) -> Case:
 
 def sound_cases(made: Specimens, work: Path) -> list[Case]:
     """Every way in with a sound specimen: a fuzzer of what refuses everything finds nothing."""
+    networks, packed, (csv, npz, *_) = made.networks, made.packed[:-1], made.tables
     cases = [
-        Case("network", str(path), lambda p=path: inference.load(p), "pass")  # type: ignore[misc]
-        for path in made.networks
+        *(Case("network", str(path), partial(inference.load, path), "pass") for path in networks),
+        *(Case("packed", str(path), partial(packing.read, path), "pass") for path in packed),
+        Case("table", "csv", lambda: data.load(csv, target="label"), "pass"),
+        Case("table", "npz", lambda: data.load(npz), "pass"),
     ]
-    cases += [
-        Case("packed", str(p), lambda p=p: packing.read(p), "pass")  # type: ignore[misc]
-        for p in made.packed[:-1]
-    ]
-    cases.append(Case("table", "csv", lambda: data.load(made.tables[0], target="label"), "pass"))
-    cases.append(Case("table", "npz", lambda: data.load(made.tables[1]), "pass"))
     for name in RUNS:
         folder = shutil.copytree(made.run(name), work / name)
-        for words in (["evaluate"], ["diagnose"], ["report"]):
-            said = f"{words[0]} {name}"
-            run = lambda w=words, f=folder: command([*w, str(f)])  # noqa: E731
-            cases.append(Case("run", said, run, "pass"))
+        for word in ("evaluate", "diagnose", "report"):
+            run = partial(command, [word, str(folder)])
+            cases.append(Case("run", f"{word} {name}", run, "pass"))
     return cases
 
 

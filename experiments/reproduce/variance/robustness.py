@@ -20,7 +20,6 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -48,7 +47,8 @@ __all__ = ["Pixels", "adversarial", "network"]
 
 LAYER = "penultimate"
 ENSEMBLE, SINGLE = "deep ensemble", "deterministic"
-CONTENDERS = ("variance", "gaussian dropout", "binary dropout", SINGLE, ENSEMBLE)
+POINTS = ("binary dropout", SINGLE, ENSEMBLE)  # whose weights are numbers
+CONTENDERS = ("variance", "gaussian dropout", *POINTS)
 ATTACKS = ("fgsm", "iterated", "transferred")
 
 TRAINING: dict[str, Any] = {
@@ -61,14 +61,6 @@ TRAINING: dict[str, Any] = {
     "evaluations": 1,
     "compile": False,
 }
-
-
-@dataclass(frozen=True)
-class Contender:
-    """What is attacked: trained networks, and how noise is drawn in them."""
-
-    fits: Fit | Repeats
-    noise: Noise = "weights"
 
 
 class Pixels(nn.Module):
@@ -242,16 +234,8 @@ def _shuffled(x: Tensor, seed: int) -> Tensor:
     return x.flatten(2)[:, :, order].view_as(x)
 
 
-def trained(
-    name: str, images: Dataset, seed: int, asked: Mapping[str, Any], device: str
-) -> Contender:
+def trained(name: str, images: Dataset, seed: int, asked: Mapping[str, Any], device: str) -> Fit:
     """A contender, from initial weights and an order of rows of its seed."""
-    if name == ENSEMBLE:
-        each = [
-            trained(SINGLE, images, seed * asked["networks"] + k, asked, device).fits
-            for k in range(asked["networks"])
-        ]
-        return Contender(Repeats([one for one in each if isinstance(one, Fit)], 0.0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = network(
@@ -260,16 +244,10 @@ def trained(
             hidden=asked["hidden"],
             dropout=asked["rate"] if name == "binary dropout" else 0.0,
         )
-    points = name in ("binary dropout", SINGLE)
-    model = models.BayesianNetwork(
-        net,
-        images,
-        prior=models.priors.Normal(1.0) if points else models.priors.LogUniform(),
-        layers=[LAYER],
-        random_biases=False,
-    )
+    prior = models.priors.Normal(1.0) if name in POINTS else models.priors.LogUniform()
+    model = models.BayesianNetwork(net, images, prior=prior, layers=[LAYER], random_biases=False)
     guide: guides.Delta | guides.ZeroMean | guides.VariationalDropout
-    if points:
+    if name in POINTS:
         guide = guides.Delta(model)
     elif name == "variance":
         guide = guides.ZeroMean(model)
@@ -277,25 +255,26 @@ def trained(
         log_alpha = float(torch.logit(torch.tensor(asked["rate"])))
         guide = guides.VariationalDropout(model, rate="layer", learn=False, log_alpha=log_alpha)
     settings = {**{k: asked[k] for k in TRAINING}, "epochs": asked["epochs"], "seed": seed}
-    one = fit(model, guide, images, device=device, progress=False, **settings)
-    return Contender(one, "weights" if points else "activations")
+    return fit(model, guide, images, device=device, progress=False, **settings)
 
 
 def _run(
     images: Dataset, others: Tensor, seed: int, asked: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
     """All contenders of a seed."""
-    ensemble = trained(ENSEMBLE, images, seed, asked, device)
-    assert isinstance(ensemble.fits, Repeats)
-    ready = {SINGLE: Contender(ensemble.fits.fits[0]), ENSEMBLE: ensemble}
+    count = asked["networks"]
+    each = [trained(SINGLE, images, seed * count + k, asked, device) for k in range(count)]
+    ready: dict[str, Fit | Repeats] = {SINGLE: each[0], ENSEMBLE: Repeats(each, 0.0)}
+    where = each[0].weights.device
     run: dict[str, Any] = {"seed": seed, "rows": images.N, "attacked": len(images.x_test)}
     run["contenders"] = {}
     transferred: dict[str, Tensor] = {}
     for name in (SINGLE, *(c for c in CONTENDERS if c != SINGLE)):
-        one = ready.get(name) or trained(name, images, seed, asked, device)
-        row = _attacked(one, images, seed, asked, transferred)
+        fits = ready[name] if name in ready else trained(name, images, seed, asked, device)
+        noise: Noise = "weights" if name in POINTS else "activations"
+        row = _attacked(fits, noise, images, where, seed, asked, transferred)
         row["auroc"] = out_of_domain(
-            one.fits, images.x_test, others, draws=asked["judges"], noise=one.noise
+            fits, images.x_test, others, draws=asked["judges"], noise=noise
         )
         run["contenders"][name] = row
         print(f"seed {seed}, {name}: {_line(row)}", flush=True)
@@ -303,8 +282,10 @@ def _run(
 
 
 def _attacked(
-    one: Contender,
+    fits: Fit | Repeats,
+    noise: Noise,
     images: Dataset,
+    where: torch.device,
     seed: int,
     asked: Mapping[str, Any],
     transferred: dict[str, Tensor],
@@ -314,11 +295,10 @@ def _attacked(
     Arguments:
         transferred: what the iterated attack made against the first contender, which fills it.
     """
-    where = (one.fits if isinstance(one.fits, Fit) else one.fits.fits[0]).weights.device
     y = images.y_test.to(where)
 
     def averaged(draws: int, fixed: int | None = None) -> Pixels:
-        net = EnsembleNetwork(one.fits, draws=draws, noise=one.noise, seed=fixed)
+        net = EnsembleNetwork(fits, draws=draws, noise=noise, seed=fixed)
         return Pixels(net, images).to(where)
 
     nets = {

@@ -8,13 +8,12 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
-
+from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive, shown, whole
 from ...models.contexts import seeded
 from ..fits.fitting import Fit, pick_device
-from ..posterior.predict import component_weights
+from ..posterior.family import family
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted
@@ -38,7 +37,8 @@ class Selection:
     """What a selection found.
 
     Attributes:
-        fit: the pair at the outer step with the largest Q.
+        fit: the pair at the outer step with the largest Q. Early ones, whose θ is not yet the best
+            for L, can have a Q that no solution has.
         method: that found it.
         history: a row for each outer step: ``outer``, ``Q``, ``L``, ``log_likelihood`` and ``kl``
             in nats over all rows (the same noise in every row), ``inner`` steps and ``seconds``
@@ -46,7 +46,7 @@ class Selection:
         best: position in ``history``.
     """
 
-    fit: Fit
+    fit: Fit[BayesianNetwork, Guide]
     method: Method
     history: list[dict[str, float]]
     best: int
@@ -59,7 +59,7 @@ class Selection:
 
 def select(
     model: BayesianNetwork,
-    guide: nn.Module,
+    guide: Guide,
     data: Dataset,
     L: Level | None = None,
     Q: Level | None = None,
@@ -93,16 +93,12 @@ def select(
     all structures in turn    ``Q=Level(..., structure=[Against(found, -1)])``
     ========================  ================================================================
 
-    The outer step with the largest Q is kept; early ones, whose θ is not yet the best for L, can
-    have a Q that no solution has.
-
     Arguments:
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).
         L, Q: the objectives.
-        method: an object of :mod:`pyroccam.inference.selection`, which says when it is right:
-            ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()`` or
-            ``OneLevel()``.
+        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``
+            or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says when it is right.
         outer_steps, inner_steps: moves of h, and of θ in each of those.
         lr, outer_lr: rates of θ and of h.
         batch_size: rows of a step; different ones for L and Q.
@@ -209,7 +205,7 @@ def select(
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
         structure=None,
-        weights=component_weights(model, guide),
+        weights=family(model, guide).weights(),
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
     return Selection(found, method, history, best - 1)

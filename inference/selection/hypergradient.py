@@ -46,17 +46,11 @@ class NonFiniteGradient(RuntimeError):
 
 
 class Solution(NamedTuple):
-    """The solution of a linear system.
-
-    Attributes:
-        x: in the shapes of the right side.
-        iterations: steps that moved x.
-        indefinite: the search for x ended at a direction p with ``pᵀ A p <= 0``.
-    """
+    """The solution of a linear system ``A x = b``."""
 
     x: dict[str, Tensor]
     iterations: int
-    indefinite: bool
+    indefinite: bool  # it ended at a direction p with pᵀ A p <= 0
 
 
 def gradient_ascent(lr: float) -> Update:
@@ -181,14 +175,12 @@ def drmad(
         \qquad \text{at } θ_0 + \tfrac{t}{T} (θ_T - θ_0),
 
     in place of θ_t, where step t + 1 took its gradient. So it is exact for one step, and where the
-    second derivatives of L do not depend on θ. It saves memory, not time. A line stays near the
-    start for longer than most paths do, and the result can be many times too large where L is not
-    concave there: ``skip`` can help.
+    second derivatives of L do not depend on θ. A line stays near the start for longer than most
+    paths do, and the result can be many times too large where L is not concave there.
 
-    With ``every=k``, k steps share the derivatives at the middle of them (those left over at the
-    beginning, too). The product :math:`(I + η ∇^2_θ L)^k v` is taken to second order: what it lacks
-    begins with :math:`\tbinom{k}{3} (η ∇^2_θ L)^3 v`, which is nothing for k = 2. v grows where a
-    curvature λ has :math:`k η λ > 2`; the inner steps themselves allow :math:`η λ < 2`.
+    With ``every=k``, k steps share the derivatives at the middle of them. The product
+    :math:`(I + η ∇^2_θ L)^k v` is taken to second order: what it lacks begins with
+    :math:`\tbinom{k}{3} (η ∇^2_θ L)^3 v`. v grows where a curvature λ has :math:`k η λ > 2`.
 
     Arguments:
         start, theta: θ before and after the inner optimisation.
@@ -238,9 +230,8 @@ def implicit(
 
     .. math:: ∇_h Q + (∇^2_{θh} L)^T v, \qquad (δ I - ∇^2_θ L) \, v = ∇_θ Q
 
-    Away from a maximum the system need not be positive definite. Conjugate gradients stop where
-    they see that; v is what they had reached, which may be zero. Much damping makes it
-    :math:`∇_θ Q / δ`, as in a gradient step with a rate of 1 / δ, but at θ.
+    Away from a maximum the system need not be positive definite: v is what conjugate gradients had
+    reached when they saw that, which may be zero. Much damping makes it :math:`∇_θ Q / δ`.
 
     Arguments:
         theta: near a maximum of L.
@@ -284,7 +275,7 @@ def _second(
 def _path(
     inner: Objective, theta: Tensors, h: Tensors, keys: Sequence[Any], update: Update, state: Any
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor], Any]]:
-    """Of each step its gradient, and θ and the state of the optimiser after it."""
+    """The gradient of each step, and θ and the state of the optimiser after it."""
     theta, h = dict(theta), dict(h)
     for key in keys:
         slope = grad(inner)(theta, h, key)

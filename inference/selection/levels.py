@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
+from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive
 from ...models.priors.base import LayerPrior
@@ -24,8 +25,7 @@ from .hypergradient import Tensors
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
 
-# Draws of a structure for a KL that is not known in closed form.
-DRAWS_OF_STRUCTURE = 100
+DRAWS_OF_STRUCTURE = 100  # for a KL that is not known in closed form
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,8 @@ class Against:
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """``p(h)``: every variance of a normal prior is inverse Gamma.
-
-    Of the variance itself, as the source has it: for the logarithm of a scale there is no Jacobian.
+    """``p(h)``: every variance of a normal prior is inverse Gamma (the variance itself, as the
+    source has it: for the logarithm of a scale there is no Jacobian).
 
     Arguments:
         shape, rate: positive. Both towards 0 is no hyperprior.
@@ -92,9 +91,6 @@ class Level:
         hyperprior: p(h), for Q.
         split: whose rows are the data: ``val`` makes Q that of hold-out.
 
-    Raises:
-        ValueError: for a negative λ.
-
     References:
         Bakhteev, Strijov, Bayesian selection of deep learning model structure; the thesis of the
         first author.
@@ -120,13 +116,13 @@ class Key(NamedTuple):
 
     Attributes:
         noise: of the pair; with a leading dimension for several particles.
-        structure: noise of each KL between priors of structure, by level.
+        structure: noise of each KL between priors of structure, which are in Q.
     """
 
     x: Tensor
     y: Tensor
     noise: list[Tensor]
-    structure: list[list[list[Tensor]]]
+    structure: list[list[Tensor]]
 
 
 @dataclass
@@ -145,7 +141,7 @@ class Objectives:
     """
 
     model: BayesianNetwork
-    guide: nn.Module
+    guide: Guide
     levels: tuple[Level, Level]
     particles: int = 1
 
@@ -165,7 +161,7 @@ class Objectives:
                 "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True)."
             )
         self._graphs: dict[Any, tuple[Any, Any]] = {}
-        self._others = [[self._other(term) for term in level.structure] for level in self.levels]
+        self._others = [self._other(term) for term in self.levels[1].structure]
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -186,7 +182,7 @@ class Objectives:
     def key(self, x: Tensor, y: Tensor) -> Key:
         """A batch, and fresh noise for it."""
         _, draw = self._graph(x, y)
-        structure = [[draw() for _, _, draw in terms] for terms in self._others]
+        structure = [draw() for _, _, draw in self._others]
         if self.particles == 1:
             return Key(x, y, draw(), structure)
         each = [draw() for _ in range(self.particles)]
@@ -205,23 +201,21 @@ class Objectives:
 
     def inner(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
         """L."""
-        return self._value(0, theta, h, key)
+        return self._value(self.levels[0], theta, h, key)
 
     def outer(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
         """Q."""
-        return self._value(1, theta, h, key)
-
-    def _value(self, which: int, theta: Tensors, h: Tensors, key: Key) -> Tensor:
-        level = self.levels[which]
-        log_likelihood, kl = self.terms(theta, h, key)
-        value = level.likelihood * log_likelihood - level.prior * kl
-        rows = float(self.model.size)
-        for k, (weight, graph, _) in enumerate(self._others[which]):
-            noise = key.structure[which][k]
+        level, rows = self.levels[1], float(self.model.size)
+        value = self._value(level, theta, h, key)
+        for (weight, graph, _), noise in zip(self._others, key.structure, strict=False):
             value = value - weight * graph(*(h[n] for n in self.h_names), *noise)[0] / rows
         if level.hyperprior is not None:
             value = value + level.hyperprior.log_density(h) / rows
         return value
+
+    def _value(self, level: Level, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        log_likelihood, kl = self.terms(theta, h, key)
+        return level.likelihood * log_likelihood - level.prior * kl
 
     def _other(self, term: Against) -> tuple[float, Any, Draw]:
         """The weight of a term, and its KL as a graph of h and of noise."""
@@ -255,12 +249,9 @@ class Objectives:
             ) from error
 
     def _graph(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
-        found = self._graphs.get((x.shape, y.shape))
-        if found is None:
-            found = self._graphs[x.shape, y.shape] = self._traced(x, y)
-        return found
-
-    def _traced(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
+        """The terms as a graph of θ, h, a batch and noise, and what draws the noise."""
+        if (x.shape, y.shape) in self._graphs:
+            return self._graphs[x.shape, y.shape]
         names = [*self.theta_names, *self.h_names]
         kind = f"{type(self.model).__name__} with guides.{type(self.guide).__name__}"
         try:
@@ -275,18 +266,20 @@ class Objectives:
             self._state = [tensors[n.removeprefix("bound.")].detach() for n in traced.state_names]
             params = [self._parameters[n].detach() for n in names]
             graph = differentiable(traced.graph, True)
-            return lift_noise(graph, params, self._state, x, y)
+            found = lift_noise(graph, params, self._state, x, y)
         except Untraceable as error:
             raise ValueError(f"select cannot take {kind}: {error}.") from error
+        self._graphs[x.shape, y.shape] = found
+        return found
 
 
 def of_likelihood(name: str) -> bool:
-    """Whether a hyperparameter is the noise of a regression."""
+    """True for the name of a regression's noise."""
     return name.startswith("model.likelihood.")
 
 
 class _Priors(nn.Module):
-    """So that the parameters of the priors can be put in its place."""
+    """The KL to other priors, as a module whose parameters can be replaced in a call."""
 
     def __init__(self, model: BayesianNetwork) -> None:
         super().__init__()
@@ -305,7 +298,7 @@ def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Te
     Raises:
         ValueError: if one is a prior over other γ than the other.
     """
-    total: Tensor | None = None
+    parts = []
     for edge, own in ours.items():
         if own.restriction != theirs[edge].restriction:
             raise ValueError(
@@ -314,10 +307,8 @@ def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Te
             )
         p, other = own(), theirs[edge]().expand(own().batch_shape)
         try:
-            kl = kl_divergence(p, other)
+            parts.append(kl_divergence(p, other))
         except NotImplementedError:
             draws = p.rsample((DRAWS_OF_STRUCTURE,))
-            kl = (p.log_prob(draws) - other.log_prob(draws)).mean(0)
-        total = kl if total is None else total + kl
-    assert total is not None
-    return total
+            parts.append((p.log_prob(draws) - other.log_prob(draws)).mean(0))
+    return sum(parts[1:], parts[0])

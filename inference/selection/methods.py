@@ -55,24 +55,20 @@ class OneLevel(Method):
     def step(self, search: Search) -> None:
         made, move, move_h = search.objectives, search.move, search.move_h
 
-        def both(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key) -> Any:
+        def both(theta: Tensors, s: Any, h: Tensors, s_h: Any, key: Key) -> Any:
             slope = torch.func.grad(made.inner)(theta, h, key)
             slope_h = torch.func.grad(made.outer, argnums=1)(theta, h, key)
             return *move(theta, slope, s), *move_h(h, slope_h, s_h)
 
-        for key in search.keys(0, search.steps):
-            search.theta, search.state, search.h, search.state_h = search.traced(
-                both, search.theta, search.h, search.state, search.state_h, key
-            )
+        search.both(both, search.keys(0, search.steps))
 
 
 @dataclass(frozen=True)
 class Greedy(Method):
     """After every inner step the hypergradient through it alone.
 
-    What it converges to in small steps of θ knows little of the λ_prior of Q, which only the term
-    of order ``lr`` sees: where L and Q differ, :class:`Implicit` is the one that solves the
-    problem.
+    Small steps of θ know little of the λ_prior of Q, which only a term of order ``lr`` sees: where
+    L and Q differ, :class:`Implicit` is the one that solves the problem.
 
     References:
         Luketina et al. 2016, arXiv:1511.06727.
@@ -81,18 +77,14 @@ class Greedy(Method):
     def step(self, search: Search) -> None:
         made, move, move_h = search.objectives, search.move, search.move_h
 
-        def one(theta: Tensors, h: Tensors, s: Any, s_h: Any, key: Key, key_q: Key) -> Any:
+        def both(theta: Tensors, s: Any, h: Tensors, s_h: Any, key: Key, key_q: Key) -> Any:
             gradient, moved, s = unrolled(
                 made.inner, made.outer, theta, h, keys=[key], key=key_q, update=move, state=s,
                 check=False,
             )  # fmt: skip
             return moved, s, *move_h(h, gradient, s_h)
 
-        count = search.steps
-        for keys in zip(search.keys(0, count), search.keys(1, count), strict=True):
-            search.theta, search.state, search.h, search.state_h = search.traced(
-                one, search.theta, search.h, search.state, search.state_h, *keys
-            )
+        search.both(both, search.keys(0, search.steps), search.keys(1, search.steps))
 
 
 @dataclass(frozen=True)
@@ -154,12 +146,11 @@ class Implicit(Method):
 
 @dataclass(frozen=True)
 class Drmad(Method):
-    """The hypergradient through all inner steps on a straight line, which saves their memory. They
-    are plain gradient steps.
+    """The hypergradient through all inner steps, plain gradient steps, on a straight line:
+    it saves the memory of them, not time.
 
     Arguments:
-        skip: share of the inner steps, the first ones, whose dependence on h is left out. Later
-            ones have mostly forgotten them.
+        skip: share of the inner steps, the first ones, that count as forgotten.
         every: inner steps that share the derivatives at the middle of them.
         restart: begin every outer step at the first θ.
 

@@ -100,6 +100,13 @@ class Search:
             self._graph = lean(graph_of(f, *args), ())
         return self._graph(*args)
 
+    def both(self, step: Callable[..., Any], *keys: list[Key]) -> None:
+        """Moves of θ and h together, in steps that take the state of both and a key of each."""
+        for each in zip(*keys, strict=True):
+            self.theta, self.state, self.h, self.state_h = self.traced(
+                step, self.theta, self.state, self.h, self.state_h, *each
+            )
+
     def ascend(self) -> None:
         """The inner steps."""
 

@@ -167,7 +167,7 @@ def exact(monkeypatch):
     def key(self, x, y):
         self._graph(x, y)
         one = torch.ones(len(x), 1, dtype=F64)
-        return Key(x, y, [torch.stack([one, -one])], [[], []])
+        return Key(x, y, [torch.stack([one, -one])], [])
 
     monkeypatch.setattr(Objectives, "key", key)
     x, y = rows()
@@ -280,6 +280,13 @@ def test_what_damping_and_max_iter_do(eager, monkeypatch, damping, max_iter):
         h, state = move(h, gradient, state)
         for name, value in h.items():
             assert torch.allclose(after[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_what_drmad_takes(eager):
+    """Not the same selection with steps left out, or with steps that share derivatives."""
+    options = {"outer_steps": 2, "inner_steps": 6, "lr": 1e-3}
+    plain, *others = (run(m, **options).Q for m in (Drmad(), Drmad(skip=0.5), Drmad(every=3)))
+    assert len({plain, *others}) == 3
 
 
 # Rows

@@ -41,7 +41,7 @@ class Exact:
         one = torch.ones(len(x), 1, dtype=F64)
         noise = [torch.stack([one, -one])]
         drawn = self.made.key(x, y).noise
-        return Key(x, y, noise if drawn else [], [[], []])
+        return Key(x, y, noise if drawn else [], [])
 
     def at(self, L=None, Q=None):
         """The objectives with other levels, and the same graph."""

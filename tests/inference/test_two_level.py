@@ -204,7 +204,7 @@ def test_a_term_of_structure():
         (plain.model, plain.guide), Level(prior=0.3), Level(0.5, 2.0, structure=terms)
     )
     key = made.key(*rows())
-    assert key.structure == [[], [[], []]]
+    assert key.structure == [[], []]
     value = made.outer(theta, h, key)
     gap = float(value - plain.outer(theta, h, key))
     assert gap == pytest.approx(-2.5 * kl / 12, rel=1e-9)

@@ -24,7 +24,7 @@ from ..posterior.ensemble import members
 from ..posterior.family import family, require
 from ..posterior.same_rows import same_inputs
 from ..pruning.relevance import irrelevance
-from .finding import Finding, Verdict
+from .finding import WORST_FIRST, Finding, Verdict
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit, Repeats
@@ -117,8 +117,7 @@ class Agreement:
 
     def finding(self) -> Finding:
         """The worst verdict, with the quantity that has it."""
-        order: list[Verdict] = ["poor", "doubtful", "good", "refused"]
-        verdict = min((one.verdict for one in self.quantities), key=order.index)
+        verdict = min((one.verdict for one in self.quantities), key=WORST_FIRST.index)
         said = [one.described() for one in self.quantities if one.verdict == verdict]
         if verdict == "good":
             text = f"{self.runs} runs agree. {said[0]}"

@@ -9,10 +9,12 @@ from matplotlib.figure import Figure
 
 from ..storage.checkpoint import plain
 
-__all__ = ["Finding", "Verdict"]
+__all__ = ["WORST_FIRST", "Finding", "Verdict"]
 
 Verdict = Literal["good", "doubtful", "poor", "refused"]
-"""What a finding comes to, in one word."""
+"""The outcome of a finding, in one word."""
+
+WORST_FIRST: tuple[Verdict, ...] = ("poor", "doubtful", "good", "refused")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
-from .finding import Finding, Verdict
+from .finding import WORST_FIRST, Finding, Verdict
 
 __all__ = ["NOISE_MOST", "Khat", "KhatBlock"]
 
@@ -131,21 +130,18 @@ class Khat:
 
     def finding(self) -> Finding:
         """The worst verdict of a block; ``refused`` if all are."""
-        order: list[Verdict] = ["poor", "doubtful", "good", "refused"]
         each = self.findings()
-        verdict = min((one.verdict for one in each), key=order.index)
+        verdict = min((one.verdict for one in each), key=WORST_FIRST.index)
         concerned = [one for one in each if one.verdict == verdict]
         text = f"{concerned[0].name[0].upper()}{concerned[0].name[1:]}: {concerned[0].text}"
         if len(each) > 1:
-            counts = [(v, sum(one.verdict == v for one in each)) for v in order]
+            counts = [(v, sum(one.verdict == v for one in each)) for v in WORST_FIRST]
             parts = ", ".join(f"{count} {v}" for v, count in counts if count)
             text = f"Of {len(each)} blocks, {parts}. {text}"
-        numbers = {"draws": self.draws, "blocks": {b.name: f.numbers for b, f in self._pairs(each)}}
+        pairs = zip(self.blocks, each, strict=True)
+        numbers = {"draws": self.draws, "blocks": {b.name: f.numbers for b, f in pairs}}
         figure = None if verdict == "refused" else self.figure()
         return Finding("k-hat", verdict, text, numbers, figure)
-
-    def _pairs(self, findings: Sequence[Finding]) -> list[tuple[KhatBlock, Finding]]:
-        return list(zip(self.blocks, findings, strict=True))
 
     @styled
     def figure(self) -> Figure:

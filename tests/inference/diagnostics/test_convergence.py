@@ -130,7 +130,7 @@ def as_fit(losses, model=None, guide=None, **settings):
         settings=Settings(epochs=len(losses), **settings),
         data=SimpleNamespace(N=500),
         model=model,
-        guide=guide,
+        guide=guide or SimpleNamespace(hold=0.0),
     )
 
 

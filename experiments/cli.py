@@ -13,20 +13,20 @@ from rich.table import Table
 from .. import data as datasets
 from .. import inference
 from ..inference import packing
-from ..inference.posterior.predict import evaluate_pruned
 from ..inference.cutting.cost import count_parameters
+from ..inference.posterior.predict import evaluate_pruned
 from ..inference.pruning.depth import prune as cut
-from ..inference.pruning.thresholds import RULES
+from ..inference.pruning.thresholds import Threshold
 from ..inference.storage.checkpoint import seal, versions, write_json
 from ..inference.storage.lock import claimed, confirm
 from .boundary import App
 from .console import PlainConsole
-from .methods import weights
-from .methods.table import METHODS
+from .diagnosis import diagnose_run, print_findings
+from .methods import METHODS, weights
+from .methods.options import taken
 from .places import need_file, need_folder, new_folder
 from .report import report as report_page
 from .runs.config import RunConfig, parse_settings
-from .diagnosis import diagnose_run, print_findings
 from .runs.loading import load_fit, names_own_data
 from .runs.repeats import put_together
 from .runs.run import run, run_repeats
@@ -260,15 +260,10 @@ def compress(
     need_file(out)
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
     options = RunConfig.read(folder).options
-    by_default = options.get("threshold") if tolerance is None else "validation"
-    cut_at: Any = by_default if threshold is None else threshold
-    if isinstance(cut_at, str) and cut_at not in RULES:
-        try:
-            cut_at = float(cut_at)
-        except ValueError:
-            raise ValueError(
-                f"--threshold {cut_at!r}: give {', '.join(RULES)} or a number."
-            ) from None
+    cut_at: Threshold | None = options.get("threshold") if tolerance is None else "validation"
+    if threshold is not None:
+        (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
+        cut_at = taken("--threshold", asked_for, Threshold)
     if cut_at == "validation" and not len(result.data.x_val):
         why = "the last fit trained on them" if options.get("last_rows") else "there are none"
         raise ValueError(

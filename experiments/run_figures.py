@@ -105,7 +105,7 @@ def draw_compressed(
         names = dict(zip(small.irrelevance, left, strict=True))  # as they were before narrowing
         found = {names[own]: one for own, one in small.irrelevance.items()}
         cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
-        intervals = scale_intervals(result.model, result.guide)  # type: ignore[arg-type]
+        intervals = scale_intervals(result)
         scales = {names[own]: one for own, one in intervals.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
         drawn["scales"] = figures.scale_posteriors(scales, found, cut)

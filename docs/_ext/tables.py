@@ -41,8 +41,16 @@ def methods() -> Lines:
     """All methods in a table, and each one with its options."""
     rows = ([f"`{m.name}`_", m.title, arxiv.linked(m.reference)] for m in METHODS.values())
     yield from list_table(("method", "what it is", "source"), rows, (18, 46, 36))
+    explained: dict[type, str] = {}
     for method in METHODS.values():
         yield from _method(method)
+        first = explained.setdefault(type(method), method.name)
+        if first != method.name:
+            yield from (f"Its options are explained under `{first}`_.", "")
+            continue
+        said = _attributes(type(method))
+        options = [[literal(name), said[name]] for name in method.options]
+        yield from list_table(("option", "what it is"), options, (24, 76))
 
 
 def _method(method: Method) -> Lines:
@@ -60,6 +68,16 @@ def _method(method: Method) -> Lines:
     if method.settings:
         yield f":Settings of the fit: {_settings(method.settings)}"
     yield ""
+
+
+def _attributes(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and of those above it say of its attributes."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")
+        own = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in own}
+    return found
 
 
 def _settings(found: Mapping[str, Any]) -> str:

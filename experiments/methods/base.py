@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
-from torch import Tensor, nn
+from torch import nn
 
 from ...data import Dataset
 from ...data.errors import NetworkError
+from ...guides.base import Guide
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.depth import DepthStructure
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.networks import ready as networks
@@ -26,7 +26,7 @@ from .options import taken
 
 __all__ = ["Finished", "Method", "Pair", "Stage"]
 
-Pair = tuple[Any, nn.Module]
+Pair = tuple[Any, Guide]
 """A model and its guide."""
 
 
@@ -140,13 +140,10 @@ class Method(ABC):
         reason. Those that were asked for are refused."""
         return iter(())
 
-    def for_fit(self) -> dict[str, float]:
-        """Arguments of :func:`~pyroccam.inference.fit` that are no settings."""
-        return {}
-
-    def structure_of(self, model: Any, shares: Tensor, data: Dataset) -> DepthStructure | None:
-        """What a fit learnt about depth, from the weights ``(D + 1,)`` of its depths."""
-        return None
+    @property
+    def chosen_share(self) -> float:
+        """The first depth with so large a share of the largest probability is chosen."""
+        return 0.95
 
     @abstractmethod
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:

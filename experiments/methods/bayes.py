@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,33 +11,33 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...inference.fits.fitting import Fit
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.pruning.thresholds import Threshold, by_validation
+from ...inference.pruning.narrowing import narrow
+from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
-from . import narrowing
 from .base import Pair, Stage
 from .options import Layers, Nats, Rule
-from .weights import OverWeights, named_layers
+from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
 __all__ = ["Bayes"]
 
 _FIRST = "first:"
 
 
-def _of_first(text: str) -> bool:
+def _is_limit(asked: object) -> bool:
     try:
-        return text.startswith(_FIRST) and float(text.removeprefix(_FIRST)) >= 0
+        return not isinstance(asked, str) or (
+            asked.startswith(_FIRST) and float(asked.removeprefix(_FIRST)) >= 0
+        )
     except ValueError:
         return False
 
 
 Limit = Annotated[
     float | str | Mapping[str, float] | None,
-    Rule(
-        "a number, numbers by layer, first:NUMBER for the layer that is used first, or null",
-        lambda limit: not isinstance(limit, str) or _of_first(limit),
-    ),
+    Rule("a number, numbers by layer, first:NUMBER for the layer used first, or null", _is_limit),
 ]
 Fractions = Annotated[
     Sequence[float] | None,
@@ -53,19 +54,19 @@ class Bayes(OverWeights):
     """A prior and a guide over the weights of any network.
 
     Attributes:
-        prior: of the weights, in words.
-        guide: in words.
-        scales: whether the scales of groups are drawn for each ``example`` or once for a ``batch``.
-        max_scale: largest standard deviation of a weight, relative to the scales.
-        threshold: by which the network is cut in the end.
-        tolerance: what a cut by the validation rows may cost, in nats of a row.
+        prior: prior of the weights, in words.
+        guide: posterior of the weights, in words.
+        scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
+        max_scale: largest standard deviation of a weight, its scales apart.
+        threshold: rule or number by which the network is cut in the end.
+        tolerance: nats of a row that a cut by the validation rows may cost.
         narrow: fractions of the run after which the network is cut on the way.
-        narrow_at: threshold of the cuts on the way.
-        narrow_tolerance: tolerance of the cuts on the way; that of the last if left out.
+        narrow_at: rule or number of the cuts on the way.
+        narrow_tolerance: tolerance of the cuts on the way; that of the last cut if left out.
         last_rows: ``all`` trains on the validation rows, too, after the last cut on the way.
-        layers: that are random; all by default.
-        random_biases: biases are random, too.
-        noise: of a draw: of the weights, or of the activations.
+        layers: layers with random weights, ``hidden`` ones, the ``penultimate`` or by name.
+        random_biases: biases are random, too, or numbers.
+        noise: draws of a prediction have noise on their ``weights`` or their ``activations``.
     """
 
     prior: str = "normal:1"
@@ -83,17 +84,8 @@ class Bayes(OverWeights):
     noise: Noise = "weights"
 
     @property
-    def drawn(self) -> Noise:
-        return self.noise
-
-    @property
-    def last_cut(self) -> tuple[Threshold | None, float | None]:
-        return self.threshold, self.tolerance
-
-    @property
     def cuts(self) -> dict[str, Threshold | None]:
-        on_the_way = {"narrow_at": self.narrow_at} if self.narrow else {}
-        return {"threshold": self.threshold, **on_the_way}
+        return {**super().cuts, **({"narrow_at": self.narrow_at} if self.narrow else {})}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = models.BayesianNetwork(
@@ -103,20 +95,25 @@ class Bayes(OverWeights):
             layers=named_layers(self.layers, net),
             random_biases=self.random_biases,
         )
-        more: dict[str, Any] = {"scales": self.scales}
-        if isinstance(self.max_scale, str):
-            more["max_scale"] = {next(iter(model.layers)): float(self.max_scale[len(_FIRST) :])}
-        elif self.max_scale is not None:
-            more["max_scale"] = self.max_scale
+        limit = self.max_scale
+        if isinstance(limit, str):
+            limit = {next(iter(model.layers)): float(limit.removeprefix(_FIRST))}
+        more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
-        for rule in (self.threshold, self.narrow_at):
-            narrowing.refuse_names(rule, model)
+        refuse_names(model, self.threshold, self.narrow_at)
         if self.narrow:
-            narrowing.refuse_uncuttable(model, guide, data)
+            try:
+                refuse_uncut(guide)
+                try_to_cut(model, data)
+            except (ValueError, RuntimeError) as error:
+                raise ValueError(
+                    "This method cuts the network while it trains, which cannot be done: "
+                    f"{error} --set narrow=[] trains the whole network to the end."
+                ) from error
         elif not guide.zero_mean:  # of which nothing is cut
-            narrowing.tell_uncuttable(model, data)
+            tell_uncuttable(model, data)
         return model, guide
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
@@ -129,8 +126,8 @@ class Bayes(OverWeights):
         if "narrow_at" not in by_rows:
             without = "no cut on the way is by validation rows (narrow=, without narrow_at=)"
             yield "narrow_tolerance", f"changes nothing: {without}."
-        at = list(self.narrow or ())
-        if len(narrowing.lengths(at, settings)[1]) == 1:
+        if len(self._lengths(settings)) == 1:
+            at = list(self.narrow or ())
             without = f"narrow={at} cuts nothing on the way. Set data.val_fraction=0 instead"
             yield "last_rows", f"changes nothing: {without}."
         if not len(data.x_val):
@@ -139,10 +136,54 @@ class Bayes(OverWeights):
             chosen = f"threshold={self.threshold!r} is chosen. Add threshold=noise or a number"
             yield "last_rows", f"leaves no validation rows, on which {chosen}."
 
+    def _lengths(self, settings: Settings) -> list[int]:
+        """Epochs, or steps, of the fits of a run that is narrowed at fractions of the whole."""
+        whole = settings.steps if settings.epochs is None else settings.epochs
+        # Fractions that fall on one epoch are one.
+        ends = sorted({max(1, round(f * whole)) for f in self.narrow or ()} | {whole})
+        return [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
+
     def first(self, settings: Settings) -> dict[str, Any]:
-        return narrowing.first_settings(self.narrow or (), settings)
+        """The learning rate falls in the last fit.
+
+        Raises:
+            ValueError: if the KL has not its full weight by then: nothing could be told by it.
+        """
+        first, *rest = self._lengths(settings)
+        if not rest:
+            return {}
+        unit, whole = _unit(settings), first + sum(rest)
+        warmup = settings.kl_warmup * whole / first
+        if warmup >= 1:
+            raise ValueError(
+                f"The network would first be narrowed after {first} of {whole} {unit}, while the "
+                f"KL still gains weight (kl_warmup={settings.kl_warmup}). Set kl_warmup below "
+                f"{first / whole:.3g}, or narrow= to later fractions."
+            )
+        return {unit: first, "schedule": "constant", "kl_warmup": warmup}
 
     def stages(self, settings: Settings) -> list[Stage]:
-        allowed = self.tolerance if self.narrow_tolerance is None else self.narrow_tolerance
-        all_rows = self.last_rows == "all"
-        return narrowing.stages(self.narrow or (), settings, self.narrow_at, allowed, all_rows)
+        """The fits over what the one before leaves."""
+        tolerance = self.tolerance if self.narrow_tolerance is None else self.narrow_tolerance
+
+        def over(all_rows: bool) -> Callable[[Fit], Pair]:
+            def build(before: Fit) -> Pair:
+                allowed = tolerance if by_validation(self.narrow_at, before.data) else None
+                data = before.data.all_rows() if all_rows else before.data
+                return narrow(before, threshold=self.narrow_at, tolerance=allowed, data=data)
+
+            return build
+
+        found: list[Stage] = []
+        rest = self._lengths(settings)[1:]
+        for k, n in enumerate(rest, start=1):
+            last = k == len(rest)
+            own: dict[str, Any] = {_unit(settings): n, "kl_warmup": 0.0}
+            own |= {} if last else {"schedule": "constant"}
+            all_rows = last and self.last_rows == "all"
+            found.append(Stage(f"narrow-{k}", over(all_rows), own, all_rows))
+        return found
+
+
+def _unit(settings: Settings) -> str:
+    return "steps" if settings.epochs is None else "epochs"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
-from ...inference.posterior.depth import DepthStructure, exact_depth_posterior
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
     evaluate_outputs,
@@ -47,7 +46,7 @@ class AtDepth(_OverDepth):
     """The network of one depth.
 
     Attributes:
-        depth: by default the deepest.
+        depth: depth of the network; the deepest if left out.
     """
 
     depth: int | None = None
@@ -64,8 +63,9 @@ class _LearntDepth(_OverDepth):
     """A posterior over depth, and the smaller networks that it allows.
 
     Attributes:
-        prior: of the depth, in words.
-        threshold: the first depth with so large a share of the largest probability is chosen.
+        prior: prior of the depth, in words.
+        threshold: share of the largest probability that the chosen depth, the first with so much,
+            has at least.
     """
 
     prior: str = "geometric:0.85"
@@ -76,12 +76,9 @@ class _LearntDepth(_OverDepth):
         prior = models.priors.parse(self.prior)
         return models.LearntDepth(cast(DepthStack, net), data=data, prior=prior)
 
-    def for_fit(self) -> dict[str, float]:
-        return {"threshold": self.threshold}
-
-    def structure_of(self, model: Any, shares: Tensor, data: Dataset) -> DepthStructure:
-        exact = exact_depth_posterior(model, data)
-        return DepthStructure.from_probs(shares, exact, self.threshold)
+    @property
+    def chosen_share(self) -> float:
+        return self.threshold
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         x, y = result.data.split(split)

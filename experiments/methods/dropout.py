@@ -13,10 +13,9 @@ from ...inference.posterior.draws import Noise
 from ...inference.pruning.thresholds import Threshold
 from ...models.networks.dropout import with_dropout
 from .base import Pair
-from .narrowing import refuse_names, tell_uncuttable
 from .options import Layers, Nats, Share
 from .points import FromPoint
-from .weights import OverWeights, named_layers
+from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable
 
 __all__ = ["Dropout", "GaussianDropout"]
 
@@ -26,11 +25,11 @@ class GaussianDropout(OverWeights):
     """Normal noise of a fixed size on the weights or activations.
 
     Attributes:
-        rate: of the dropout that has the same variance.
-        layers: that have it.
-        noise: of a draw: of the weights, or of the activations.
-        threshold: by which the network is cut in the end.
-        tolerance: what a cut by the validation rows may cost, in nats of a row.
+        rate: rate of the binary dropout that has the same variance.
+        layers: layers with noise, ``hidden`` ones, the ``penultimate`` or by name.
+        noise: draws of a prediction have noise on their ``weights`` or their ``activations``.
+        threshold: rule or number by which the network is cut in the end.
+        tolerance: nats of a row that a cut by the validation rows may cost.
     """
 
     rate: Share = 0.5
@@ -38,18 +37,6 @@ class GaussianDropout(OverWeights):
     noise: Noise = "activations"
     threshold: Threshold | None = None
     tolerance: Nats | None = 0.001
-
-    @property
-    def drawn(self) -> Noise:
-        return self.noise
-
-    @property
-    def last_cut(self) -> tuple[Threshold | None, float | None]:
-        return self.threshold, self.tolerance
-
-    @property
-    def cuts(self) -> dict[str, Threshold | None]:
-        return {"threshold": self.threshold}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model = models.BayesianNetwork(
@@ -59,7 +46,7 @@ class GaussianDropout(OverWeights):
             layers=named_layers(self.layers, net),
             random_biases=False,
         )
-        refuse_names(self.threshold, model)
+        refuse_names(model, self.threshold)
         tell_uncuttable(model, data)
         log_alpha = math.log(self.rate / (1.0 - self.rate))
         return model, guides.VariationalDropout(
@@ -72,9 +59,9 @@ class Dropout(FromPoint):
     """Binary dropout on the inputs of layers.
 
     Attributes:
-        prior: of the weights, in words.
+        prior: prior of the weights, in words.
         rate: share of the units that is dropped.
-        layers: that have it; by default the linear ones but one that is the first of all.
+        layers: layers with dropout before them; by default the linear ones after the first layer.
     """
 
     rate: Share = 0.5

@@ -58,7 +58,7 @@ _WORDS: dict[object, str] = {
 }
 
 
-def taken(name: str, value: object, hint: object) -> object:
+def taken(name: str, value: object, hint: object) -> Any:
     """The value of an option, as its type has it.
 
     Arguments:

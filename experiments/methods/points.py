@@ -20,11 +20,12 @@ from ...inference.pruning.magnitude import (
 )
 from ...inference.training.settings import Settings
 from .base import Pair, Stage
-from .narrowing import tell_uncuttable
 from .options import FromOne, FromZero, NotNegative, Positive, Rule
-from .weights import OverWeights
+from .weights import OverWeights, tell_uncuttable
 
 __all__ = ["DeepCompression", "FromPoint", "Surgery"]
+
+_BY_LAYER = ("sensitivity", "keep", "bits", "c")  # options of numbers by layer
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,11 @@ class FromPoint(OverWeights):
 
     prior: str = "normal:1"
 
-    @property
-    def by_layer(self) -> dict[str, PerLayer | None]:
-        """Numbers by layer that later fits need."""
-        return {}
-
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         prior = models.priors.parse_weights(self.prior)
         model = models.BayesianNetwork(net, data, prior=prior)
-        for name, numbers in self.by_layer.items():  # an error now, not after the first fit
-            if numbers is not None:
+        for name in _BY_LAYER:  # an error now, not after the first fit
+            if (numbers := self.options.get(name)) is not None:
                 by_layer(name, numbers, model)
         tell_uncuttable(model, data)
         return model, guides.Delta(model)
@@ -56,15 +52,15 @@ class DeepCompression(FromPoint):
     """Prune and retrain in rounds, then share values and train those.
 
     Attributes:
-        prior: of the weights, in words.
+        prior: prior of the weights, in words.
         sensitivity: weights below so many standard deviations of their layer go; a number for all
             layers, for kinds of them, or by layer.
         keep: instead of it, the fraction of weights that stays in the end, likewise; the rounds go
             down to it in equal ratios.
-        rounds: of pruning.
+        rounds: rounds of pruning.
         retrain: epochs after each round.
         retrain_lr: their learning rate at the start.
-        bits: of the index of a shared value, likewise by layer.
+        bits: bits of the index of a shared value, likewise.
         share: epochs of training the shared values; 0 shares none.
         share_lr: their learning rate at the start.
 
@@ -84,10 +80,6 @@ class DeepCompression(FromPoint):
     bits: PerLayer | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})
     share: FromZero = 3
     share_lr: Positive = 1e-4
-
-    @property
-    def by_layer(self) -> dict[str, PerLayer | None]:
-        return {"sensitivity": self.sensitivity, "keep": self.keep, "bits": self.bits}
 
     def stages(self, settings: Settings) -> list[Stage]:
         if self.sensitivity is None and self.keep is None:
@@ -121,11 +113,11 @@ class Surgery(FromPoint):
     threshold.
 
     Attributes:
-        prior: of the weights, in words.
-        c: where the switches are: so many standard deviations above the mean magnitude of a layer;
-            a number for all layers, for kinds of them, or by layer.
-        gamma: how fast the switches come to rest.
-        power: of that decay.
+        prior: prior of the weights, in words.
+        c: thresholds of the switches, so many standard deviations above the mean magnitude of a
+            layer; a number for all layers, for kinds of them, or by layer.
+        gamma: rate at which the switches come to rest.
+        power: exponent of that decay.
         surgery: epochs with switches.
         surgery_lr: their learning rate at the start.
         freeze: part of these epochs, at the end, in which the switches stay.
@@ -143,10 +135,6 @@ class Surgery(FromPoint):
     freeze: Annotated[float, Rule("the part of the epochs, in 0 ... 1", lambda x: 0 <= x <= 1)] = (
         0.3
     )
-
-    @property
-    def by_layer(self) -> dict[str, PerLayer | None]:
-        return {"c": self.c}
 
     def stages(self, settings: Settings) -> list[Stage]:
         def build(before: Fit) -> Pair:

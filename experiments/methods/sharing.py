@@ -9,6 +9,7 @@ from typing import Annotated
 
 from ... import guides, models
 from ...inference.fits.fitting import Fit
+from ...inference.posterior.family import require
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.weight_sharing import books
 from ...inference.training.settings import Settings
@@ -33,10 +34,10 @@ class SoftSharing(FromPoint):
     """A further fit under a mixture, and one of the values that come of it.
 
     Attributes:
-        prior: of the weights in the first fit, in words.
-        components: of the mixture.
+        prior: prior of the weights in the first fit, in words.
+        components: number of components of the mixture.
         zero: proportion of the component at zero.
-        spread: means at the start, from minus to plus this number.
+        spread: largest mean of a component at the start; they begin between minus and plus this.
         scale: standard deviation of the components at the start.
         zero_precision: shape and rate of the density over the precision at zero.
         precision: those of the other components.
@@ -76,7 +77,7 @@ class SoftSharing(FromPoint):
 
         def over(before: Fit, prior: WeightPrior) -> models.BayesianNetwork:
             return models.BayesianNetwork(
-                mean_network(before.model, before.guide),  # type: ignore[arg-type]
+                mean_network(*require(before, models.BayesianNetwork, "sws")),
                 before.data,
                 prior=prior,
                 likelihood=copy.deepcopy(before.model.likelihood),
@@ -88,7 +89,8 @@ class SoftSharing(FromPoint):
 
         def retrain(before: Fit) -> Pair:
             model = over(before, models.priors.parse_weights(self.prior))
-            return model, guides.Codebook(model, books(before.model, before.guide))  # type: ignore[arg-type]
+            shared = books(*require(before, models.BayesianNetwork, "sws"))
+            return model, guides.Codebook(model, shared)
 
         own = {"epochs": self.share, "lr": self.share_lr, "kl_weight": self.tau}
         found = [Stage("share", share, own)]

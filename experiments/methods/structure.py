@@ -16,6 +16,7 @@ from ...guides.edges import Family
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
+from ...inference.posterior.family import require
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
@@ -44,9 +45,9 @@ class RandomStructure(Method):
 
     Attributes:
         structure: prior of the structure, in words.
-        family: of its posterior; the kind that the prior is of by default.
-        temperature: of a relaxation: ``tied`` to the prior's, or ``learnt``.
-        prior: of the weights, in words; without one they are numbers.
+        family: family of its posterior, or that of the ``prior``.
+        temperature: temperature of a relaxation, ``tied`` to the prior's or ``learnt``.
+        prior: prior of the weights, in words; without one they are numbers.
         random: number of random structures of about the same size that are trained in the same way.
     """
 
@@ -77,7 +78,7 @@ class RandomStructure(Method):
         choice = choose_structure(result)
         small = discretise(result)
         data = result.data
-        whole = mean_network(result.model, result.guide)  # type: ignore[arg-type]
+        whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
         times = seconds_per_batch({"whole": whole, "chosen": small}, data.x_test[:256])
         found: dict[str, Any] = {
             "structure": choice.to_json(),
@@ -111,7 +112,7 @@ class RandomStructure(Method):
             one = run.train(self._fixed(net, chosen, data), name)
             rows[name] = {
                 "choice": chosen,
-                "parameters": count_parameters(mean_network(one.model, one.guide)),  # type: ignore[arg-type]
+                "parameters": count_parameters(one.model.start_network()),
                 "test": one.evaluate(),
                 "seconds": one.seconds,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,16 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ... import guides
 from ...data import Dataset
+from ...inference.cutting import cut
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.draws import Noise
+from ...inference.posterior.family import require
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
-from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_validation
+from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
@@ -35,6 +37,9 @@ __all__ = [
     "file_of",
     "named_layers",
     "network_of_file",
+    "refuse_names",
+    "tell_uncuttable",
+    "try_to_cut",
 ]
 
 FILE = "compressed.pocc"
@@ -45,20 +50,15 @@ class OverWeights(Method):
 
     over = "net"
 
-    @property
-    def drawn(self) -> Noise:
-        """Noise of the draws by which is predicted."""
-        return "weights"
-
-    @property
-    def last_cut(self) -> tuple[Threshold | None, float | None]:
-        """Threshold and tolerance by which the network is compressed."""
-        return None, None
+    # Options of some; those that have none predict and compress in this way.
+    noise: Noise = "weights"
+    threshold: Threshold | None = None
+    tolerance: float | None = None
 
     @property
     def cuts(self) -> dict[str, Threshold | None]:
         """Thresholds of all cuts of a run, by the names of their options."""
-        return {}
+        return {"threshold": self.threshold}
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         for name, rule in self.cuts.items():
@@ -69,20 +69,22 @@ class OverWeights(Method):
             yield "tolerance", "changes nothing: add threshold=validation."
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
-        return result.evaluate_ways(split, noise=self.drawn)
+        return result.evaluate_ways(split, noise=self.noise)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The network of the means, the compressed one and its file, if there is a way to it."""
         result, first, out = run.fits[-1], run.fits[0], run.out
-        model, data = result.model, result.data
-        mean = mean_network(model, result.guide)  # type: ignore[arg-type]
+        data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
+        mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean)}
-        if result.guide.zero_mean:
+        if guide.zero_mean:
             return found  # there is no mean network to cut
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if out is None else out) / FILE
             try:
-                small, written, sizes, again = _compressed(result, *self.last_cut, path)
+                small, written, sizes, again = _compressed(
+                    result, self.threshold, self.tolerance, path
+                )
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}
             read_back = evaluate(result, again)
@@ -90,7 +92,7 @@ class OverWeights(Method):
             draw_compressed(result, small, written, out / "figures", first)
         small.net.to(data.x_test.device)
         x = data.x_test[:256]
-        before = mean_network(first.model, first.guide)  # type: ignore[arg-type]
+        before = mean_network(*require(first, BayesianNetwork, "compress"))
         times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
         found["mean"] = {"seconds_per_batch": times["mean"]}
         found["compressed"] = {
@@ -116,6 +118,28 @@ def named_layers(asked: str | float | Sequence[str] | None, net: nn.Module) -> l
     return words.get(str(asked), [str(asked)])
 
 
+def refuse_names(model: BayesianNetwork, *rules: Threshold | None) -> None:
+    """Refuse thresholds for layers that there are not, before the training."""
+    for rule in rules:
+        if isinstance(rule, Mapping):
+            by_layer_now(rule, model)
+
+
+def tell_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
+    """Say before the training that the end of it will be no smaller network."""
+    try:
+        try_to_cut(model, data)
+    except (ValueError, RuntimeError) as error:
+        warnings.warn(
+            f"The network can be trained, but not be compressed in the end: {error}", stacklevel=2
+        )
+
+
+def try_to_cut(model: BayesianNetwork, data: Dataset) -> None:
+    """Raise what a cut would raise."""
+    cut(model.start_network(), data.x_train[:2].cpu())
+
+
 def file_of(asked: Mapping[str, Any]) -> str:
     """The name of a compressed file by the rules that are not those of its run: a run's own file,
     of which its ``metrics.json`` speaks, stays."""
@@ -124,7 +148,7 @@ def file_of(asked: Mapping[str, Any]) -> str:
 
 
 def compress_run(
-    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
+    result: Fit, threshold: Threshold | None, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, dict[str, Any]]:
     """Compress a fit and write it to a file; its size and what it scores."""
     small, _, sizes, again = _compressed(result, threshold, tolerance, path, **rules)
@@ -132,7 +156,7 @@ def compress_run(
 
 
 def _compressed(
-    result: Fit, threshold: Any, tolerance: float | None, path: Path, **rules: Any
+    result: Fit, threshold: Threshold | None, tolerance: float | None, path: Path, **rules: Any
 ) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
     """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
     small = _cut(result, threshold, tolerance, **rules)
@@ -147,10 +171,13 @@ def _compressed(
     return small, written, sizes, read(path, skeleton=skeleton)
 
 
-def _cut(result: Fit, threshold: Any, tolerance: float | None, **rules: Any) -> Compressed:
-    point = isinstance(result.guide, guides.Delta)
+def _cut(
+    result: Fit, threshold: Threshold | None, tolerance: float | None, **rules: Any
+) -> Compressed:
+    _, guide = require(result, BayesianNetwork, "compress")
     # A run has a tolerance whatever its rule is.
-    allowed = tolerance if not point and by_validation(threshold, result.data) else None
+    by_rows = not guide.is_point and by_validation(threshold, result.data)
+    allowed = tolerance if by_rows else None
     return compress(result, threshold=threshold, tolerance=allowed, **rules)
 
 
@@ -166,7 +193,9 @@ def _rest(result: Fit, net: nn.Module) -> torch.dtype:
     return torch.float16 if abs(moved) <= TOLERANCE else torch.float32
 
 
-def network_of_file(result: Fit, path: Path, threshold: Any, tolerance: float | None) -> nn.Module:
+def network_of_file(
+    result: Fit, path: Path, threshold: Threshold | None, tolerance: float | None
+) -> nn.Module:
     """The network in a run's own file.
 
     Arguments:

@@ -189,7 +189,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, folder: Path) -> RunConfig:
-        """From the ``config.json`` of a run.
+        """The configuration in the ``config.json`` of a run.
 
         Raises:
             FileNotFoundError: if there is none.

@@ -14,7 +14,7 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
-from ...inference.posterior.predict import component_weights
+from ...inference.posterior.family import family
 from ...inference.storage.checkpoint import read_history
 from ...inference.training.settings import Settings
 from ..methods import find
@@ -189,8 +189,7 @@ def _kind_of(tensor: torch.Tensor | None) -> str:
 
 def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
     model, guide = pair
-    components = component_weights(model, guide, data)
-    structure = config.chosen.structure_of(model, components, data)
+    kind = family(model, guide)
     path = folder / "fit.json"
     written = read_json(path)
     with reading(folder / "history.csv"):
@@ -201,6 +200,7 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
             model=model, guide=guide, data=data, settings=Settings.of(config.settings),
             history=history, best_epoch=int(written["best_epoch"]),
             val_nll=math.nan if value is None else float(value),
-            seconds=float(written["seconds"]), structure=structure, weights=components, out=folder,
+            seconds=float(written["seconds"]), weights=kind.weights(data), out=folder,
+            structure=kind.structure(data, config.chosen.chosen_share, None),
             engine=dict(written["engine"]),
         )  # fmt: skip

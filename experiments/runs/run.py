@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ...data import Dataset
+from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
@@ -164,8 +165,7 @@ def _run(
     for job in jobs:
         job.claim(resume)
     more = {"resume": resume, "device": where, "progress": progress}
-    own = config.chosen.for_fit()
-    fits = _fit(jobs, _first, config.settings_of(0), out, label=config.method, **own, **more)
+    fits = _fit(jobs, _first, config.settings_of(0), out, label=config.method, **more)
     passed = [[one] for one in fits]
     for number, stage in enumerate(config.stages, start=1):
         for job, before in zip(jobs, passed, strict=True):
@@ -201,11 +201,12 @@ def _fit(
     **arguments: Any,
 ) -> list[Fit]:
     by_seed = {job.config.settings["seed"]: job for job in jobs}
+    arguments["threshold"] = jobs[0].config.chosen.chosen_share
     if len(jobs) == 1:
         model, guide = pair(jobs[0])
         return [fit(model, guide, jobs[0].data, out=out, **arguments, **settings)]
 
-    def build(seed: int) -> tuple[Any, nn.Module, Dataset]:
+    def build(seed: int) -> tuple[Any, Guide, Dataset]:
         return *pair(by_seed[seed]), by_seed[seed].data
 
     rest = {name: value for name, value in settings.items() if name != "seed"}
@@ -222,8 +223,7 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
 
     settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
     folder = None if out is None else out / f"ddn-{depth}"
-    own = config.chosen.for_fit()
-    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **own, **arguments)
+    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **arguments)
 
 
 def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -17,6 +18,8 @@ _COLUMNS = {
     "regression": {"rmse": "RMSE", "nll": "NLL"},
 }
 
+Row = tuple[str, Mapping[str, float], int | None, float | None]
+"""A network, its scores, its parameters and the seconds of a batch."""
 
 _WAYS = {
     "stochastic": "one draw",
@@ -55,13 +58,10 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
             f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
             f"variation between it and q {structure['tv_to_exact']:.3f}{before}.",
         )
-    columns = _COLUMNS[task]
-    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
     before = metrics.get("pruned", {}).get("seconds_per_batch_before")
     first = metrics["method"] + (", all depths" if structure is not None else "")
     test = metrics["test"]
+    rows: list[Row]
     if "ensemble" in test:
         rows = [(f"{first}, {label}", test[way], None, None) for way, label in _WAYS.items()]
         rows[-1] = (*rows[-1][:2], metrics["parameters"], None)
@@ -76,14 +76,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         part = metrics["ddn"]
         label = f"trained at fixed depth {part['depth']}"
         rows.append((label, part["test"], part["parameters"], None))
-    for label, scores, parameters, seconds in rows:
-        table.add_row(
-            label,
-            *(f"{scores[c]:.4f}" for c in columns),
-            "" if parameters is None else f"{parameters:,}",
-            "" if seconds is None else f"{1e3 * seconds:.2f}",
-        )
-    console.print(table)
+    console.print(_table(task, rows))
     if "ensemble" in test:
         console.say(_trained(metrics))
     if "pruned" in metrics:
@@ -124,43 +117,25 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
         console.say(*said_of_tensors(structure["not_described"]))
     for name, reason in structure["left_whole"].items():
         console.say(f"Layer {name} was left whole: {reason}")
-    columns = _COLUMNS[task]
-    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    before, mean = small["seconds_per_batch_before"], metrics["mean"]
+    before, after = small["seconds_per_batch_before"], small["seconds_per_batch"]
     ways, method = metrics["test"], metrics["method"]
-    for label, test, parameters, seconds in (
-        (f"{method}, {_WAYS['stochastic']}", ways["stochastic"], None, None),
-        (f"{method}, {_WAYS['ensemble']}", ways["ensemble"], None, None),
-        (
-            f"{method}, {_WAYS['deterministic']}",
-            ways["deterministic"],
-            metrics["parameters"],
-            mean["seconds_per_batch"],
-        ),
-        (
-            "compressed",
-            small["test_after_reading"],
-            small["parameters"],
-            small["seconds_per_batch"],
-        ),
-    ):
-        table.add_row(
-            label,
-            *(f"{test[c]:.4f}" for c in columns),
-            "" if parameters is None else f"{parameters:,}",
-            "" if seconds is None else f"{1e3 * seconds:.2f}",
-        )
-    console.print(table)
+    named = {way: (f"{method}, {label}", ways[way]) for way, label in _WAYS.items()}
+    size, seconds = metrics["parameters"], metrics["mean"]["seconds_per_batch"]
+    rows: list[Row] = [
+        (*named["stochastic"], None, None),
+        (*named["ensemble"], None, None),
+        (*named["deterministic"], size, seconds),
+        ("compressed", small["test_after_reading"], small["parameters"], after),
+    ]
+    console.print(_table(task, rows))
     console.say(
-        f"{_speed(before / small['seconds_per_batch'])} than the network that was given "
+        f"{_speed(before / after)} than the network that was given "
         f"(batches of {small['batch']}). {_trained(metrics)}"
     )
 
 
 def _speed(ratio: float) -> str:
-    """Of a network that takes ``1 / ratio`` of the time."""
+    """Words for the speed of a network that takes ``1 / ratio`` of the time."""
     return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
 
 
@@ -184,28 +159,31 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) 
         f"Probability of all of them together {math.exp(structure['log_prob']):.3f}; entropy of "
         f"the structure {structure['entropy']:.2f} nats.\n"
     )
-    columns = _COLUMNS[task]
-    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
     test, method = metrics["test"], metrics["method"]
-    rows: list[tuple[str, Any, int | None, float | None]] = [
-        (
-            f"{method}, {DRAWS} draws",
-            test["ensemble"],
-            small["parameters_before"],
-            small["seconds_per_batch_before"],
-        ),
-        (
-            "chosen, cut out",
-            small["test"],
-            small["parameters"],
-            small["seconds_per_batch"],
-        ),
+    size, seconds = small["parameters_before"], small["seconds_per_batch_before"]
+    rows: list[Row] = [
+        (f"{method}, {DRAWS} draws", test["ensemble"], size, seconds),
+        ("chosen, cut out", small["test"], small["parameters"], small["seconds_per_batch"]),
     ]
     if "retrained" in metrics:
         part = metrics["retrained"]
         rows.append(("chosen, afresh", part["test"], part["parameters"], None))
+    if "random" in metrics:
+        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
+        size = round(sum(run["parameters"] for run in runs) / len(runs))
+        of = {k: {name: one[k] for name, one in spread.items()} for k in ("mean", "sd")}
+        rows.append((f"{len(runs)} at random, mean", of["mean"], size, None))
+        if len(runs) > 1:
+            rows.append(("standard deviation", of["sd"], None, None))
+    console.print(_table(task, rows))
+    console.say(_trained(metrics))
+
+
+def _table(task: str, rows: Iterable[Row]) -> Table:
+    columns = _COLUMNS[task]
+    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
     for label, scores, parameters, seconds in rows:
         table.add_row(
             label,
@@ -213,23 +191,7 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) 
             "" if parameters is None else f"{parameters:,}",
             "" if seconds is None else f"{1e3 * seconds:.2f}",
         )
-    if "random" in metrics:
-        runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
-        sizes = [run["parameters"] for run in runs]
-        table.add_row(
-            f"{len(runs)} at random, mean",
-            *(f"{spread[c]['mean']:.4f}" for c in columns),
-            f"{round(sum(sizes) / len(sizes)):,}",
-            "",
-        )
-        table.add_row(
-            "standard deviation",
-            *(f"{spread[c]['sd']:.4f}" for c in columns),
-            "",
-            "",
-        )
-    console.print(table)
-    console.say(_trained(metrics))
+    return table
 
 
 def _trained(metrics: dict[str, Any]) -> str:

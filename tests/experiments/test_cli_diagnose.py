@@ -9,10 +9,10 @@ import pytest
 import torch
 from command_line import call
 from pyroccam import inference
+from pyroccam.experiments.diagnosis import overall, runs_of
 from pyroccam.experiments.methods.table import METHODS
 from pyroccam.experiments.runs.building import build_network
 from pyroccam.experiments.runs.config import RunConfig
-from pyroccam.experiments.diagnosis import overall, runs_of
 from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.inference import diagnostics
 from pyroccam.inference.arviz import adapter as arviz_adapter

@@ -113,7 +113,7 @@ def test_a_threshold_that_leaves_nothing_names_the_layer(run):
     said = call("compress", folder, "--threshold", -100, code=2)
     assert re.search(r"would cut the whole of layer '1'.*larger threshold", said)
     said = call("compress", folder, "--threshold", "vally", code=2)
-    assert "--threshold 'vally': give validation, valley, noise or a number" in said
+    assert "--threshold='vally': give validation, valley, noise, a number" in said
     said = call("compress", folder, "--codebook", 3, "--exponent", "published_three", code=2)
     assert "exponent='published_three' changes nothing" in said
 

@@ -1,6 +1,7 @@
 """Hyperparameters by optimisation at two levels: a pair with levels in, the selected fit out."""
 
-from .bilevel import Selection, select
+from .bilevel import IndefiniteCurvature, Selection, select
+from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
 from .methods import Drmad, Greedy, Implicit, OneLevel, Random, Unrolled
 
@@ -9,8 +10,10 @@ __all__ = [
     "Drmad",
     "Greedy",
     "Implicit",
+    "IndefiniteCurvature",
     "InverseGamma",
     "Level",
+    "NonFiniteGradient",
     "OneLevel",
     "Random",
     "Selection",

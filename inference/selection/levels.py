@@ -14,7 +14,6 @@ from torch.distributions import kl_divergence
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive
-from ...models.priors.base import LayerPrior
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ..compilation.fusion import differentiable
 from ..compilation.graphs import graph_of
@@ -147,7 +146,7 @@ class Objectives:
 
     def __post_init__(self) -> None:
         self.bound = bound(self.model, self.guide)
-        inside = [m for m in self.model.modules() if isinstance(m, LayerPrior | EdgePrior)]
+        inside = self.model.priors()
         outer = {id(p) for m in (*inside, self.model.likelihood) for p in m.parameters()}
         self._parameters = dict(self.bound.named_parameters())
         wanted = {n: p for n, p in self._parameters.items() if p.requires_grad}

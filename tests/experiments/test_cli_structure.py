@@ -1,12 +1,16 @@
 """Random structure on the command line: the choice, its network, and what chance would do."""
 
+import io
 import json
 
 import pytest
 import torch
 from command_line import call
 from pyroccam import inference
+from pyroccam.experiments.console import PlainConsole
 from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.experiments.runs.summary import print_run
+from pyroccam.inference.posterior.metrics import mean_spread
 
 SMALL = ("--data", "digits", "--epochs", "4", "--set", "width=8")
 
@@ -46,6 +50,16 @@ def test_the_network_of_a_run_and_the_run_itself_are_read_back(run):
     net = inference.load(folder / "discretised")
     x = fit.data.x_test
     torch.testing.assert_close(net(x), inference.discretise(fit)(x))
+
+
+def test_one_random_structure_has_no_deviation(run):
+    found = json.loads((run[0] / "metrics.json").read_text())
+    runs = found["random"]["runs"][:1]
+    found["random"] = {"runs": runs, "spread": mean_spread([one["test"] for one in runs])}
+    console = PlainConsole(file=io.StringIO(), width=200)
+    print_run(console, found, "classification")
+    assert "1 at random, mean" in console.file.getvalue()
+    assert "standard deviation" not in console.file.getvalue()
 
 
 def test_resuming_a_finished_run_changes_nothing(run):

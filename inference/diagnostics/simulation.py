@@ -201,11 +201,7 @@ class _Simulation:
 
 
 def _fitted(
-    build: Build,
-    seeds: range,
-    together: bool | None,
-    device: str,
-    settings: dict[str, Any],
+    build: Build, seeds: range, together: bool | None, device: str, settings: dict[str, Any]
 ) -> list[_Simulation]:
     """Simulations with posteriors that were fitted to them."""
     made: dict[int, _Simulation] = {}

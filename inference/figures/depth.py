@@ -108,11 +108,7 @@ def depth_posterior(
             curves.items(), cycled(CYCLE[2:] + CYCLE[:2]), cycled(MARKERS), strict=False
         ):
             bottom.plot(
-                depths,
-                values,
-                color=colour,
-                marker=marker if n <= MANY_POINTS else "",
-                label=name,
+                depths, values, color=colour, marker=marker if n <= MANY_POINTS else "", label=name
             )
         bottom.set_ylabel("NLL (nats per row)")
         log_if_wide(bottom, curves.values())

@@ -115,11 +115,7 @@ def scan_panels(panels: Sequence[ScanPanel], reference: str = "reference") -> Fi
 
 
 def _draw(
-    ax: Axes,
-    values: Sequence[float],
-    columns: Sequence[Sequence[float]],
-    look: int,
-    label: str,
+    ax: Axes, values: Sequence[float], columns: Sequence[Sequence[float]], look: int, label: str
 ) -> None:
     """Mean and spread over the runs at each value, and the runs behind."""
     order = sorted(range(len(values)), key=lambda i: values[i])

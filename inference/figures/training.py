@@ -8,15 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .canvas import (
-    MANY_POINTS,
-    Floats,
-    cycled,
-    is_number,
-    legend_above,
-    log_if_wide,
-    new_figure,
-)
+from .canvas import MANY_POINTS, Floats, cycled, is_number, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
 __all__ = ["training_curve"]

@@ -19,11 +19,7 @@ TailRule = Literal["tail_to_last", "proportional"]
 
 
 def prune(
-    fit: Fit,
-    *,
-    form: Form = "marginal",
-    depth: int | None = None,
-    rule: TailRule = "tail_to_last",
+    fit: Fit, *, form: Form = "marginal", depth: int | None = None, rule: TailRule = "tail_to_last"
 ) -> PrunedNetwork:
     """A plain ``nn.Module`` that computes only the blocks up to the chosen depth.
 

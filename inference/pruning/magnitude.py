@@ -106,12 +106,7 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
 
 
 def splice_weights(
-    fit: Fit,
-    *,
-    c: PerLayer,
-    gamma: float = 1e-4,
-    power: float = 1.0,
-    stop: int | None = None,
+    fit: Fit, *, c: PerLayer, gamma: float = 1e-4, power: float = 1.0, stop: int | None = None
 ) -> tuple[BayesianNetwork, Spliced]:
     """A pair whose small weights are switched off, and on again where they grow.
 

@@ -139,10 +139,8 @@ def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) 
         if values.shape != begun.shape:
             raise ValueError(
                 f"The prior of layer {before.name!r} ({type(before.weight_prior).__name__}) has "
-                f"learnt {name!r} of shape {tuple(values.shape)}, of which narrow does not know "
-                f"what stays in a layer that needs {tuple(begun.shape)}. Known are numbers for the "
-                f"whole layer, for each weight and for each bias ('...bias'). Leave this layer "
-                "whole by threshold={...: math.inf}, or take inference.compress."
+                f"learnt {name!r} of shape {tuple(values.shape)}, neither the weight's nor the "
+                "bias's: leave this layer whole ({...: math.inf}), or take inference.compress."
             )
         begun.copy_(values)
 

@@ -112,9 +112,8 @@ def refuse_uncut(guide: NetworkGuide) -> None:
         )
     if guide.zero_mean:
         raise ValueError(
-            f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}): "
-            "the network of the posterior means, which would be cut, computes nothing. Compress a "
-            "fit of guides.MeanField(model)."
+            f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}), "
+            "so there is no network of means to cut: take a fit of guides.MeanField(model)."
         )
 
 

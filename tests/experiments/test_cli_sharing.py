@@ -6,7 +6,7 @@ import pytest
 from command_line import call
 from pyroccam import guides
 from pyroccam.experiments.runs.loading import load_fit
-from pyroccam.inference.pruning.compression import compress
+from pyroccam.inference import compress
 
 SMALL = [
     "--data", "digits", "--epochs", "8", "--set", "hidden=[12]", "--set", "lr=0.01",

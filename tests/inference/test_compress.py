@@ -9,12 +9,12 @@ import torch
 from fitting import blobs, images
 from fitting import run as fit_depth
 from pyroccam import guides, inference, models
+from pyroccam.inference import compress
 from pyroccam.inference.cutting import Mask, masked
 from pyroccam.inference.packing import FixedPoint, Significand, quantised, read, write
 from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.posterior.weight_moments import mean_network, moments
-from pyroccam.inference.pruning.compression import compress
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors

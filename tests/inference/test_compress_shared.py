@@ -4,9 +4,9 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, inference, models
+from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
 from pyroccam.inference.posterior.predict import evaluate_net
-from pyroccam.inference.pruning.compression import compress
 from pyroccam.inference.pruning.weight_sharing import assign
 from pyroccam.models import priors
 from torch import nn

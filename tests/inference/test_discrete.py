@@ -7,7 +7,7 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, SECOND, graph
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.pruning.graph import random_structures
+from pyroccam.inference.pruning import random_structures
 from pyroccam.models import priors
 from scipy import stats
 from torch import nn

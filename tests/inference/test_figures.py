@@ -185,11 +185,7 @@ def test_a_function_that_never_crosses_one_half_has_no_boundary():
 
 def test_depth_comparison_shows_the_data():
     (ax,) = comparison_figure().axes
-    assert legend(ax) == [
-        "fixed depth, mean ± sd",
-        "learnt depth, all depths",
-        "learnt depth, cut",
-    ]
+    assert legend(ax) == ["fixed depth, mean ± sd", "learnt depth, all depths", "learnt depth, cut"]
     (fixed,) = ax.containers
     mean, _, (bars,) = fixed
     assert mean.get_xdata().tolist() == [0, 5, 10]

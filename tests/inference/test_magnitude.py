@@ -6,16 +6,12 @@ import pytest
 import torch
 from fitting import blobs, images
 from pyroccam import guides, inference, models
+from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
 from pyroccam.inference.packing.rates import Layer, place_bits
 from pyroccam.inference.posterior.weight_moments import mean_network
-from pyroccam.inference.pruning.compression import compress
-from pyroccam.inference.pruning.magnitude import (
-    by_layer,
-    prune_weights,
-    share_weights,
-    splice_weights,
-)
+from pyroccam.inference.pruning import prune_weights, share_weights, splice_weights
+from pyroccam.inference.pruning.magnitude import by_layer
 from pyroccam.models import priors
 from torch import nn
 

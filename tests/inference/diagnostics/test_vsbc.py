@@ -7,8 +7,8 @@ import torch
 from conjugate import NOISE, as_fit, model_of, posterior, rows
 from pyroccam import data, guides, inference, models
 from pyroccam.guides.factors import NormalFactor
-from pyroccam.inference.diagnostics.pareto import khat
-from pyroccam.inference.diagnostics.simulation import _fitted, _rank, outputs_at, vsbc
+from pyroccam.inference.diagnostics import khat, outputs_at, vsbc
+from pyroccam.inference.diagnostics.simulation import _fitted, _rank
 from pyroccam.models import priors
 from scipy import stats
 from torch import nn

@@ -10,26 +10,26 @@ from types import ModuleType
 
 # Modules that README and docs have shown in this folder, and where in ``reproduce`` they are.
 MOVED = {
-    "spirals": "depth.spirals",
-    "scans": "depth.scans",
-    "head": "depth.head",
-    "images": "depth.images",
-    "uci": "depth.uci",
-    "noise": "depth.noise",
-    "compression": "compression",
-    "small_resnet": "small_resnet",
-    "gradient_variance": "gradient_variance",
-    "variance": "variance.networks",
-    "variance_toys": "variance.toys",
-    "mean_propagation": "variance.mean_propagation",
-    "phase_transition": "variance.phase_transition",
-    "robustness": "variance.robustness",
-    "policy_gradient": "variance.policy_gradient",
-    "structures": "structure.against_random",
-    "regimes": "structure.regimes",
-    "hyperparameters": "structure.hyperparameters",
+    "spirals": "depth.spirals", "scans": "depth.scans", "head": "depth.head",
+    "images": "depth.images", "uci": "depth.uci", "noise": "depth.noise",
+    "compression": "compression", "small_resnet": "small_resnet",
+    "gradient_variance": "gradient_variance", "variance": "variance.networks",
+    "variance_toys": "variance.toys", "mean_propagation": "variance.mean_propagation",
+    "phase_transition": "variance.phase_transition", "robustness": "variance.robustness",
+    "policy_gradient": "variance.policy_gradient", "structures": "structure.against_random",
+    "regimes": "structure.regimes", "hyperparameters": "structure.hyperparameters",
     "tables": "tables",
-}
+}  # fmt: skip
+
+
+def moved(name: str) -> str:
+    """Where a module, or a ``module:function``, is now."""
+    module, colon, function = name.partition(":")
+    parent, _, last = module.rpartition(".")
+    if parent == __name__ and last in MOVED:
+        module = f"{__name__}.reproduce.{MOVED[last]}"
+    return module + colon + function
+
 
 _STANDIN = """
 import importlib, runpy, sys, warnings
@@ -48,12 +48,10 @@ class _Moved(MetaPathFinder, InspectLoader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        parent, _, name = fullname.rpartition(".")
-        return ModuleSpec(fullname, self) if parent == __name__ and name in MOVED else None
+        return None if moved(fullname) == fullname else ModuleSpec(fullname, self)
 
     def get_source(self, fullname: str) -> str:
-        new = f"{__name__}.reproduce.{MOVED[fullname.rpartition('.')[2]]}"
-        return _STANDIN.format(old=fullname, new=new)
+        return _STANDIN.format(old=fullname, new=moved(fullname))
 
 
 sys.meta_path.append(_Moved())

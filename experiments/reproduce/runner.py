@@ -12,6 +12,7 @@ import typer
 from ...data import Dataset
 from ...inference.posterior.metrics import mean_spread
 from ...inference.storage.checkpoint import versions, write_json
+from .. import moved
 from ..methods.base import Pair
 from ..runs.building import build_network
 from ..runs.config import RunConfig, changed_settings
@@ -78,6 +79,8 @@ def _joined(content: Mapping[str, Any], names: Iterable[str]) -> Row:
     for name in names:
         part = content.get(name)
         found |= part if isinstance(part, Mapping) else {name: part}
+    if isinstance(found.get("network"), str):  # which may be one of ours, under its old name
+        found["network"] = moved(found["network"])
     return found
 
 

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from pyroccam.experiments import MOVED
+import typer
+from pyroccam.experiments import MOVED, moved
 from pyroccam.experiments.methods.table import find
+from pyroccam.experiments.reproduce.runner import ResultFile
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -30,6 +32,16 @@ def test_an_old_command_runs():
 def test_a_network_is_found_under_its_old_name():
     network = find("gnj").network("pyroccam.experiments.small_resnet:small_resnet")
     assert network.__module__ == "pyroccam.experiments.reproduce.small_resnet"
+
+
+def test_a_file_of_results_knows_a_network_by_its_old_name(tmp_path):
+    old = "pyroccam.experiments.small_resnet:small_resnet"
+    path = tmp_path / "found.json"
+    ResultFile(path, config={"network": old}).write()
+    found = ResultFile(path, config={"network": moved(old)})
+    assert found.content["config"]["network"] == old
+    with pytest.raises(typer.BadParameter, match="network was .*:small_resnet', is 'mlp'"):
+        ResultFile(path, config={"network": "mlp"})
 
 
 def test_another_name_is_unknown():

@@ -34,7 +34,7 @@ from ....inference.training.settings import Settings
 from ....models.checks import unknown_name
 from ...runs.config import RunConfig, parse_settings
 from .. import options
-from ..runner import untrained
+from ..runner import Row, untrained
 
 TEST_ROWS = 1800
 
@@ -104,7 +104,6 @@ COLUMNS = (
     "settings",
 )  # fmt: skip
 SHOWN = ("depth_chosen", "depth_chosen_exact", "accuracy", "pruned_accuracy", "train_seconds")
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -217,26 +216,20 @@ class Results:
 
     def summarise(self) -> None:
         """Write ``scans.json``."""
-        write_json(self.out / "scans.json", self.summary())
+        write_json(self.out / "scans.json", {scan: self._summary(scan) for scan in self.rows})
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            scan: {
-                "title": SCANS[scan].title,
-                "setting": SCANS[scan].xlabel,
-                "points": [
-                    {
-                        "value": value,
-                        "seeds": len(self.at(scan, value)),
-                        "steps": self.at(scan, value)[0]["steps"],
-                        "spread": self.spread(scan, value),
-                        "ran": self.ran.get((scan, value)),
-                    }
-                    for value in self.values(scan)
-                ],
+    def _summary(self, scan: str) -> Row:
+        points = [
+            {
+                "value": value,
+                "seeds": len(self.at(scan, value)),
+                "steps": self.at(scan, value)[0]["steps"],
+                "spread": self.spread(scan, value),
+                "ran": self.ran.get((scan, value)),
             }
-            for scan in self.rows
-        }
+            for value in self.values(scan)
+        ]
+        return {"title": SCANS[scan].title, "setting": SCANS[scan].xlabel, "points": points}
 
     def picture(self) -> Figure:
         """The figure of all scans that there are."""
@@ -328,11 +321,7 @@ def main(
 
 def _points(scans: str, values: list[str], steps: list[str], sets: dict[str, Any]) -> list[Point]:
     """The points asked for, from cheap to expensive."""
-    chosen: dict[str, tuple[int, ...]] = {}
-    for scan in scans.split(","):
-        if scan not in SCANS:
-            raise ValueError(unknown_name("scan", scan, SCANS))
-        chosen[scan] = SCANS[scan].values
+    chosen = {scan: SCANS[scan].values for scan in options.listed("scan", scans, SCANS)}
     for text in values:
         scan, _, numbers = text.partition("=")
         if scan not in chosen:

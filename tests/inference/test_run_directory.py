@@ -113,4 +113,6 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
 
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.bin'"):
         write_whole(tmp_path / "a.bin", full)
+    with pytest.raises(KeyError):
+        write_whole(tmp_path / "a.bin", lambda file: {}["a"])
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Guides of Bayesian networks: every prior with every guide, and what is known exactly."""
 
 import contextlib
+import copy
 import math
 
 import pyro
@@ -440,3 +441,15 @@ def test_words_and_what_goes_with_them():
     dropped = guides.parse("dropout-layer:2", model, max_scale=None)
     assert dropped.part("factors")["2/weight"].log_alpha.tolist() == 2.0
     assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
+
+
+def test_limits_go_with_the_layers_that_have_other_names():
+    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
+    moved = BayesianNetwork(
+        nn.Sequential(nn.Identity(), *small_net()), Rows(3), prior=priors.Normal()
+    )
+    guide = guides.MeanField(model, max_scale={"2": 0.2}).of(moved, {"0": "1", "2": "3"})
+    limited = {name for name, f in guide.factors.items() if math.isfinite(f.max_log_scale)}
+    assert limited == {"3/weight", "3/bias"}
+    again = guides.MeanField(model, max_scale={"2": 0.2}).of(copy.deepcopy(model))
+    assert math.isfinite(again.factors["2/weight"].max_log_scale)

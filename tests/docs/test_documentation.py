@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [
     pytest.param(block, id=f"{path.relative_to(DOCS)}-{number}")
     for path in WRITTEN
+    if path.name != "extending.md"  # whose blocks run as they stand
     for number, block in enumerate(FENCE.findall(path.read_text()))
 ]
 
@@ -105,6 +107,24 @@ def test_code_on_the_pages_compiles_and_names_what_there_is(block):
 def test_there_is_code_on_the_pages():
     assert len(BLOCKS) >= 8
     assert all("from pyroccam import" in block.values[0] for block in BLOCKS)
+
+
+def test_what_is_added_on_the_page_of_extensions_works(tmp_path):
+    """In a process of its own, for a prior and a guide with words are known from then on."""
+    blocks = FENCE.findall((DOCS / "extending.md").read_text())
+    check = """
+x = digits.x_test[:5]
+assert fit.predict(x).shape == small.net(x).shape == smaller.net(x).shape == (5, 10)
+assert fit.evaluate("test")["accuracy"] > 0.15 and len(findings) > 3
+assert "posterior" in str(draws) and "log_likelihood" in str(draws)
+assert isinstance(models.priors.parse_weights("laplace:0.2"), Laplace)
+assert isinstance(guides.parse("shared-deviation", model), SharedDeviation)
+assert METHODS["lasso"].options["threshold"] == 3.0
+"""
+    script = tmp_path / "page.py"
+    script.write_text("\n".join([*blocks, check]))
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 def test_commands_on_the_pages_are_commands():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import pyro
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ __all__ = ["Guide", "KLSettings", "NetworkGuide", "Words", "key", "kinds"]
 
 Words = Mapping[str, Mapping[str, Any]]
 """Names for the command line, and what is given to a class with each."""
+
+
+K = TypeVar("K", bound="Guide")
 
 
 class KLSettings(Protocol):
@@ -117,6 +120,18 @@ class Guide(LocalModule):
     def posterior(self, site: str) -> Any:
         """The distribution of a site."""
         raise KeyError(f"guides.{type(self).__name__} has no site {site!r}.")
+
+    def cdf(self, site: str, value: Tensor) -> Tensor | None:
+        """``P(v < value)`` of each number of a site, or ``None`` where only draws can say it."""
+        return None
+
+    def closed_rate(self, steps: int) -> float:
+        """Step of a closed-form update, in (0, 1], where ``steps`` are made in all."""
+        raise NotImplementedError
+
+    def structure_parameters(self) -> list[nn.Parameter]:
+        """What is learnt of the posterior of random structure, each parameter once."""
+        return []
 
     def options(self) -> dict[str, Any]:
         """What tells guides of one class apart, plain values: a checkpoint holds them."""
@@ -227,8 +242,15 @@ class NetworkGuide(Guide):
         found: EdgeFactor = factors[key(site)]
         return found
 
+    def structure_parameters(self) -> list[nn.Parameter]:
+        each = [p for site in self.edges for p in self.edge(site).parameters()]
+        return list({id(p): p for p in each}.values())
+
     def posterior(self, site: str) -> Any:
         return self.factor_of(site)()
+
+    def cdf(self, site: str, value: Tensor) -> Tensor | None:
+        return self.factor_of(site).cdf(value)
 
     def options(self) -> dict[str, Any]:
         found = super().options() | {"scales": self.handler and self.handler.scales}
@@ -307,8 +329,8 @@ class NetworkGuide(Guide):
             pyro.sample(site, factors[key(site)]())
 
 
-def kinds(of: type[Guide] = Guide) -> Iterator[type[Guide]]:
-    """All classes of guides that are defined, a person's own included."""
+def kinds(of: type[K]) -> Iterator[type[K]]:
+    """All classes below one of guides that are defined, a person's own included."""
     for kind in of.__subclasses__():
         yield kind
         yield from kinds(kind)

@@ -128,6 +128,11 @@ class CategoricalDepth(DepthGuide):
             "CategoricalDepth(model, update='gradient'), or set hold= on the guide."
         )
 
+    def closed_rate(self, steps: int) -> float:
+        if self.rate is not None:
+            return self.rate
+        return min(0.5, 10.0 / max((self.settled - self.hold) * steps, 1.0))
+
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         return {"update": self.update, "hold": self.hold, "rate": self.rate}
 

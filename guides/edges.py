@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,8 +42,8 @@ class EdgeFactor(Factor):
             self.temperature = temperature
 
     def probs(self) -> Tensor:
-        """Of each primitive that it is the chosen one, or, in the cube, one of the chosen,
-        ``(K,)``."""
+        """Probability of each primitive that it is the chosen one, or, in the cube, one of the
+        chosen, ``(K,)``."""
         raise NotImplementedError
 
     def vertices_log_prob(self) -> tuple[float, float]:
@@ -179,8 +180,8 @@ class StructureFamily:
         if self.temperature not in ("tied", "learnt"):
             raise ValueError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
 
-    def factors(self, structure: dict[str, EdgePrior]) -> dict[str, EdgeFactor]:
-        """Of all edges, by site."""
+    def factors(self, structure: Mapping[str, EdgePrior]) -> dict[str, EdgeFactor]:
+        """Factors of all edges, by site."""
         own: nn.Module | None = None
         found: dict[str, EdgeFactor] = {}
         for site, prior in structure.items():

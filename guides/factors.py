@@ -145,7 +145,7 @@ class GateFactor(Factor):
         return fn.to_event(self.logits.dim())
 
     def moments(self, power: float) -> tuple[Tensor, Tensor]:
-        """Of the Bernoulli that it relaxes: both are its probability."""
+        """Moments of the Bernoulli that it relaxes: both are its probability."""
         q = base(self())
         return q.probs, q.probs
 

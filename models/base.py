@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor, nn
+
 from .likelihoods import Likelihood, TargetSpec
 from .parameters import LocalModule
+from .priors.base import LayerPrior
+from .priors.structure import EdgePrior
 
 if TYPE_CHECKING:
     from .layers.bayesian_layer import BayesianLayer
-    from .priors.structure import EdgePrior
 
 __all__ = ["Model"]
 
@@ -54,6 +57,20 @@ class Model(LocalModule):
     def prior_numbers(self) -> object:
         """The prior as plain values, by which a checkpoint knows it again; ``None`` without one."""
         return None
+
+    def priors(self) -> list[nn.Module]:
+        """The modules of the priors over weights and structure, which may learn something."""
+        return [part for part in self.modules() if isinstance(part, LayerPrior | EdgePrior)]
+
+    def components(self, x: Tensor) -> Tensor:
+        """Outputs at every depth that the model has, ``(S, B, outputs)``, where weights are
+        numbers."""
+        raise NotImplementedError
+
+    def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
+        """``log p(y_n | x_n, d)`` at every depth, ``(S, B)``, in nats, where weights are
+        numbers."""
+        raise NotImplementedError
 
     def anneal(self, progress: float) -> None:
         """Set what follows a schedule to its value after a fraction ``progress`` of the steps."""

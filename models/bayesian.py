@@ -169,7 +169,9 @@ class BayesianNetwork(Model):
         self.weights_before = whole.weights_before
         self.parameters_before = whole.parameters_before
 
-    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> BayesianNetwork:
+    def anew(
+        self, data: TargetSpec, *, prior: Any = None, structure: Any = None
+    ) -> BayesianNetwork:
         own = self.prior_given if prior is None else prior
         made = BayesianNetwork(self.first_network(), data, prior=own, **self._given())
         made.count_from(self)
@@ -221,10 +223,28 @@ class BayesianNetwork(Model):
             )
         return found
 
-    def plain(self, weights: Mapping[str, tuple[Tensor, Tensor | None]]) -> nn.Module:
+    def scaled(
+        self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Weights and biases as plain layers have them, from those that are drawn.
+
+        Arguments:
+            weights: ``(S, *)``, by their names in a plain network.
+            gammas: ``(S, K)`` by edge of random structure.
+        """
+        return dict(weights)
+
+    def plain(
+        self,
+        weights: Mapping[str, tuple[Tensor, Tensor | None]],
+        gammas: Mapping[str, Tensor] | None = None,
+    ) -> nn.Module:
         """The ordinary network with given weights and biases by layer, in evaluation mode.
 
         It shares nothing with the model.
+
+        Arguments:
+            gammas: ``(K,)`` by edge of random structure, of which there is none here.
         """
         net: nn.Module = copy.deepcopy(self._modules["net"])  # type: ignore[assignment]
         for name, layer in self.layers.items():

@@ -188,7 +188,7 @@ class StructuredNetwork(BayesianNetwork):
         return out.reshape(*lead, batch, *out.shape[1:])
 
     def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Of the structure, and of the weights given values of it."""
+        """Priors of the structure, and of the weights given values of it."""
         found = {site: prior() for site, prior in self.structure.items()}
         if self.scaling is None:
             return found | super().priors_given(values)
@@ -224,7 +224,7 @@ class StructuredNetwork(BayesianNetwork):
     def _shares(
         self, gammas: Mapping[str, Tensor], rows: Mapping[str, Tensor]
     ) -> list[tuple[BayesianLayer, tuple[Scaling, Share]]]:
-        """For every Bayesian layer in a primitive that has alternatives."""
+        """Shares of the Bayesian layers in primitives that have alternatives."""
         assert self.scaling is not None
         found: dict[str, tuple[BayesianLayer, tuple[Scaling, Share]]] = {}
         for layer, edge, k in self._counted():
@@ -252,12 +252,6 @@ class StructuredNetwork(BayesianNetwork):
     def scaled(
         self, weights: Mapping[str, Tensor], gammas: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Weights and biases as plain layers have them, from those that are drawn.
-
-        Arguments:
-            weights: ``(S, *)``, by their names in a plain network.
-            gammas: ``(S, K)`` by edge.
-        """
         found = dict(weights)
         if self.scaling is None:
             return found
@@ -289,5 +283,5 @@ class StructuredNetwork(BayesianNetwork):
 
 
 def _keys(edges: Iterable[str]) -> dict[str, str]:
-    """Of the modules that edges have: no dots are allowed there."""
+    """Module names of edges: no dots are allowed there."""
     return distinct({edge: edge.replace(".", "/") for edge in edges})

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
-from ...models.distributions.wrapped import base
-from ...models.learnt_depth import LearntDepth
 from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
 from ..posterior.ensemble import is_point
+from ..posterior.family import random_network, require
 from ..posterior.predict import outputs_by_depth
 from ..posterior.weight_moments import mean_network
 
@@ -28,7 +28,7 @@ MOST = 2**28  # numbers of log-likelihoods, 2 GiB
 
 @dataclass
 class PosteriorDraws:
-    """Of S draws and N rows, on the CPU; densities in nats, double precision.
+    """What S draws from a posterior say of N rows, on the CPU; densities in nats, double precision.
 
     Attributes:
         values: of sites, ``(S, *)``, as they are sampled.
@@ -69,7 +69,7 @@ class PosteriorDraws:
 
 @dataclass
 class PriorDraws:
-    """Of the prior, on the CPU.
+    """Draws from the prior, on the CPU.
 
     Attributes:
         values: of the sites with a proper prior, ``(S, *)``.
@@ -104,7 +104,6 @@ def draw_posterior(
     rows: int | None = None,
     weights: bool = False,
     seed: int | None = None,
-    batch_size: int = BATCH,
 ) -> PosteriorDraws:
     """Draws of the latents, their densities, and what they say of the rows of a split.
 
@@ -133,11 +132,10 @@ def draw_posterior(
     where = x.device
     x, y = x[chosen.to(where)], y[chosen.to(where)]
     complete = split == "train" and len(chosen) == fit.data.N
-    model: Any = fit.model
     seed = fit.settings.seed if seed is None else seed
-    with evaluating(model), seeded(seed, where):
-        if isinstance(model, BayesianNetwork):
-            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights, batch_size)
+    with evaluating(fit.model), seeded(seed, where):
+        if fit.model.random_weights:
+            parts = _network_parts(fit, 1 if is_point(fit) else draws, x, y, weights)
         else:
             parts = _depth_parts(fit, draws, x, y)
     return PosteriorDraws(*parts, chosen, complete)
@@ -146,11 +144,9 @@ def draw_posterior(
 Parts = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], Tensor, Tensor]
 
 
-def _network_parts(
-    fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool, batch_size: int
-) -> Parts:
-    model, guide = fit.model, fit.guide
-    net = mean_network(model, guide)  # type: ignore[arg-type]
+def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) -> Parts:
+    model, guide = require(fit, BayesianNetwork, "to_arviz")
+    net = mean_network(model, guide)
     count = sum(p.numel() for p in net.parameters())
     kept = [site for site in (*model.structure, *model.sites) if weights or _is_small(site)]
     values: dict[str, list[Tensor]] = {site: [] for site in kept}
@@ -158,19 +154,17 @@ def _network_parts(
     log_q: dict[str, list[Tensor]] = {}
     likelihoods, predictions = [], []
     with dropping(net):
-        for size in chunks(draws, at_once(count, min(len(x), batch_size))):
-            drawn = draw_sites(model, guide, size)  # type: ignore[arg-type]
+        for size in chunks(draws, at_once(count, min(len(x), BATCH))):
+            drawn = draw_sites(model, guide, size)
             for site, fn in model.priors_given(drawn).items():
                 log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
-                q = guide.posterior(site)  # type: ignore[operator]
-                if not hasattr(base(q), "v"):  # a point has no density
+                if not guide.factor_of(site).is_point:  # which has no density
+                    q = guide.posterior(site)
                     log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
             for site in kept:
                 values[site].append(drawn[site].cpu())
             networks = weights_of(model, drawn)
-            outputs = torch.cat(
-                [outputs_of(net, networks, part) for part in x.split(batch_size)], 1
-            )
+            outputs = torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
             found, predicted = _said(fit, outputs, y)
             likelihoods.append(found)
             predictions.append(predicted)
@@ -197,16 +191,21 @@ def _depth_parts(fit: Fit, draws: int, x: Tensor, y: Tensor) -> Parts:
     model = fit.model
     by_depth = outputs_by_depth(model, x)
     found, _ = _said(fit, by_depth, y)
-    if isinstance(model, LearntDepth):
+    if model.latents():
         log_q = fit.weights.double().log()
         depth = torch.multinomial(fit.weights.double(), draws, replacement=True)
         values = {"depth": depth.cpu()}
-        terms = {"depth": model.log_prior.double()[depth].cpu()}, {"depth": log_q[depth].cpu()}
+        terms = {"depth": _log_prior(model)[depth].cpu()}, {"depth": log_q[depth].cpu()}
     else:
         depth = torch.zeros(draws, dtype=torch.long, device=x.device)
         values, terms = {}, ({}, {})
     predictions = _by_depth(model.likelihood, by_depth, depth, fit.data.y_mean, fit.data.y_std)
     return values, *terms, found[depth.cpu()], predictions
+
+
+def _log_prior(model: Model) -> Tensor:
+    """Log prior of learnt depth, ``(D + 1,)``, float64."""
+    return model.get_buffer("log_prior").double()
 
 
 def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,7 +243,7 @@ def _predicted(
 
 @torch.no_grad()
 def draw_prior(
-    model: Any,
+    model: Model,
     x: Tensor,
     draws: int = 500,
     *,
@@ -266,19 +265,19 @@ def draw_prior(
         weights: keep weights and biases too.
         seed: of the draws; generators are left as they were.
     """
-    likelihood: Any = model.likelihood
+    likelihood = model.likelihood
     mean = torch.zeros((), device=x.device) if mean is None else mean
     std = torch.ones((), device=x.device) if std is None else std
     with evaluating(model), seeded(seed, x.device):
-        if not isinstance(model, BayesianNetwork):
-            by_depth = outputs_by_depth(model, x)
-            values: dict[str, Tensor] = {}
-            depth = torch.zeros(draws, dtype=torch.long, device=x.device)
-            if isinstance(model, LearntDepth):
-                depth = torch.multinomial(model.log_prior.double().exp(), draws, replacement=True)
-                values["depth"] = depth.cpu()
-            return PriorDraws(values, [], _by_depth(likelihood, by_depth, depth, mean, std))
-        return _network_prior(model, x, draws, weights, mean, std)
+        if (network := random_network(model)) is not None:
+            return _network_prior(network, x, draws, weights, mean, std)
+        by_depth = outputs_by_depth(model, x)
+        values: dict[str, Tensor] = {}
+        depth = torch.zeros(draws, dtype=torch.long, device=x.device)
+        if model.latents():
+            depth = torch.multinomial(_log_prior(model).exp(), draws, replacement=True)
+            values["depth"] = depth.cpu()
+        return PriorDraws(values, [], _by_depth(likelihood, by_depth, depth, mean, std))
 
 
 def _network_prior(

@@ -11,10 +11,10 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
-from ...models.learnt_depth import LearntDepth
-from ...models.structured import StructuredNetwork
+from ..posterior.family import require
 from ..posterior.same_rows import same_targets
 from ..storage.checkpoint import versions
 from . import adapter as arviz_adapter
@@ -107,10 +107,10 @@ def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: 
             )
 
 
-def shown_values(model: Any, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shown_values(model: Model, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Values of sites, structure as γ: ``(S, *)``."""
     found = dict(values)
-    for site, prior in getattr(model, "structure", {}).items():
+    for site, prior in model.structure.items():
         if site in found:
             found[site] = prior.gamma(found[site].to(prior.logits.device)).detach().cpu()
     return found
@@ -136,12 +136,10 @@ def _draws(parts: Sequence[Mapping[str, Tensor]], dims: Dims) -> xr.Dataset:
     return xr.Dataset(found, coords)
 
 
-def _dims(model: Any) -> tuple[Dims, dict[str, Any]]:
+def _dims(model: Model) -> tuple[Dims, dict[str, Any]]:
     """Dimensions of the latents, and labels along them."""
     dims: Dims = {}
     coords: dict[str, Any] = {}
-    if not isinstance(model, BayesianNetwork):
-        return dims, coords
     for site, prior in model.structure.items():
         dims[site] = (_primitive(prior.edge),)
         coords[_primitive(prior.edge)] = list(prior.primitives)
@@ -156,7 +154,7 @@ def _primitive(edge: str) -> str:
 
 
 def _layer_dims(layer: BayesianLayer, latent: str, event: torch.Size) -> tuple[str, ...]:
-    """Of a latent of a layer: ``1.output``, ``1.input`` and those of the kernel of a
+    """Names of the dims of a layer's latent: ``1.output``, ``1.input`` and those of the kernel of a
     convolution."""
     shape, output = layer.affine.shape, layer.affine.output_dim
     axes = ["input", "output"] if output == 1 else ["output", "input"]
@@ -181,21 +179,20 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
     """
     model = fits[0].model
     found: dict[str, Any] = {}
-    if isinstance(model, LearntDepth):
+    if "depth" in model.latents():
         q = [one.weights.double().cpu() for one in fits]
         found["depth_probs"] = (("chain", "depth"), torch.stack(q).numpy())
         exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]
         if len(exact) == len(fits):
             found["depth_exact_probs"] = (("chain", "depth"), torch.stack(exact).numpy())
-        return xr.Dataset(found, {"depth": np.arange(model.max_depth + 1)})
+        return xr.Dataset(found, {"depth": np.arange(len(q[0]))})
     coords = {}
-    if isinstance(model, StructuredNetwork):
-        for site, prior in model.structure.items():
-            guides: list[Any] = [one.guide for one in fits]
-            probs = torch.stack([g.edge(site).probs().detach().cpu() for g in guides])
-            dim = _primitive(prior.edge)
-            found[f"{site}_probs"] = (("chain", dim), probs.numpy())
-            coords[dim] = list(prior.primitives)
+    for site, prior in model.structure.items():
+        edges = [require(one, BayesianNetwork, "to_arviz")[1].edge(site) for one in fits]
+        dim = _primitive(prior.edge)
+        probs = torch.stack([edge.probs().detach().cpu() for edge in edges])
+        found[f"{site}_probs"] = (("chain", dim), probs.numpy())
+        coords[dim] = list(prior.primitives)
     return xr.Dataset(found, coords)
 
 

@@ -20,7 +20,6 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-from ...guides.depth import Marginal
 from ...models.contexts import local_parameters
 from .expectation import (
     Expectation,
@@ -263,7 +262,7 @@ class Bound(ELBOModule):
 
     def __init__(self, model: nn.Module, guide: nn.Module, elbo: EnumMeanFieldELBO) -> None:
         super().__init__(model, guide, elbo)
-        self.enumerate_model = isinstance(guide, Marginal)
+        self.enumerate_model = getattr(guide, "sums_out", False)
         device = next((p.device for p in self.parameters()), None)
         weight = torch.full((), float(elbo.kl_weight), device=device)
         self.register_buffer("kl_weight", weight, persistent=False)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyro
 import torch
 from torch import Tensor
 
-from ...guides.depth import Marginal
+from ...guides.base import Guide
+from ...models.base import Model
 from ...models.contexts import evaluating, seeded
-from ...models.learnt_depth import LearntDepth, log_likelihood_by_depth
+from ...models.learnt_depth import log_likelihood_by_depth
 from .estimator import bound
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["Evidence", "evidence"]
 
 
 class Evidence(NamedTuple):
-    """In nats over all rows.
+    """The bound and its error, in nats over all rows.
 
     Attributes:
         elbo: ``log_likelihood - kl``, the mean over passes.
@@ -39,8 +40,8 @@ class Evidence(NamedTuple):
 
 
 def evidence(
-    model: Any,
-    guide: Any,
+    model: Model,
+    guide: Guide,
     data: Dataset,
     *,
     split: str = "train",
@@ -69,7 +70,7 @@ def evidence(
     if passes < 2:
         raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
     x, y = (part[:rows] for part in data.split(split))
-    if isinstance(guide, Marginal):
+    if guide.sums_out:
         return _summed_out(model, x, y, batch_size)
     evaluate = bound(model, guide)
     found = []
@@ -90,10 +91,10 @@ def evidence(
     return Evidence(float(elbos.mean()), error, means[0], means[1], len(x))
 
 
-def _summed_out(model: LearntDepth, x: Tensor, y: Tensor, batch_size: int) -> Evidence:
-    """Of a depth that is summed out: the sum over depths is outside of that over rows, so that
-    batches add up within a depth, and not their bounds."""
+def _summed_out(model: Model, x: Tensor, y: Tensor, batch_size: int) -> Evidence:
+    """The evidence where a depth is summed out: the sum over depths is outside of that over rows,
+    so that batches add up within a depth, and not their bounds."""
     with evaluating(model):
         by_depth = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
-        log_evidence = float(torch.logsumexp(model.log_prior.double() + by_depth, 0))
+        log_evidence = float(torch.logsumexp(model.get_buffer("log_prior").double() + by_depth, 0))
     return Evidence(log_evidence, 0.0, log_evidence, 0.0, len(x))

@@ -56,7 +56,7 @@ class SummedOut:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """Name of a dim, for messages."""
         return "the sum over " + ", ".join(repr(name) for name in self.latents)
 
     def concerns(self, site: Any, shape: torch.Size) -> bool:

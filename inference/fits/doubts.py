@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..training.window import selectable_from
-
 if TYPE_CHECKING:
     from .result import Fit
 
@@ -70,7 +68,7 @@ def _at_the_edge(fit: Fit) -> list[str]:
     if not len(fit.data.x_val) or fit.settings.checkpoint == "last" or fit.structure is None:
         return []
     epochs = fit.settings.epochs_for(fit.data.N)
-    first = selectable_from(fit.guide, fit.settings) * epochs
+    first = fit.settings.selectable_from(fit.guide) * epochs
     window = [row for row in fit.history if row["epoch"] >= first - 1e-9]
     if len(window) < 3 or fit.best_epoch != window[0]["epoch"]:
         return []

@@ -11,23 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from ...guides.depth import CategoricalDepth
-from ...models.learnt_depth import LearntDepth
 from ...models.turns import fitting
-from ..posterior.depth import DepthStructure, check_share, exact_depth_posterior
-from ..posterior.predict import component_weights
+from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
 from ..training.interrupt import StopSignal
-from ..training.replicate import Replicate, Track
+from ..training.replicate import Job, Replicate, Track
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted, NonFiniteLoss, Trainer
 from .devices import pick_device
 from .requests import check_kinds, refuse_one_network
-from .result import Fit, Repeats
+from .result import Fit, G, M, Repeats
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -36,8 +32,8 @@ __all__ = ["Fit", "Repeats", "fit", "fit_repeats", "pick_device"]
 
 
 def fit(
-    model: Any,
-    guide: nn.Module,
+    model: M,
+    guide: G,
     data: Dataset,
     *,
     device: str = "auto",
@@ -48,7 +44,7 @@ def fit(
     label: str | None = None,
     track: Track | None = None,
     **settings: Any,
-) -> Fit:
+) -> Fit[M, G]:
     """Train a pair by stochastic variational inference.
 
     The checkpoint is chosen by the negative log-likelihood on the validation rows, which are carved
@@ -84,39 +80,33 @@ def fit(
     """
     chosen = Settings.of(settings)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
-    (result,) = train([job], chosen, job.out, device, resume, progress, threshold, label, track)
+    how = RunOptions(device, resume, progress, threshold, label, track)
+    (result,) = train([job], chosen, job.out, how)
     return result
 
 
-@dataclass
-class Job:
-    """A pair to train, and the folder of its results."""
+@dataclass(frozen=True)
+class RunOptions:
+    """How a fit is run, whatever its result; see :func:`fit`."""
 
-    model: Any
-    guide: nn.Module
-    data: Dataset
-    seed: int
-    out: Path | None
+    device: str = "auto"
+    resume: bool = False
+    progress: bool | None = None
+    threshold: float = 0.95
+    label: str | None = None
+    track: Track | None = None
 
 
 def train(
-    jobs: Sequence[Job],
-    settings: Settings,
-    folder: Path | None,
-    device: str,
-    resume: bool,
-    progress: bool | None,
-    threshold: float,
-    label: str | None,
-    track: Track | None = None,
-) -> list[Fit]:
+    jobs: Sequence[Job], settings: Settings, folder: Path | None, how: RunOptions
+) -> list[Fit[Any, Any]]:
     """Train one pair, or several in common steps; see :func:`fit` and :func:`fit_repeats`.
 
     Arguments:
         folder: of the checkpoint.
     """
     for job in jobs:
-        check_kinds(job.model, job.guide, job.data, track)
+        check_kinds(job.model, job.guide, job.data, how.track)
     modules = [part for job in jobs for part in (job.model, job.guide)]
     folders = {one for one in (folder, *(job.out for job in jobs)) if one is not None}
     with ExitStack() as held:
@@ -127,10 +117,10 @@ def train(
         held.enter_context(torch.enable_grad())
         for one in sorted(folders):
             held.enter_context(claimed(one))
-        if resume and folder is None:
+        if how.resume and folder is None:
             raise ValueError("resume=True needs out=, the folder of the run to go on with.")
-        check_share(threshold)  # it would be found out after the training
-        where = pick_device(device)
+        check_share(how.threshold)  # it would be found out after the training
+        where = pick_device(how.device)
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
         replicates = []
         for job in jobs:
@@ -139,29 +129,25 @@ def train(
             data = moved[id(job.data)]
             job.model.to(where)
             job.guide.to(where)
-            replicates.append(Replicate(job.model, job.guide, data, job.seed, track))
+            replicates.append(Replicate(job.model, job.guide, data, job.seed, job.out, how.track))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
             torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
             if where.type == "cuda":
                 with torch.cuda.device(where):
                     torch.cuda.manual_seed(settings.seed)
             trainer = Trainer(replicates, settings, out=folder)
-            if resume:
+            if how.resume:
                 trainer.load()
             elif folder is not None and (folder / checkpoint.CHECKPOINT).exists():
                 raise FileExistsError(
                     f"{folder} holds the checkpoint of another fit. Go on with it with "
                     "resume=True, or give another out=."
                 )
-            name = str(label) if label else type(jobs[0].model).__name__
+            name = str(how.label) if how.label else type(jobs[0].model).__name__
             name += f" x {len(jobs)}" if len(jobs) > 1 else ""
-            with FitProgress(name, trainer.total_steps, progress, trainer.step_number) as bar:
+            with FitProgress(name, trainer.total_steps, how.progress, trainer.step_number) as bar:
                 trainer.run(bar, stop)
-        sound = [
-            _finish(one, job, trainer, threshold)
-            for one, job in zip(replicates, jobs, strict=True)
-            if one.broken is None
-        ]
+        sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
         if stop:
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
@@ -178,46 +164,41 @@ def train(
         return sound
 
 
-def _finish(one: Replicate, job: Job, trainer: Trainer, threshold: float) -> Fit:
+def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]:
     """The result of a replicate, written to its folder."""
-    model, guide, data, best = one.model, one.guide, one.data, one.best
+    best = one.best
     assert best is not None
-    weights = component_weights(model, guide, data)
-    structure = None
-    if isinstance(model, LearntDepth):
-        exact = exact_depth_posterior(model, data)
-        q = weights if not isinstance(guide, CategoricalDepth) else guide.probs
-        structure = DepthStructure.from_probs(q, exact, threshold, best["running"])
+    structure = one.pair.structure(one.data, threshold, best["running"])
     settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
-        model=model,
-        guide=guide,
-        data=data,
+        model=one.model,
+        guide=one.guide,
+        data=one.data,
         settings=settings,
         history=one.history,
         best_epoch=best["epoch"],
         val_nll=best["value"],
         seconds=trainer.elapsed,
         structure=structure,
-        weights=weights,
-        out=job.out,
+        weights=one.pair.weights(one.data),
+        out=one.out,
         engine=trainer.step.describe(),
     )
-    if job.out is not None:
+    if one.out is not None:
         described = {"settings": vars(settings), "best_epoch": result.best_epoch}
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
         described["engine"] = result.engine
         described["structure"] = None if structure is None else structure.to_json()
         described["versions"] = checkpoint.versions()
-        checkpoint.write_json(job.out / "fit.json", described)
-        checkpoint.write_history(job.out / "history.csv", result.history)
-        checkpoint.save_weights(job.out / "model.safetensors", model=model, guide=guide)
-        checkpoint.seal(job.out)
+        checkpoint.write_json(one.out / "fit.json", described)
+        checkpoint.write_history(one.out / "history.csv", result.history)
+        checkpoint.save_weights(one.out / "model.safetensors", model=one.model, guide=one.guide)
+        checkpoint.seal(one.out)
     return result
 
 
 def fit_repeats(
-    build: Callable[[int], tuple[Any, nn.Module, Dataset]],
+    build: Callable[[int], tuple[M, G, Dataset]],
     seeds: Sequence[int],
     *,
     together: bool | None = None,
@@ -229,7 +210,7 @@ def fit_repeats(
     label: str | None = None,
     track: Track | None = None,
     **settings: Any,
-) -> Repeats:
+) -> Repeats[M, G]:
     """Fit afresh for each seed, all in common steps where that pays.
 
     Together, the replicates are one vectorised network
@@ -271,13 +252,13 @@ def fit_repeats(
     for job in jobs:
         check_kinds(job.model, job.guide, job.data, track)
     refuse_one_network([job.model for job in jobs])
-    rest = (device, resume, progress, threshold, label, track)
+    how = RunOptions(device, resume, progress, threshold, label, track)
     if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
-        return Repeats(train(jobs, each[0], folder, *rest), time.perf_counter() - start)
-    fits: list[Fit] = []
+        return Repeats(train(jobs, each[0], folder, how), time.perf_counter() - start)
+    fits: list[Fit[M, G]] = []
     for job, own in zip(jobs, each, strict=True):
         try:
-            fits += train([job], own, job.out, *rest)
+            fits += train([job], own, job.out, how)
         except (Interrupted, NonFiniteLoss) as error:
             error.fits = [*fits, *error.fits]
             raise
@@ -289,7 +270,7 @@ _SMALL = 200_000
 
 
 def _pays_together(jobs: Sequence[Job]) -> bool:
-    first, *others = [Replicate(job.model, job.guide, job.data, job.seed) for job in jobs]
+    first, *others = jobs
     # Convolutions of several networks become grouped convolutions, which no processor likes.
     if first.convolutional or sum(p.numel() for p in first.model.parameters()) > _SMALL:
         return False

@@ -7,13 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...models.bayesian import BayesianNetwork
-from ...models.learnt_depth import FixedDepth, LearntDepth
 from ...models.parameters import refuse_without_values
+from ..posterior.family import family, named
 
 __all__ = ["check_kinds", "refuse_one_network"]
-
-MODELS = BayesianNetwork | LearntDepth | FixedDepth
 
 
 def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
@@ -23,23 +20,13 @@ def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
         TypeError: if one of them is of another kind.
         ValueError: for parameters without values, or no training rows.
     """
-    if not isinstance(model, MODELS):
-        raise TypeError(
-            f"The model is {_named(model)}, expected models.BayesianNetwork, StructuredNetwork, "
-            "LearntDepth or FixedDepth: put your network in one (a Pyro model of your own trains "
-            "under pyro.infer.SVI)."
-        )
-    if not isinstance(guide, nn.Module) or isinstance(guide, MODELS):
-        raise TypeError(
-            f"The guide is {_named(guide)}, expected one that is made from the model, such as "
-            "guides.MeanField(model) or guides.CategoricalDepth(model)."
-        )
+    family(model, guide)
     tensors = [
         getattr(data, f"{part}_{split}", None) for part in "xy" for split in ("train", "val")
     ]
     if not all(isinstance(t, Tensor) for t in tensors) or isinstance(data, type):
         raise TypeError(
-            f"The data is {_named(data)}, expected a data.Dataset: data.load(...), or "
+            f"The data is {named(data)}, expected a data.Dataset: data.load(...), or "
             "data.Dataset.from_tensors(x_train, y_train, x_test, y_test)."
         )
     if any(isinstance(t, Tensor) and t.is_meta for t in tensors):
@@ -47,7 +34,7 @@ def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
     if not data.N:
         raise ValueError(f"{data!r} has no training rows.")
     if track is not None and not callable(track):
-        raise TypeError(f"track= is {_named(track)}, expected a function of model, guide and data.")
+        raise TypeError(f"track= is {named(track)}, expected a function of model, guide and data.")
     refuse_without_values(model)
 
 
@@ -66,9 +53,3 @@ def refuse_one_network(models: Sequence[nn.Module]) -> None:
                     f"Two repeats have one parameter, {name!r}: let build(seed) make a new network "
                     "each time, or give each a copy.deepcopy."
                 )
-
-
-def _named(given: Any) -> str:
-    if isinstance(given, type):
-        return f"the class {given.__name__}, not an instance of it"
-    return f"a {type(given).__name__}"

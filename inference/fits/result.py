@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...models.bayesian import BayesianNetwork
+from ...guides.base import Guide
+from ...models.base import Model
 from ...models.checks import one_of
 from ..posterior.depth import DepthStructure
 from ..posterior.draws import Noise
+from ..posterior.family import family
 from ..posterior.metrics import mean_spread
 from ..posterior.predict import (
     HOWS,
@@ -21,10 +23,7 @@ from ..posterior.predict import (
     evaluate_outputs,
     evaluate_single,
     mixture_log_probs,
-    predictive_outputs,
-    streamed,
 )
-from ..posterior.weight_moments import mean_network
 from ..training.settings import Settings
 from .doubts import doubts
 from .mixture import evaluate_together
@@ -35,8 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "Repeats"]
 
 
+M = TypeVar("M", bound=Model)
+G = TypeVar("G", bound=Guide)
+
+
+class Drawing(TypedDict, total=False):
+    """How random weights are drawn for a prediction, see :meth:`Fit.outputs`."""
+
+    draws: int | None
+    noise: Noise
+    batch_size: int | None
+
+
 @dataclass
-class Fit:
+class Fit(Generic[M, G]):
     """A trained pair.
 
     Attributes:
@@ -56,8 +67,8 @@ class Fit:
             ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
     """
 
-    model: Any
-    guide: nn.Module
+    model: M
+    guide: G
     data: Dataset
     settings: Settings
     history: list[dict[str, float]]
@@ -70,7 +81,7 @@ class Fit:
     engine: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def fits(self) -> list[Fit]:
+    def fits(self) -> list[Fit[M, G]]:
         """This fit alone, so that one fit and several are averaged by the same functions."""
         return [self]
 
@@ -81,13 +92,7 @@ class Fit:
         return doubts(self)
 
     def evaluate(
-        self,
-        split: str = "test",
-        how: How = "ensemble",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-        batch_size: int | None = None,
+        self, split: str = "test", how: How = "ensemble", **drawing: Unpack[Drawing]
     ) -> dict[str, float]:
         """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
 
@@ -96,32 +101,24 @@ class Fit:
             how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).
-            draws: of random weights, 20 by default.
-            noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
-            batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
-                memory.
+            drawing: ``draws``, ``noise`` and ``batch_size`` as for :meth:`outputs`.
         """
         x, y = self.data.split(split)
-        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
+        outputs = self.outputs(x, how, **drawing)
         return self._judged(outputs, y, how)
 
     def evaluate_ways(
-        self,
-        split: str = "test",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-        batch_size: int | None = None,
+        self, split: str = "test", **drawing: Unpack[Drawing]
     ) -> dict[str, dict[str, float]]:
         """:meth:`evaluate` in every way that there is for random weights; of the same draws, which
         pass once.
 
         Arguments:
-            split, draws, noise, batch_size: as for :meth:`evaluate`.
+            split, drawing: as for :meth:`evaluate`.
         """
         x, y = self.data.split(split)
-        drawn = self.outputs(x, draws=draws, noise=noise, batch_size=batch_size)
-        means = self.outputs(x, "deterministic", batch_size=batch_size)
+        drawn = self.outputs(x, **drawing)
+        means = self.outputs(x, "deterministic", **drawing)
         outputs = {how: means if how == "deterministic" else drawn for how in HOWS}
         return {how: self._judged(found, y, how) for how, found in outputs.items()}
 
@@ -144,48 +141,35 @@ class Fit:
 
         Arguments:
             x: inputs ``(N, *)``, standardised as the data set is.
-            how, draws, noise, batch_size: as for :meth:`evaluate`.
+            how: as for :meth:`evaluate`.
+            draws: S, of random weights, 20 by default.
+            noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
+            batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
+                memory.
 
         Raises:
             ValueError: for a way to predict that there is not for this model.
         """
         one_of("how", how, HOWS)
+        pair = family(self.model, self.guide)
         if how == "deterministic":
-            if not isinstance(self.model, BayesianNetwork):
-                raise ValueError(
-                    "how='deterministic' is for random weights: those of this model are numbers, "
-                    "and what it mixes are depths. Use inference.prune for a single network."
-                )
-            net = mean_network(self.model, self.guide)  # type: ignore[arg-type]
-            with torch.no_grad():
-                return streamed(lambda part: net(part)[None], x, batch_size)
+            return pair.mean_outputs(x, batch_size)
         count = len(self.weights) if draws is None else draws
-        return predictive_outputs(
-            self.model, self.guide, x,
-            draws=count, noise=noise, seed=self.settings.seed, batch_size=batch_size,
-        )  # fmt: skip
+        seed = self.settings.seed
+        return pair.outputs(x, count, noise=noise, seed=seed, batch_size=batch_size)
 
-    def predict(
-        self,
-        x: Tensor,
-        how: How = "ensemble",
-        *,
-        draws: int | None = None,
-        noise: Noise = "weights",
-        batch_size: int | None = None,
-    ) -> Tensor:
+    def predict(self, x: Tensor, how: How = "ensemble", **drawing: Unpack[Drawing]) -> Tensor:
         """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
 
         Probabilities are averaged over the draws, not logits.
 
         Arguments:
             x: inputs ``(B, *)``, standardised as the data set is.
-            how, draws, noise, batch_size: as for :meth:`evaluate`; ``stochastic`` predicts with one
-                draw.
+            how, drawing: as for :meth:`evaluate`; ``stochastic`` predicts with one draw.
         """
-        draws = 1 if how == "stochastic" else draws
-        x = x.to(self.weights.device)
-        outputs = self.outputs(x, how, draws=draws, noise=noise, batch_size=batch_size)
+        if how == "stochastic":
+            drawing["draws"] = 1
+        outputs = self.outputs(x.to(self.weights.device), how, **drawing)
         shares, likelihood = self._shares(outputs), self.model.likelihood
         with torch.no_grad():
             predicted = likelihood.predicted(outputs)
@@ -233,29 +217,27 @@ class Fit:
             [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
         )
 
-    def components(
-        self, x: Tensor, *, draws: int | None = None, noise: Noise = "weights"
-    ) -> tuple[Tensor, Tensor]:
+    def components(self, x: Tensor, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
         """What an ensemble mixes: :meth:`outputs` ``(S, N, outputs)`` and their weights ``(S,)``.
 
         Arguments:
-            x, draws, noise: as for :meth:`outputs`.
+            x, drawing: as for :meth:`outputs`.
         """
-        outputs = self.outputs(x, draws=draws, noise=noise)
+        outputs = self.outputs(x, **drawing)
         return outputs, self._shares(outputs)
 
     def _shares(self, outputs: Tensor) -> Tensor:
-        """Of what is mixed: depths have their weights, draws are equally likely."""
-        if not isinstance(self.model, BayesianNetwork):
+        """Weights of what is mixed: depths have their weights, draws are equally likely."""
+        if not self.model.random_weights:
             return self.weights.to(outputs)
         return outputs.new_full((len(outputs),), 1.0 / len(outputs))
 
 
 @dataclass
-class Repeats:
+class Repeats(Generic[M, G]):
     """Several fits that differ in their seeds."""
 
-    fits: list[Fit]
+    fits: list[Fit[M, G]]
     seconds: float
 
     def evaluate(self, split: str = "test", *, noise: Noise = "weights") -> dict[str, float]:

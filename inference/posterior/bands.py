@@ -32,7 +32,7 @@ def mixture_bands(
     y_mean: Tensor | None = None,
     y_std: Tensor | None = None,
 ) -> Bands:
-    r"""Of the mixture :math:`\sum_s w_s N(m_s, σ^2)` of normals.
+    r"""Bands of the mixture :math:`\sum_s w_s N(m_s, σ^2)` of normals.
 
     By the law of total variance :math:`V[y] = V[m] + σ^2`, with
     :math:`V[m] = \sum_s w_s (m_s - \bar m)^2` around :math:`\bar m = \sum_s w_s m_s`.

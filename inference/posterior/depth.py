@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ...models.base import Model
 from ...models.checks import as_number
 from ...models.contexts import evaluating
-from ...models.learnt_depth import LearntDepth, log_likelihood_by_depth
+from ...models.learnt_depth import log_likelihood_by_depth
 
 __all__ = [
     "DepthStructure",
@@ -29,14 +30,14 @@ class Splits(Protocol):
 
 
 def exact_depth_posterior(
-    model: LearntDepth, data: Splits, *, split: str = "train", batch_size: int = 1024
+    model: Model, data: Splits, *, split: str = "train", batch_size: int = 1024
 ) -> Tensor:
     r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
 
     Streams over the data in log space and in evaluation mode; the mode is put back.
 
     Arguments:
-        model: with weights as they are.
+        model: of learnt depth, with weights as they are.
         data: where ``split`` comes from.
 
     Returns:
@@ -48,7 +49,7 @@ def exact_depth_posterior(
     x, y = data.split(split)
     with evaluating(model):
         log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
-    return (model.log_prior.double() + log_likelihood).softmax(0)
+    return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
 
 
 def check_share(threshold: Any) -> None:

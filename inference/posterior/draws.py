@@ -15,13 +15,11 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from ...guides.delta import Delta
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, unknown_name
 from ...models.contexts import dropping, evaluating, local_parameters, seeded
 from ...models.layers.bayesian_layer import BayesianLayer, convolves
-from ...models.structured import StructuredNetwork
 from .weight_moments import mean_network, moments
 
 __all__ = [
@@ -81,8 +79,6 @@ def weights_of(
             weights["weight"] = torch.where(chosen, weights["weight"], others)
         prefix = f"{name}." if name else ""
         found |= {prefix + key: value for key, value in weights.items()}
-    if not isinstance(model, StructuredNetwork):
-        return found
     gammas = {prior.edge: prior.gamma(values[site]) for site, prior in model.structure.items()}
     return model.scaled(found, gammas) | {_gamma(edge): g for edge, g in gammas.items()}
 
@@ -249,7 +245,7 @@ def draw_outputs(
             drawn = DrawnNetwork(model, guide, noise)
             return torch.cat([drawn.passes(part, draws) for part in x.split(batch_size)], 1)
         net = mean_network(model, guide)
-        if isinstance(guide, Delta) and not guide.edges and not _drops(net):  # nothing is random
+        if guide.is_point and not _drops(net):  # nothing is random
             one = torch.cat([net(part) for part in x.split(batch_size)])
             return one.expand(draws, *one.shape)
         stack.enter_context(dropping(net))
@@ -263,7 +259,8 @@ def draw_outputs(
 
 
 def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B, outputs)``."""
+    """Outputs of the networks with weights ``(S, *)`` in place of those of ``net``: ``(S, B,
+    outputs)``."""
     (count,) = {len(value) for value in weights.values()}
 
     def outputs(one: dict[str, Tensor], part: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
-from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
 from .draws import DrawnNetwork, Noise, chunks
+from .family import require
 from .same_rows import on_scale_of
 
 if TYPE_CHECKING:
@@ -81,21 +81,15 @@ class EnsembleNetwork(nn.Module):
         self._passes: list[int] = []  # the network of each pass
         all_of = members(fits)
         for one in all_of:
-            if not isinstance(one.model, BayesianNetwork):
-                raise TypeError(
-                    f"EnsembleNetwork draws from a models.BayesianNetwork, got a fit of "
-                    f"{type(one.model).__name__}. Of learnt depth, inference.prune makes a plain "
-                    "network, which is differentiable as it is."
-                )
-            if one.model.likelihood.task != "classification":
+            instead = "Of learnt depth, inference.prune makes a plain network: take its gradients."
+            model, guide = require(one, BayesianNetwork, "EnsembleNetwork", instead)
+            if model.likelihood.task != "classification":
                 raise ValueError(
                     f"EnsembleNetwork averages probabilities of classes, got a fit of "
-                    f"{one.model.likelihood.task} by {type(one.model.likelihood).__name__}. Use "
+                    f"{model.likelihood.task} by {type(model.likelihood).__name__}. Use "
                     "Fit.predict, or inference.posterior.DrawnNetwork."
                 )
-            model: Any
-            guide: Any
-            model, guide = copy.deepcopy((one.model, one.guide))
+            model, guide = copy.deepcopy((model, guide))
             self._passes += [len(networks)] * (1 if is_point(one) else draws)
             likelihoods.append(model.part("likelihood"))
             trunk, model.net = _split(model.part("net"))
@@ -154,7 +148,7 @@ class EnsembleNetwork(nn.Module):
         return torch.logsumexp(torch.stack(found) + shares.log()[:, None, None], 0)
 
     def _seeds(self) -> list[int]:
-        """Of every pass in a call."""
+        """Seeds of every pass in a call."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         return torch.randint(2**62, (len(self._passes),), generator=generator).tolist()
 
@@ -203,7 +197,7 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
     Raises:
         ValueError: if there is none.
     """
-    found = list(getattr(fits, "fits", fits))
+    found = list(fits if isinstance(fits, Sequence) else fits.fits)
     if not found:
         raise ValueError("fits: got none, expected at least one fit.")
     return found
@@ -214,10 +208,7 @@ def is_point(one: Fit) -> bool:
     known structure, and no dropout."""
     if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
         return False
-    guide: Any = one.guide
-    return not guide.edges and all(
-        hasattr(base(guide.posterior(site)), "v") for site in one.model.sites
-    )
+    return one.guide.is_point
 
 
 def components(
@@ -238,7 +229,7 @@ def components(
     found, shares = [], []
     all_of = members(fits)
     for one in all_of:
-        count = 1 if isinstance(one.model, BayesianNetwork) and is_point(one) else draws
+        count = 1 if is_point(one) else draws
         own_x = on_scale_of(x, all_of[0].data, one.data).to(one.weights.device)
         outputs, own = one.components(own_x, draws=count, noise=noise)
         found.append(outputs)

@@ -15,17 +15,14 @@ from ...models.bayesian import BayesianNetwork
 from ...models.learnt_depth import FixedDepth, LearntDepth
 from .depth import DepthStructure, exact_depth_posterior
 from .draws import Noise, draw_outputs, draw_sites
-from .predict import outputs_by_depth, streamed
+from .predict import DRAWS, outputs_by_depth, streamed
 from .weight_moments import mean_network
 
 if TYPE_CHECKING:
     from ...data import Dataset
     from ..fits.result import Fit
 
-__all__ = ["DRAWS", "Family", "family", "require"]
-
-DRAWS = 20
-"""Networks drawn from the posterior for a prediction."""
+__all__ = ["Family", "family", "named", "random_network", "require"]
 
 VALIDATION_DRAWS = 5
 
@@ -78,9 +75,9 @@ class Family(Protocol):
         ...
 
     def structure(
-        self, data: Dataset, threshold: float, running: Tensor | None
+        self, data: Dataset, threshold: float, running: Tensor | None = None
     ) -> DepthStructure | None:
-        """What was learnt about depth.
+        """What was learnt about depth, or ``None`` where it was not.
 
         Arguments:
             threshold: of the 95 % rule.
@@ -119,7 +116,7 @@ class Weights:
     def draw(self, draws: int) -> dict[str, Tensor]:
         return draw_sites(self.model, self.guide, draws)
 
-    def structure(self, data: Dataset, threshold: float, running: Tensor | None) -> None:
+    def structure(self, data: Dataset, threshold: float, running: Tensor | None = None) -> None:
         return None
 
 
@@ -161,31 +158,54 @@ class Depth:
         return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
 
     def structure(
-        self, data: Dataset, threshold: float, running: Tensor | None
+        self, data: Dataset, threshold: float, running: Tensor | None = None
     ) -> DepthStructure | None:
         if isinstance(self.model, FixedDepth):
             return None
         exact = exact_depth_posterior(self.model, data)
-        return DepthStructure.from_probs(self.weights(data), exact, threshold, running)
+        q = (
+            self.guide.probs
+            if isinstance(self.guide, DepthGuide)
+            else exact.to(self.model.log_prior)
+        )
+        return DepthStructure.from_probs(q, exact, threshold, running)
 
 
 def family(model: object, guide: object) -> Family:
     """A pair as one of the two kinds.
 
     Raises:
-        TypeError: if they do not go together.
+        TypeError: for anything but a model and a guide of it.
     """
-    if isinstance(guide, Guide):
-        guide.refuse(model)
-    if isinstance(model, BayesianNetwork) and isinstance(guide, NetworkGuide):
-        return Weights(model, guide)
-    if isinstance(model, LearntDepth | FixedDepth) and isinstance(guide, Guide):
+    if not isinstance(model, BayesianNetwork | LearntDepth | FixedDepth):
+        raise TypeError(
+            f"The model is {named(model)}, expected models.BayesianNetwork, StructuredNetwork, "
+            "LearntDepth or FixedDepth: put your network in one (a Pyro model of your own trains "
+            "under pyro.infer.SVI)."
+        )
+    if not isinstance(guide, Guide):
+        raise TypeError(
+            f"The guide is {named(guide)}, expected one that is made from the model, such as "
+            f"guides.{model.usual_guide}(model)."
+        )
+    guide.refuse(model)
+    if not isinstance(model, BayesianNetwork):
         return Depth(model, guide)
-    instead = f": use guides.{model.usual_guide}(model)" if isinstance(model, Model) else ""
-    raise TypeError(
-        f"guides.{type(guide).__name__} and models.{type(model).__name__} do not go together"
-        f"{instead}."
-    )
+    if not isinstance(guide, NetworkGuide):
+        raise TypeError(f"guides.{type(guide).__name__} covers weights: make it a NetworkGuide.")
+    return Weights(model, guide)
+
+
+def named(given: object) -> str:
+    """What something is, for an error."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}, not an instance of it"
+    return f"a {type(given).__name__}"
+
+
+def random_network(model: Model) -> BayesianNetwork | None:
+    """The model, if its weights are random."""
+    return model if isinstance(model, BayesianNetwork) else None
 
 
 N = TypeVar("N", bound=BayesianNetwork)

@@ -17,6 +17,7 @@ from ...models.checks import one_of
 from ...models.contexts import evaluating, seeded
 from ...models.distributions.wrapped import base
 from .draws import draw_weights
+from .family import require
 from .weight_moments import mean_network, moments
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class Curvature:
-    """Of the weights of one layer.
+    """Curvature along the weights of one layer.
 
     Attributes:
         kappa: σ² times the second derivative, in nats for each observation, in the weight's shape.
@@ -94,12 +95,7 @@ def curvature(
         2007, An estimator for the diagonal of a matrix; Stein 1981, Estimation of the mean of a
         multivariate normal distribution.
     """
-    model, guide = fit.model, fit.guide
-    if not isinstance(model, BayesianNetwork) or not isinstance(guide, NetworkGuide):
-        raise TypeError(
-            f"curvature needs a fit of models.BayesianNetwork, got one of {type(model).__name__}: "
-            "the weights of others are numbers."
-        )
+    model, guide = require(fit, BayesianNetwork, "curvature", "The weights of others are numbers.")
     one_of("at", at, ("means", "posterior"))
     if probes is not None and probes < 2:
         raise ValueError(f"probes must be at least 2, for a standard error, or None; got {probes}.")
@@ -138,7 +134,7 @@ def _own(
 def _diagonal(
     f: Callable[[Tensor], Tensor], at: Tensor, probes: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Of the Hessian of f, and the standard error of the estimate."""
+    """Diagonal of the Hessian of f, and the standard error of the estimate."""
     back = vjp(grad(f), at)[1]  # the Hessian is symmetric
 
     def product(v: Tensor) -> Tensor:
@@ -190,7 +186,8 @@ def _over_posterior(
 
 
 def _mean_and_error(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
-    """Of equally distributed tensors, without keeping them (Welford's algorithm)."""
+    """Mean of equally distributed tensors and its error, without keeping them (Welford's
+    algorithm)."""
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())
     for value in values:
         count += 1

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ...guides.depth import CategoricalDepth
-from ...guides.base import NetworkGuide
-from ...models.bayesian import BayesianNetwork
+from ...models.base import Model
 from ...models.contexts import evaluating
-from ...models.learnt_depth import FixedDepth, LearntDepth, stacked_outputs
 from ...models.likelihoods import Likelihood, Regression
 from ...models.plain.pruned import PrunedNetwork
-from .depth import exact_depth_posterior
-from .draws import Noise, draw_outputs, rows_in_a_pass
+from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
 
 if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = [
+    "DRAWS",
     "HOWS",
     "How",
-    "component_weights",
-    "depth_weights",
     "evaluate_net",
     "evaluate_outputs",
     "evaluate_pruned",
@@ -34,11 +29,10 @@ __all__ = [
     "mixture_log_probs",
     "nll_by_depth",
     "outputs_by_depth",
-    "predictive_outputs",
 ]
 
-# Networks drawn from the posterior for a prediction.
 DRAWS = 20
+"""Networks drawn from the posterior for a prediction."""
 
 How = Literal["ensemble", "stochastic", "deterministic"]
 HOWS: tuple[How, ...] = ("stochastic", "deterministic", "ensemble")
@@ -52,7 +46,7 @@ def streamed(f: Callable[[Tensor], Tensor], x: Tensor, batch_size: int | None = 
 
 
 def outputs_by_depth(
-    model: LearntDepth | FixedDepth | PrunedNetwork, x: Tensor, *, batch_size: int | None = None
+    model: Model | PrunedNetwork, x: Tensor, *, batch_size: int | None = None
 ) -> Tensor:
     """Raw outputs at every depth that the model has, in evaluation mode.
 
@@ -65,63 +59,7 @@ def outputs_by_depth(
         ``(S, N, outputs)``.
     """
     with evaluating(model):
-        if isinstance(model, PrunedNetwork):
-            return streamed(model.components, x, batch_size)
-        return streamed(lambda part: stacked_outputs(model, part), x, batch_size)
-
-
-def depth_weights(
-    model: LearntDepth | FixedDepth, guide: nn.Module, data: Dataset | None = None
-) -> Tensor:
-    """The weights of the depths in a prediction: q(d), one for a fixed depth, or, where the guide
-    has no depth (maximum marginal likelihood), the exact posterior given the training rows.
-
-    Returns:
-        ``(S,)``, summing to one.
-    """
-    if isinstance(model, FixedDepth):
-        return next(model.parameters()).new_ones(1)
-    if isinstance(guide, CategoricalDepth):
-        return guide.probs
-    if data is None:
-        raise ValueError(
-            f"{type(guide).__name__} holds no q(d): pass the data, to take the exact posterior."
-        )
-    return exact_depth_posterior(model, data).to(model.log_prior)
-
-
-def component_weights(
-    model: Any, guide: nn.Module, data: Dataset | None = None, draws: int = DRAWS
-) -> Tensor:
-    """Weights ``(S,)`` of the outputs that a prediction mixes: of the depths, or of equally likely
-    draws from the posterior of a Bayesian network."""
-    if isinstance(model, BayesianNetwork):
-        return next(guide.parameters()).new_full((draws,), 1.0 / draws)
-    return depth_weights(model, guide, data)
-
-
-def predictive_outputs(
-    model: Any,
-    guide: nn.Module,
-    x: Tensor,
-    *,
-    draws: int = DRAWS,
-    noise: Noise = "weights",
-    seed: int = 0,
-    batch_size: int | None = None,
-) -> Tensor:
-    """The outputs ``(S, N, outputs)`` that a prediction mixes, see :func:`component_weights`.
-
-    Arguments:
-        draws, noise, seed: of random weights, see
-            :func:`~pyroccam.inference.posterior.draw_outputs`.
-        batch_size: as there.
-    """
-    if isinstance(model, BayesianNetwork):
-        assert isinstance(guide, NetworkGuide)
-        more: dict[str, Any] = {"noise": noise, "seed": seed, "batch_size": batch_size}
-        return draw_outputs(model, guide, x, draws, **more)
-    return outputs_by_depth(model, x, batch_size=batch_size)
+        return streamed(model.components, x, batch_size)
 
 
 def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:
@@ -197,7 +135,7 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[flo
 
 @torch.no_grad()
 def evaluate_net(
-    net: nn.Module, model: BayesianNetwork, data: Dataset, split: str = "test"
+    net: nn.Module, model: Model, data: Dataset, split: str = "test"
 ) -> dict[str, float]:
     """Metrics of a plain network on a split of the data set.
 

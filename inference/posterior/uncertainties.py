@@ -18,7 +18,7 @@ __all__ = ["Uncertainty", "auroc", "out_of_domain", "uncertainty"]
 
 
 class Uncertainty(NamedTuple):
-    """Of every row, in nats, ``(N,)``, float64.
+    """How unsure the prediction of every row is, in nats, ``(N,)``, float64.
 
     Attributes:
         predictive_entropy: of the averaged prediction.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.distributions.symmetric import CentredUniform, Rademacher
-from ...models.distributions.wrapped import base
-from ...models.layers.bayesian_layer import BayesianLayer, power
-from ...models.structured import StructuredNetwork
+from ...models.layers.bayesian_layer import BayesianLayer
 
-__all__ = ["Moments", "mean_network", "moments", "power_moments", "vertices"]
+__all__ = ["Moments", "mean_network", "moments", "vertices"]
 
 
 class Moments(NamedTuple):
-    """Of the weights that a layer computes with, scales included.
+    """Moments of the weights that a layer computes with, scales included.
 
     Attributes:
         mean, variance: of the weight, in its shape.
@@ -30,39 +27,6 @@ class Moments(NamedTuple):
     variance: Tensor
     bias: Tensor | None
     bias_variance: Tensor | None
-
-
-def power_moments(q: Any, exponent: float) -> tuple[Tensor, Tensor]:
-    r"""``E[v^p]`` and ``E[v^{2p}]`` under a factor of the posterior, elementwise.
-
-    Normal, p = 1: ``μ`` and ``μ² + σ²``. Log-normal: :math:`e^{pμ + p²σ²/2}` and
-    :math:`e^{2pμ + 2p²σ²}`. A point: its powers. A relaxed Bernoulli counts as the Bernoulli that
-    it relaxes: both are its probability.
-
-    Arguments:
-        q: with any event shape.
-        exponent: p.
-
-    Raises:
-        ValueError: for another family, or a power of a normal other than 1.
-    """
-    own = base(q)
-    if isinstance(own, torch.distributions.LogNormal):
-        mean, variance = exponent * own.loc, (exponent * own.scale).square()
-        return (mean + 0.5 * variance).exp(), (2 * mean + 2 * variance).exp()
-    if isinstance(own, torch.distributions.Normal) and exponent == 1.0:
-        return own.loc, own.loc.square() + own.scale.square()
-    if isinstance(own, CentredUniform | Rademacher) and exponent == 1.0:
-        return own.mean, own.variance
-    if hasattr(own, "v"):  # Delta
-        value = power(own.v, exponent)
-        return value, value.square()
-    if hasattr(own, "temperature"):
-        return own.probs, own.probs
-    raise ValueError(
-        f"No moments of {type(own).__name__} to the power {exponent}: known are Normal (power 1), "
-        "LogNormal, Delta and relaxed Bernoullis."
-    )
 
 
 @torch.no_grad()
@@ -80,7 +44,7 @@ def moments(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Moments]:
 
 def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
     found = {
-        name: power_moments(guide.posterior(f"{layer.name}.{name}"), latent.power)
+        name: guide.factor_of(f"{layer.name}.{name}").moments(latent.power)
         for name, latent in layer.latents().items()
     }
     first, second = found["weight"]
@@ -111,12 +75,10 @@ def mean_network(model: BayesianNetwork, guide: NetworkGuide) -> nn.Module:
     Of random structure it has the most probable: its graphs are at a vertex.
     """
     weights = {name: (m.mean, m.bias) for name, m in moments(model, guide).items()}
-    if not isinstance(model, StructuredNetwork):
-        return model.plain(weights)
     return model.plain(weights, vertices(model, guide))
 
 
 @torch.no_grad()
-def vertices(model: StructuredNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
+def vertices(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Tensor]:
     """The most probable γ, zeros and ones ``(K,)``, by edge."""
     return {prior.edge: guide.edge(site).vertex() for site, prior in model.structure.items()}

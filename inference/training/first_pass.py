@@ -7,7 +7,6 @@ gradient. Both are seen here, once, so that no step has to look.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from .settings import Settings, parameter_groups
 
 __all__ = ["trained_by"]
 
-Pair = tuple[Any, nn.Module]
+Pair = tuple[nn.Module, nn.Module]
 
 
 class _InTerms(nn.Module):

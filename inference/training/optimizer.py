@@ -55,7 +55,7 @@ class Update:
                 group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Of the optimiser, on whatever device it was saved."""
+        """Take over a state of the optimiser, on whatever device it was saved."""
         self.optimizer.load_state_dict(state)
         self._recorded.clear()
         self._adopt()

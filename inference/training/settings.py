@@ -13,10 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ...guides.base import NetworkGuide
+from ...guides.base import Guide
 from ...models.checks import as_number, unknown_name
-from ...models.priors.base import LayerPrior
-from ...models.priors.structure import EdgePrior
 
 __all__ = [
     "ParameterGroup",
@@ -121,7 +119,7 @@ class Settings:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Settings:
-        """From a dictionary; an unknown name is an error that suggests the nearest."""
+        """Settings from a dictionary; an unknown name is an error that suggests the nearest."""
         for name in settings:
             if name not in cls.names():
                 raise TypeError(unknown_name("fit setting", name, cls.names()))
@@ -141,6 +139,14 @@ class Settings:
                 f"{MOST_STEPS:.0e} can be made: set fewer epochs, or a larger batch_size."
             )
         return epochs
+
+    def selectable_from(self, guide: Guide) -> float:
+        """The share of the steps after which a checkpoint may be chosen.
+
+        Before, q(d) is held or on its way to where it belongs, or the KL is not whole: what the
+        depths count for is not yet what the data say of them.
+        """
+        return max(guide.settled, self.kl_warmup)
 
     def steps_per_epoch(self, rows: int) -> int:
         """Minibatches in an epoch, the last one perhaps smaller."""
@@ -219,17 +225,16 @@ def parameter_groups(
         ValueError: if there is nothing to train.
     """
     latents = [p for p in guide.parameters() if p.requires_grad]
-    likelihood = getattr(model, "likelihood", None)
-    noise = [] if likelihood is None else [p for p in likelihood.parameters() if p.requires_grad]
-    learnt = [m for m in model.modules() if isinstance(m, LayerPrior | EdgePrior)]
-    prior = [p for m in learnt for p in m.parameters() if p.requires_grad]
+    # A step takes a Pyro pair of a person's own, too, which says nothing of itself.
+    likelihood = getattr(model, "likelihood", nn.Identity())
+    noise = [p for p in likelihood.parameters() if p.requires_grad]
+    priors: list[nn.Module] = getattr(model, "priors", list)()
+    prior = [p for own in priors for p in own.parameters() if p.requires_grad]
     known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     moving = {"lr": settings.lr, "scheduled": True}
-    edges = [guide.edge(site) for site in guide.edges] if isinstance(guide, NetworkGuide) else []
-    shape = list(
-        {id(p): p for edge in edges for p in edge.parameters() if p.requires_grad}.values()
-    )
+    edges: list[nn.Parameter] = getattr(guide, "structure_parameters", list)()
+    shape = [p for p in edges if p.requires_grad]
     latents = [p for p in latents if all(p is not other for other in shape)]
     apart = {"lr": settings.guide_lr, "weight_decay": 0.0, "scheduled": False}
     groups = [
@@ -239,7 +244,7 @@ def parameter_groups(
         ParameterGroup("prior", prior, {**moving, "weight_decay": 0.0}),
         # Where the weights are random, their posterior is what is trained.
         ParameterGroup("posterior", latents, {**moving, "weight_decay": 0.0})
-        if isinstance(guide, NetworkGuide)
+        if getattr(model, "random_weights", False)
         else ParameterGroup("guide", latents, apart),
     ]
     groups = [group for group in groups if group.parameters]

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...models.structured import StructuredNetwork
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from ..compilation.flat_parameters import FlatParameters, difference
 from ..compilation.passes import lean
@@ -75,7 +74,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        pairs: Sequence[tuple[Any, nn.Module]],
+        pairs: Sequence[tuple[nn.Module, nn.Module]],
         settings: Settings,
         *,
         compile: bool | Literal["graph"],
@@ -90,7 +89,8 @@ class TrainingStep:
                     raise ValueError(f"Pairs are stepped together if only values differ: {why}.")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.batch_sizes = batch_sizes
-        self.rows = int(pairs[0][0].size if rows is None else rows)
+        first: Any = pairs[0][0]
+        self.rows = int(first.size if rows is None else rows)
         self.bounds: list[Bound] = [
             bound(model, guide, particles=settings.particles) for model, guide in pairs
         ]
@@ -254,8 +254,8 @@ class TrainingStep:
     def warm_up(self, progress: float) -> None:
         """Set the weight of the KL, and the temperature of what is relaxed."""
         for model, _ in self.pairs:
-            if isinstance(model, StructuredNetwork):
-                model.anneal(progress)
+            if callable(anneal := getattr(model, "anneal", None)):
+                anneal(progress)
         warmup = self.settings.kl_warmup
         if warmup or self.settings.kl_weight != 1.0:
             share = min(1.0, progress / warmup) if warmup else 1.0

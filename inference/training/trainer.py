@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ...data.errors import PyroccamError
-from ...models.bayesian import BayesianNetwork
 from ...models.turns import give_way
 from ..elbo.non_finite import first_non_finite
 from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -26,7 +25,6 @@ from .replicate import Replicate
 from .settings import Settings
 from .step import TrainingStep
 from .terminal import FitProgress
-from .window import selectable_from
 
 __all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 
@@ -93,12 +91,10 @@ class Trainer:
             one.check(settings, len(self.batches))
             if one is not first:
                 first.check_like(one)
-        self.hold = first.hold
+        self.hold = first.guide.hold
         checkpoint = settings.checkpoint
-        self.latest = checkpoint == "last" or (
-            checkpoint is None and isinstance(first.model, BayesianNetwork)
-        )
-        self.selectable = selectable_from(first.guide, settings)
+        self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
+        self.selectable = settings.selectable_from(first.guide)
         engine, sizes = self._engine()
         self.step = TrainingStep(
             [(one.model, one.guide) for one in self.replicates],
@@ -160,12 +156,12 @@ class Trainer:
                 except RuntimeError:  # a network may view what it computes as it lies in memory
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
-        if first.closed:
+        if first.guide.closed:
             self.closed = IncrementalPosterior(
                 self.step.state("guide.logits"),
-                torch.stack([one.model.log_prior for one in self.replicates]),
+                torch.stack([one.model.get_buffer("log_prior") for one in self.replicates]),
                 self.rows,
-                first.closed_rate(self.total_steps),
+                first.guide.closed_rate(self.total_steps),
             )
         data, *others = [one.data for one in self.replicates]
         self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in others)
@@ -297,7 +293,7 @@ class Trainer:
     @contextmanager
     def _still(self) -> Iterator[None]:
         """No gradient for logits that move in closed form; all put back however the run ends."""
-        logits = [one.guide.logits for one in self.replicates if one.closed]
+        logits = [one.logits for one in self.replicates if one.guide.closed]
         before = [bool(p.requires_grad) for p in logits]
         for p in logits:
             p.requires_grad_(False)

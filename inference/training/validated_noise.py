@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...guides.depth import CategoricalDepth
-from ...models.learnt_depth import FixedDepth, LearntDepth, stacked_outputs
+from ...guides.base import Guide
+from ...models.base import Model
 from ...models.likelihoods import Regression
-from ..posterior.predict import depth_weights, streamed
+from ..posterior.family import family
+from ..posterior.predict import outputs_by_depth
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -27,17 +28,17 @@ __all__ = ["LEAST_ROWS", "has_validated_noise", "noise_of_rows", "validate_noise
 LEAST_ROWS = 10
 
 
-def has_validated_noise(model: Any, data: Dataset) -> bool:
+def has_validated_noise(model: Model, data: Dataset) -> bool:
     """Whether σ is that of the validation rows: weights that are numbers, a learnt σ for each
     target, and validation rows enough."""
-    if not isinstance(model, LearntDepth | FixedDepth) or len(data.x_val) < LEAST_ROWS:
+    if model.random_weights or len(data.x_val) < LEAST_ROWS:
         return False
     likelihood = model.likelihood
     return type(likelihood) is Regression and likelihood.log_scale.requires_grad
 
 
 @torch.no_grad()
-def validate_noise(model: LearntDepth | FixedDepth, guide: nn.Module, data: Dataset) -> None:
+def validate_noise(model: Model, guide: Guide, data: Dataset) -> None:
     """Set σ to that of the validation rows, in place; model in evaluation mode.
 
     Where q(d) is the exact posterior, which depends on σ, the two are made to agree.
@@ -49,14 +50,15 @@ def validate_noise(model: LearntDepth | FixedDepth, guide: nn.Module, data: Data
     """
     likelihood: Any = model.likelihood
     x, y = data.split("val")
-    outputs = streamed(lambda part: stacked_outputs(model, part), x)
-    gradient = isinstance(guide, CategoricalDepth) and guide.update == "gradient"
-    if gradient or isinstance(model, FixedDepth):
-        scale = noise_of_rows(outputs, depth_weights(model, guide, data), y)
+    outputs = outputs_by_depth(model, x)
+    if not (guide.closed or guide.sums_out):
+        scale = noise_of_rows(outputs, family(model, guide).weights(data), y)
     else:
         errors, scale = _squared_errors(model, *data.split("train")), likelihood.scale.double()
         for _ in range(10):
-            q = (model.log_prior.double() - (errors / scale.square()).sum(-1) / 2).softmax(0)
+            q = (
+                model.get_buffer("log_prior").double() - (errors / scale.square()).sum(-1) / 2
+            ).softmax(0)
             before, scale = scale, noise_of_rows(outputs, q, y)
             if torch.allclose(scale, before, rtol=1e-3):
                 break
@@ -97,10 +99,10 @@ def noise_of_rows(outputs: Tensor, weights: Tensor, y: Tensor) -> Tensor:
     return variance.clamp_min(tiny).sqrt()
 
 
-def _squared_errors(model: LearntDepth, x: Tensor, y: Tensor) -> Tensor:
-    """Of every depth and target, summed over rows, ``(D + 1, T)``, float64."""
+def _squared_errors(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    """Squared errors of every depth and target, summed over rows, ``(D + 1, T)``, float64."""
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for part, target in zip(x.split(1024), y.split(1024), strict=True):
-        outputs = stacked_outputs(model, part)
+        outputs = model.components(part)
         total = total + (target.double() - outputs.double()).square().sum(1)
     return total

@@ -126,7 +126,7 @@ REFUSED = {
     "track": (lambda: fit_with(track=3), "track= is a int, expected a function"),
     "guide of Pyro": (
         lambda: fit_with(guide=AutoNormal(pair(blobs())[0])),
-        r"AutoNormal and models.LearntDepth do not go together",
+        r"The guide is a AutoNormal, expected .*CategoricalDepth",
     ),
     "one pair": (lambda: one_pair(), "Two repeats have one parameter, 'stack.stem.weight'"),
     "one pair apart": (lambda: one_pair(together=False), "Two repeats have one parameter"),

@@ -5,8 +5,11 @@ import pytest
 import torch
 from bayesian import bayesian
 from pyroccam import guides, inference, models
+from pyroccam.guides.delta import DeltaFactor
+from pyroccam.guides.factors import GateFactor, NormalFactor
+from pyroccam.guides.zero_mean import ZeroMeanFactor
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
-from pyroccam.inference.posterior.weight_moments import mean_network, moments, power_moments
+from pyroccam.inference.posterior.weight_moments import mean_network, moments
 from pyroccam.models import priors
 from random_weights import FourScales, assert_same_means, pair, small_net, table
 from torch import nn
@@ -21,35 +24,36 @@ def seeded():
 # -- moments ----------------------------------------------------------------------------------
 
 
+LOC, SCALE = torch.tensor([0.5, -2.0]), 0.6
+
+
 @pytest.mark.parametrize(
-    ("q", "power"),
+    ("factor", "power"),
     [
-        (dist.Normal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 1.0])), 1.0),
-        (dist.LogNormal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 0.6])), 1.0),
-        (dist.LogNormal(torch.tensor([0.5, -2.0]), torch.tensor([0.3, 0.8])), 0.5),
-        (dist.Delta(torch.tensor([0.25, 4.0])), 0.5),
+        (NormalFactor(LOC, SCALE), 1.0),
+        (NormalFactor(LOC, SCALE, positive=True), 1.0),
+        (NormalFactor(LOC, SCALE, positive=True), 0.5),
+        (DeltaFactor(torch.tensor([0.25, 4.0]).log(), dist.constraints.positive), 0.5),
+        (ZeroMeanFactor(LOC, "uniform"), 1.0),
+        (ZeroMeanFactor(LOC, "rademacher"), 1.0),
     ],
 )
-def test_moments_of_a_power(q, power):
-    sample = q.sample((200_000,)) ** power
-    first, second = power_moments(q.to_event(1), power)
+def test_moments_of_a_power(factor, power):
+    sample = factor().sample((200_000,)).detach() ** power
+    first, second = (m.detach() for m in factor.moments(power))
     together = torch.stack([sample, sample**2], 1).double()
     assert_same_means(together, torch.stack([first, second])[None].double().expand(2, -1, -1))
 
 
 def test_a_relaxed_gate_counts_as_the_gate():
     probs = torch.tensor([0.2, 0.9])
-    q = dist.RelaxedBernoulli(torch.tensor(0.5), probs=probs).to_event(1)
-    for value in power_moments(q, 1.0):
+    for value in GateFactor(probs.logit(), 0.5).moments(1.0):
         torch.testing.assert_close(value, probs)
 
 
-@pytest.mark.parametrize(
-    ("q", "power"), [(dist.Normal(0.0, 1.0), 0.5), (dist.Gamma(1.0, 1.0), 1.0)]
-)
-def test_moments_that_are_not_known(q, power):
-    with pytest.raises(ValueError, match=rf"No moments of {type(q).__name__} to the power {power}"):
-        power_moments(q, power)
+def test_moments_that_are_not_known():
+    with pytest.raises(ValueError, match=r"Normal has no moments to the power 0\.5, but to 1"):
+        NormalFactor(LOC, SCALE).moments(0.5)
 
 
 class Mixed(nn.Module):

@@ -6,8 +6,8 @@ import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.posterior import predict
+from pyroccam.inference.posterior.family import family
 from pyroccam.inference.posterior.predict import (
-    depth_weights,
     evaluate_outputs,
     evaluate_pruned,
     mixture_log_probs,
@@ -64,20 +64,20 @@ def test_evaluating_puts_the_mode_back_after_an_error():
     assert torch.is_grad_enabled()
 
 
-def test_depth_weights_of_every_kind_of_pair():
+def test_weights_of_every_kind_of_pair():
     data = table()
     model = model_of(data)
     guide = guides.CategoricalDepth(model)
     with torch.no_grad():
         guide.logits.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]).log())
-    torch.testing.assert_close(depth_weights(model, guide), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    torch.testing.assert_close(family(model, guide).weights(), torch.tensor([0.1, 0.2, 0.3, 0.4]))
     fixed = model.at_depth(1)
-    assert depth_weights(fixed, guides.Deterministic(fixed)).tolist() == [1.0]
+    assert family(fixed, guides.Deterministic(fixed)).weights().tolist() == [1.0]
     marginal = guides.Marginal(model)
     expected = inference.posterior.exact_depth_posterior(model, data)
-    torch.testing.assert_close(depth_weights(model, marginal, data), expected.float())
+    torch.testing.assert_close(family(model, marginal).weights(data), expected.float())
     with pytest.raises(ValueError, match=r"Marginal holds no q\(d\): pass the data"):
-        depth_weights(model, marginal)
+        family(model, marginal).weights()
 
 
 def test_mixtures_average_probabilities_not_logits():

@@ -58,6 +58,22 @@ def run(rows=None, settings=QUICK, update="closed", kind="own", **more):
     return inference.fit(*pair(rows, update, kind), rows, **{**settings, **more})
 
 
+SHORT = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}
+
+
+def fit_weights(
+    prior, net=None, rows=None, guide=guides.MeanField, seed=0, random_biases=True, **settings
+):
+    """A short fit of random weights, of 2-8-3 units unless another network, or its maker, is
+    given."""
+    rows = blobs() if rows is None else rows
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)) if net is None else net
+    net = net if isinstance(net, nn.Module) else net()
+    model = models.BayesianNetwork(net, rows, prior=prior, random_biases=random_biases)
+    return inference.fit(model, guide(model), rows, **{**SHORT, **settings})
+
+
 def assert_same(a, b):
     """Two fits equal bit for bit: weights, buffers, q, history, choice."""
     for one, two in ((a.model, b.model), (a.guide, b.guide)):

@@ -79,20 +79,21 @@ class LayerPrior(nn.Module):
     """The prior of one layer. What it learns is a parameter, what it is given a buffer.
 
     Buffers are not persistent: a prior is made of its arguments, not of a saved state.
+
+    Arguments:
+        layer: what is known of it.
+        numbers: kept by their names as buffers, shape ``()``, beside ``zero`` and ``one``: so they
+            move with the module.
     """
 
     zero: Tensor
     one: Tensor
 
-    def __init__(self, layer: LayerShape) -> None:
+    def __init__(self, layer: LayerShape, **numbers: float) -> None:
         super().__init__()
         self.layer = layer
-        self.number("zero", 0.0)
-        self.number("one", 1.0)
-
-    def number(self, name: str, value: float) -> None:
-        """Keep a number as the buffer ``name``, shape ``()``, so that it moves with the module."""
-        self.register_buffer(name, torch.tensor(float(value)), persistent=False)
+        for name, value in {"zero": 0.0, "one": 1.0, **numbers}.items():
+            self.register_buffer(name, torch.tensor(float(value)), persistent=False)
 
     def standard(self, shape: torch.Size, start: float = 1e-2) -> Latent:
         """Standard normals of event shape ``shape`` that begin where the network's values are."""
@@ -108,6 +109,14 @@ class LayerPrior(nn.Module):
 
     def forward(self) -> Mapping[str, Latent]:
         return self.latents()
+
+
+class GroupedPrior(LayerPrior):
+    """The prior of one layer whose groups have latents, of event shape ``groups``."""
+
+    def __init__(self, layer: LayerShape, **numbers: float) -> None:
+        super().__init__(layer, **numbers)
+        self.groups = torch.Size([layer.groups])
 
 
 class WeightPrior:
@@ -151,7 +160,12 @@ class WeightPrior:
         raise NotImplementedError
 
 
+def independent(kind: Callable[..., Any], shape: torch.Size, *numbers: Tensor) -> Any:
+    """Independent variables of event shape ``shape``, of a distribution with these parameters. Made
+    in every step, so not validated again."""
+    return kind(*(n.expand(shape) for n in numbers), validate_args=False).to_event(len(shape))
+
+
 def normal(shape: torch.Size, loc: Tensor, scale: Tensor) -> Any:
-    """Independent normals of event shape ``shape``. Made in every step, so not validated again."""
-    base = dist.Normal(loc.expand(shape), scale.expand(shape), validate_args=False)
-    return base.to_event(len(shape))
+    """Independent normals of event shape ``shape``."""
+    return independent(dist.Normal, shape, loc, scale)

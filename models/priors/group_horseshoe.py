@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import pyro.distributions as dist
 import torch
@@ -13,12 +13,7 @@ from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
 from ..checks import positive
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-)
+from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 
 __all__ = ["GroupHorseshoe"]
 
@@ -74,26 +69,24 @@ class GroupHorseshoe(WeightPrior):
         return _GroupHorseshoeLayer(layer, self.tau0)
 
 
-class _GroupHorseshoeLayer(LayerPrior):
+class _GroupHorseshoeLayer(GroupedPrior):
     concentration: Tensor
     rate: Tensor
 
     def __init__(self, layer: LayerShape, tau0: float) -> None:
-        super().__init__(layer)
-        self.groups = torch.Size([layer.groups])
+        super().__init__(layer, concentration=0.5, rate=tau0**-2)
         self.global_start = 2.0 * math.log(tau0) - 1.0 - math.log(2.0)
-        self.number("concentration", 0.5)
-        self.number("rate", tau0**-2)
 
     def latents(self) -> Mapping[str, Latent]:
         half, one, groups, none = self.concentration, self.one, self.groups, torch.Size()
+        gamma, inverse = partial(independent, dist.Gamma), partial(independent, dist.InverseGamma)
         a, b = self.global_start, 1.0 + math.log(2.0)
         return {
             "weight": self.standard(self.layer.weight),
-            "global.a": Latent(_gamma(none, half, self.rate), 0.5, (a, 0.1), unbounded=True),
-            "global.b": Latent(_inverse_gamma(none, half, one), 0.5, (-a, 0.1)),
-            "scale.a": Latent(_gamma(groups, half, one), 0.5, (-b, 0.1), unbounded=True),
-            "scale.b": Latent(_inverse_gamma(groups, half, one), 0.5, (b, 0.1)),
+            "global.a": Latent(gamma(none, half, self.rate), 0.5, (a, 0.1), unbounded=True),
+            "global.b": Latent(inverse(none, half, one), 0.5, (-a, 0.1)),
+            "scale.a": Latent(gamma(groups, half, one), 0.5, (-b, 0.1), unbounded=True),
+            "scale.b": Latent(inverse(groups, half, one), 0.5, (b, 0.1)),
             **self.standard_bias(),
         }
 
@@ -103,16 +96,6 @@ def check_tau0(what: str, tau0: float) -> None:
     positive(f"{what}(tau0)", tau0)
     if not 1e-15 <= tau0 <= 1e15:
         raise ValueError(f"{what}(tau0) must lie between 1e-15 and 1e15, got {tau0}.")
-
-
-def _gamma(shape: torch.Size, concentration: Tensor, rate: Tensor) -> Any:
-    base = dist.Gamma(concentration.expand(shape), rate.expand(shape), validate_args=False)
-    return base.to_event(len(shape))
-
-
-def _inverse_gamma(shape: torch.Size, concentration: Tensor, rate: Tensor) -> Any:
-    base = dist.InverseGamma(concentration.expand(shape), rate.expand(shape), validate_args=False)
-    return base.to_event(len(shape))
 
 
 def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:

@@ -6,16 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from ..checks import one_of
 from ..distributions.log_uniform import KL, KLS
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-)
+from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import log_uniform
 
 __all__ = ["GroupNormalJeffreys"]
@@ -46,10 +39,10 @@ class GroupNormalJeffreys(WeightPrior):
         return _GroupNormalJeffreysLayer(layer, self.kl)
 
 
-class _GroupNormalJeffreysLayer(LayerPrior):
+class _GroupNormalJeffreysLayer(GroupedPrior):
     def __init__(self, layer: LayerShape, kl: KL) -> None:
         super().__init__(layer)
-        self.groups, self.kl = torch.Size([layer.groups]), kl
+        self.kl = kl
 
     def latents(self) -> Mapping[str, Latent]:
         start = math.exp(-4.5)

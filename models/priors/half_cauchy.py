@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import HalfCauchy, LogNormal, register_kl
 
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
+from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 from .group_horseshoe import check_tau0
 
 __all__ = ["GroupHalfCauchy"]
@@ -48,28 +47,21 @@ class GroupHalfCauchy(WeightPrior):
         check_tau0("GroupHalfCauchy", self.tau0)
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _GroupHalfCauchyLayer(layer, self.tau0)
+        return _GroupHalfCauchyLayer(layer, tau0=self.tau0)
 
 
-class _GroupHalfCauchyLayer(LayerPrior):
+class _GroupHalfCauchyLayer(GroupedPrior):
     tau0: Tensor
 
-    def __init__(self, layer: LayerShape, tau0: float) -> None:
-        super().__init__(layer)
-        self.groups = torch.Size([layer.groups])
-        self.number("tau0", tau0)
-
     def latents(self) -> Mapping[str, Latent]:
+        whole = independent(dist.HalfCauchy, torch.Size(), self.tau0)
+        each = independent(dist.HalfCauchy, self.groups, self.one)
         return {
             "weight": self.standard(self.layer.weight),
-            "global": Latent(_half_cauchy(torch.Size(), self.tau0), start=(0.0, 0.1)),
-            "scale": Latent(_half_cauchy(self.groups, self.one), start=(0.0, 0.1)),
+            "global": Latent(whole, start=(0.0, 0.1)),
+            "scale": Latent(each, start=(0.0, 0.1)),
             **self.standard_bias(),
         }
-
-
-def _half_cauchy(shape: torch.Size, scale: Tensor) -> Any:
-    return dist.HalfCauchy(scale.expand(shape), validate_args=False).to_event(len(shape))
 
 
 @register_kl(LogNormal, HalfCauchy)

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import one_of, positive
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-    normal,
-)
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
 __all__ = ["Normal", "normal_optimum"]
 
@@ -85,17 +79,12 @@ class Normal(WeightPrior):
             return _DiagonalNormalLayer(layer, scale)
         if self.learn:
             return _LearntNormalLayer(layer, self.loc, scale)
-        return _NormalLayer(layer, self.loc, scale)
+        return _NormalLayer(layer, loc=self.loc, scale=scale)
 
 
 class _NormalLayer(LayerPrior):
     loc: Tensor
     scale: Tensor
-
-    def __init__(self, layer: LayerShape, loc: float, scale: float) -> None:
-        super().__init__(layer)
-        self.number("loc", loc)
-        self.number("scale", scale)
 
     def latents(self) -> Mapping[str, Latent]:
         found = {"weight": Latent(normal(self.layer.weight, self.loc, self.scale))}

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from ..checks import between, one_of, positive
 from ..distributions.relaxed import RelaxedGate
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-    normal,
-)
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
 __all__ = ["SpikeSlab"]
 
@@ -70,10 +64,9 @@ class _SpikeSlabLayer(LayerPrior):
     scale: Tensor
 
     def __init__(self, layer: LayerShape, gates: torch.Size, prior: SpikeSlab) -> None:
-        super().__init__(layer)
+        logit = math.log(prior.slab) - math.log1p(-prior.slab)
+        super().__init__(layer, logit=logit, scale=prior.scale)
         self.gates, self.temperature = gates, prior.temperature
-        self.number("logit", math.log(prior.slab) - math.log1p(-prior.slab))
-        self.number("scale", prior.scale)
 
     def latents(self) -> Mapping[str, Latent]:
         logits = self.logit.expand(self.gates)

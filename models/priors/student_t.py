@@ -15,12 +15,7 @@ from torch.distributions import register_kl
 
 from ..checks import positive
 from ..distributions.log_uniform import MEAN_LOG
-from .base import (
-    Latent,
-    LayerPrior,
-    LayerShape,
-    WeightPrior,
-)
+from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
 
 __all__ = ["StudentT", "student_t_kl"]
 
@@ -123,20 +118,13 @@ class StudentT(WeightPrior):
             )
 
     def for_layer(self, layer: LayerShape) -> LayerPrior:
-        return _StudentTLayer(layer, self.df, self.scale)
+        return _StudentTLayer(layer, df=self.df, scale=self.scale)
 
 
 class _StudentTLayer(LayerPrior):
     df: Tensor
     scale: Tensor
 
-    def __init__(self, layer: LayerShape, df: float, scale: float) -> None:
-        super().__init__(layer)
-        self.number("df", df)
-        self.number("scale", scale)
-
     def latents(self) -> Mapping[str, Latent]:
-        shape = self.layer.weight
-        df, loc, scale = (t.expand(shape) for t in (self.df, self.zero, self.scale))
-        weight = dist.StudentT(df, loc, scale, validate_args=False).to_event(len(shape))
+        weight = independent(dist.StudentT, self.layer.weight, self.df, self.zero, self.scale)
         return {"weight": Latent(weight), **self.standard_bias()}

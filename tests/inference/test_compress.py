@@ -6,9 +6,9 @@ import math
 import numpy
 import pytest
 import torch
-from fitting import blobs, images
+from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
-from pyroccam import guides, inference, models
+from pyroccam import inference
 from pyroccam.inference import compress
 from pyroccam.inference.cutting import Mask, masked
 from pyroccam.inference.packing import FixedPoint, Significand, quantised, read, write
@@ -20,20 +20,13 @@ from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors
 from torch import nn
 
-QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}
 
-
-def fitted(prior, net=None, rows=None, kill=(), seed=0, **settings):
+def fitted(prior, net=None, rows=None, kill=(), **settings):
     """A short fit in which the scales named in ``kill``, by layer and group, mean nothing."""
-    rows = blobs() if rows is None else rows
-    torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)) if net is None else net
-    model = models.BayesianNetwork(net, rows, prior=prior)
-    guide = guides.MeanField(model)
-    result = inference.fit(model, guide, rows, **{**QUICK, **settings})
+    result = fit_weights(prior, net, rows, **settings)
     with torch.no_grad():
         for layer, group in kill:
-            guide.factors[f"{layer}/scale"].loc[group] = 1e-6
+            result.guide.factors[f"{layer}/scale"].loc[group] = 1e-6
     return result
 
 

@@ -1,8 +1,10 @@
 """Compress a fit under a mixture of normals: weights become the means of their components."""
 
+from functools import partial
+
 import pytest
 import torch
-from fitting import blobs
+from fitting import blobs, fit_weights
 from pyroccam import guides, inference, models
 from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
@@ -72,28 +74,18 @@ def test_the_fit_stays_as_it_was(result):
 
 def test_a_random_posterior_is_compressed_as_any_other():
     """Its spread says what it does not need; nothing is assigned."""
-    rows = blobs()
-    model = models.BayesianNetwork(nn.Linear(2, 3), rows, prior=priors.GaussianMixture(5))
-    guide = guides.MeanField(model, local=False)
-    options = {"epochs": 1, "progress": False, "device": "cpu"}
-    fit = inference.fit(model, guide, rows, **options)
+    drawn = partial(guides.MeanField, local=False)
+    fit = fit_weights(priors.GaussianMixture(5), nn.Linear(2, 3), guide=drawn, epochs=1)
     small = compress(fit, threshold=100.0)
     assert small.thresholds == {"": 100.0}
     assert small.nonzero == 6
 
 
 def test_a_rule_for_bits_is_of_no_use_where_all_weights_share_values(result):
+    normal = fit_weights(priors.Normal(), epochs=1)
     for rule, value in (("significand", "deviation"), ("exponent", "published_three")):
         with pytest.raises(ValueError, match=f"{rule}='{value}' changes nothing .* share values"):
             compress(result, **{rule: value})
-        compress(result_of_normal(), threshold=100.0, codebook={"0": 2}, **{rule: value})
+        compress(normal, threshold=100.0, codebook={"0": 2}, **{rule: value})
         with pytest.raises(ValueError, match=f"{rule}='{value}' changes nothing"):
-            compress(result_of_normal(), threshold=100.0, codebook=2, **{rule: value})
-
-
-def result_of_normal():
-    torch.manual_seed(0)
-    rows, net = blobs(), nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
-    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
-    guide = guides.MeanField(model)
-    return inference.fit(model, guide, rows, epochs=1, progress=False, device="cpu")
+            compress(normal, threshold=100.0, codebook=2, **{rule: value})

@@ -7,10 +7,7 @@ from pyroccam.inference.figures import structure_graph
 from pyroccam.models import StructureGraph
 from torch import nn
 
-PROBS = {
-    FIRST: {"tanh": 0.1, "relu": 0.7, "deep": 0.2},
-    SECOND: {"straight": 0.55, "bent": 0.45},
-}
+PROBS = {FIRST: {"tanh": 0.1, "relu": 0.7, "deep": 0.2}, SECOND: {"straight": 0.55, "bent": 0.45}}
 
 
 def arrows(figure):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fitting import blobs, images
+from fitting import SHORT, blobs, fit_weights, images
 from pyroccam import guides, inference, models
 from pyroccam.inference import compress
 from pyroccam.inference.packing import read, write
@@ -15,7 +15,7 @@ from pyroccam.inference.pruning.magnitude import by_layer
 from pyroccam.models import priors
 from torch import nn
 
-QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.02, "progress": False, "device": "cpu"}
+QUICK = {**SHORT, "lr": 0.02}
 WEIGHTS = 2 * 8 + 8 * 3
 
 
@@ -24,17 +24,13 @@ def _seeded():
     torch.manual_seed(0)  # networks are made before `fitted` is called
 
 
-def fitted(net=None, rows=None, prior=None, guide=guides.Delta, **settings):
-    rows = blobs() if rows is None else rows
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)) if net is None else net
+def fitted(net=None, rows=None, prior=None, guide=guides.Delta):
     prior = priors.Normal() if prior is None else prior
-    model = models.BayesianNetwork(net, rows, prior=prior)
-    return inference.fit(model, guide(model), rows, **{**QUICK, **settings})
+    return fit_weights(prior, net, rows, guide, **QUICK)
 
 
-def again(pair, fit, **settings):
-    return inference.fit(*pair, fit.data, **{**QUICK, **settings})
+def again(pair, fit):
+    return inference.fit(*pair, fit.data, **QUICK)
 
 
 def weights(fit):

@@ -1,13 +1,15 @@
 """Going on with less: the same posterior over a smaller network."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
-from fitting import blobs, images
+from fitting import SHORT as QUICK
+from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
 from pyroccam import data as spirals
-from pyroccam import guides, inference, models
+from pyroccam import guides, inference
 from pyroccam.inference import packing
 from pyroccam.inference.cutting import cut
 from pyroccam.inference.posterior.weight_moments import mean_network, moments
@@ -16,8 +18,6 @@ from pyroccam.inference.pruning.thresholds import with_zeros
 from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn
-
-QUICK = {"epochs": 2, "batch_size": 18, "lr": 0.01, "progress": False, "device": "cpu"}
 
 
 def perceptron():
@@ -33,12 +33,10 @@ def convolutional():
     )  # fmt: skip
 
 
-def fitted(build=perceptron, prior=None, guide=guides.MeanField, seed=0, **options):
+def fitted(build=perceptron, prior=None, guide=guides.MeanField):
     rows = blobs() if build is perceptron else images()
-    torch.manual_seed(seed)
     prior = priors.GroupNormalJeffreys() if prior is None else prior
-    model = models.BayesianNetwork(build(), rows, prior=prior)
-    return inference.fit(model, guide(model, **options), rows, **QUICK)
+    return fit_weights(prior, build, rows, guide)
 
 
 def cut_here(result, share=0.6):
@@ -100,12 +98,9 @@ def test_units_that_became_constant_move_into_biases():
 
 
 def test_what_is_outside_of_the_random_layers_is_cut_too():
-    rows = images()
-    torch.manual_seed(0)
-    model = models.BayesianNetwork(
-        convolutional(), rows, prior={"3": priors.GroupNormalJeffreys(), "8": priors.Normal(1.0)}
-    )
-    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    prior = {"3": priors.GroupNormalJeffreys(), "8": priors.Normal(1.0)}
+    result = fitted(convolutional, prior)
+    model, rows = result.model, result.data
     values = irrelevance(model, result.guide)["3"].values
     smaller, own = inference.narrow(result, threshold={"3": float(values.median())})
     count = sum(p.numel() for p in smaller.parameters())
@@ -115,7 +110,7 @@ def test_what_is_outside_of_the_random_layers_is_cut_too():
 
 
 def test_training_goes_on_and_may_be_narrowed_again():
-    result = fitted(max_scale={"3": 0.5})
+    result = fitted(guide=partial(guides.MeanField, max_scale={"3": 0.5}))
     before = copy.deepcopy(result.guide.state_dict())
     thresholds, _ = cut_here(result)
     pair = inference.narrow(result, threshold=thresholds)
@@ -169,11 +164,9 @@ def test_layers_without_a_bias_gain_one_for_what_became_constant(
     kind, prior, random_biases, tmp_path
 ):
     rows = blobs() if kind == "mlp" else images()
-    torch.manual_seed(1)
-    model = models.BayesianNetwork(
-        without_biases(kind), rows, prior=prior, random_biases=random_biases
-    )
-    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
+    build = partial(without_biases, kind)
+    result = fit_weights(prior, build, rows, seed=1, random_biases=random_biases)
+    model = result.model
     with torch.no_grad():  # units without a say, which the shifts make constant, not zero
         for layer in list(model.layers)[:-1]:
             result.guide.factors[f"{layer}/weight"].loc[1::3] = 0.0
@@ -233,11 +226,8 @@ def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
             nn.Linear(6 * 16, 2),
         )  # fmt: skip
 
-    rows = images()
-    torch.manual_seed(0)
-    model = models.BayesianNetwork(build(), rows, prior=priors.GroupNormalJeffreys())
-    result = inference.fit(model, guides.MeanField(model), rows, **QUICK)
-    values = irrelevance(model, result.guide)["2"].values
+    result = fitted(build)
+    values = irrelevance(result.model, result.guide)["2"].values
     smaller, own = inference.narrow(result, threshold={"2": float(values.median())})
     gone = values > values.median()
     assert gone.any()
@@ -246,7 +236,7 @@ def test_groups_of_a_grouped_convolution_begin_at_zero_and_are_trained():
     assert not before.mean[gone].any()
     assert before.mean[~gone].all()
     assert (before.variance > 0).all()
-    inference.fit(smaller, own, rows, **QUICK)
+    inference.fit(smaller, own, result.data, **QUICK)
     assert moments(smaller, own)["2"].mean[gone].any()
 
 

@@ -29,6 +29,7 @@ from ....inference.posterior.mean_propagation import Curvature
 from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import mixture_log_probs
 from ....inference.posterior.weight_moments import moments
+from ....models.contexts import seeded
 from ...runs.config import RunConfig, parse_settings
 from .. import options
 from ..runner import ResultFile, Row, untrained
@@ -55,6 +56,8 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
         of an observation.
     """
     at_means = curvature(result, rows=rows, probes=probes, seed=result.settings.seed)
+    with seeded(result.settings.seed, result.weights.device):
+        chance = {name: torch.rand_like(one.kappa) for name, one in at_means.items()}
     orders = {
         "curvature at the means": at_means,
         "curvature over the posterior": curvature(
@@ -63,7 +66,7 @@ def curve(result: Fit, draws: int = 50, rows: int = 512, probes: int = 64) -> di
         "deviation": _as_order(
             {name: m.variance for name, m in moments(result.model, result.guide).items()}
         ),
-        "random": _as_order({name: torch.rand_like(one.kappa) for name, one in at_means.items()}),
+        "random": _as_order(chance),
     }
     x, y = result.data.split("test")
     found: dict[str, Any] = {}

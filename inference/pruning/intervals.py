@@ -87,5 +87,5 @@ def _of_layer(layer: BayesianLayer, guide: NetworkGuide, level: float) -> ScaleI
             middle = middle.abs()
             ends = [middle - step, middle, middle + step]
     low, median, high = (end.cpu() for end in ends)
-    quantity, positive = kind.removeprefix("normal ").removeprefix("log-normal "), "log" in kind
+    quantity, positive = kind.rpartition(" ")[2], kind == "log-normal scale"
     return ScaleIntervals(layer.name, low, median, high, quantity, level, positive)

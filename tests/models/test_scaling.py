@@ -248,3 +248,12 @@ def test_a_pass_leaves_nothing(structure, scaling):
     with pytest.raises(ArithmeticError):
         bound(model, guide, max_plate_nesting=1)(*batch(4))
     assert_clear(model)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2), (4, 5, 2, 1, 3)])
+def test_drawn_weights_as_a_plain_layer_has_them(shape):
+    """Each draw by the γ of that draw."""
+    drawn, gamma = torch.randn(shape), torch.rand(4)
+    expected = torch.stack([g * value for g, value in zip(gamma, drawn, strict=True)])
+    torch.testing.assert_close(NonCentred().plain(drawn, gamma), expected)
+    assert Floored().plain(drawn, gamma) is drawn

@@ -417,32 +417,6 @@ def test_arguments_of_dropout(options, message):
         guides.VariationalDropout(model, **options)
 
 
-@pytest.mark.parametrize(
-    ("word", "options", "message"),
-    [
-        ("mean-field:2", {}, "'mean-field' takes no number, got '2'"),
-        ("dropout-layer:much", {}, "give log alpha as a number"),
-        ("delta", {"scales": "batch"}, "scales='batch'"),
-        ("delta", {"max_scale": 0.3}, "max_scale="),
-        ("means", {}, "'means'"),
-    ],
-)
-def test_words_that_are_refused(word, options, message):
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    with pytest.raises(ValueError, match=message):
-        guides.parse(word, model, **options)
-
-
-def test_words_and_what_goes_with_them():
-    model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
-    limited = guides.parse("mean-field", model, max_scale=0.3, scales="batch")
-    assert limited.handler.scales == "batch"
-    assert limited.part("factors")["0/weight"].max_log_scale == math.log(0.3)
-    dropped = guides.parse("dropout-layer:2", model, max_scale=None)
-    assert dropped.part("factors")["2/weight"].log_alpha.tolist() == 2.0
-    assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
-
-
 def test_limits_go_with_the_layers_that_have_other_names():
     model = BayesianNetwork(small_net(), Rows(3), prior=priors.Normal())
     moved = BayesianNetwork(

@@ -53,6 +53,6 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
     for name in [name for name in options if name not in takes]:
         if (value := options.pop(name)) not in (None, "example"):
             raise ValueError(
-                f"{name}={value!r}: the guide {text!r} has no {name}=; leave it out or set it to null."
+                f"{name}={value!r}: the guide {text!r} has none; leave it out or set it to null."
             )
     return make(model, **given, **options)

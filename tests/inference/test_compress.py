@@ -40,32 +40,44 @@ def rounded(result, thresholds, small):
     return quantised(masked(mean, masks), small.bits)
 
 
-def test_inputs_without_a_say_are_cut_and_the_rest_computes_the_same():
-    kill = [("2", g) for g in (0, 3, 4)]
-    result = fitted(priors.GroupNormalJeffreys(), kill=kill, epochs=30)
-    small = compress(result, threshold=5.0)
-    assert small.report.architecture == "2-5"
-    assert small.nonzero == 2 * 5 + 5 * 3
-    assert small.rates.nonzero_percent == pytest.approx(100 * 25 / 40)
-    x = result.data.x_test
-    same = rounded(result, {"0": 5.0, "2": 5.0}, small)(x)
-    torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
-    accuracy = evaluate_net(small.net, result.model, result.data)["accuracy"]
-    assert accuracy > 0.7  # of three classes
+CUTS = {  # a network, what of it means nothing, and what is left
+    "inputs": (None, [("2", g) for g in (0, 3, 4)], "2-5", 2 * 5 + 5 * 3),
+    "filters": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 2)
+        ),
+        [("0", 1), ("0", 2), ("2", 0)],
+        "2-2-8",
+        2 * 9 + 2 * 2 * 4 + 8 * 2,
+    ),
+    "transposed": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 5, 2, 2), nn.Flatten(), nn.Linear(180, 2)
+        ),
+        [("0", 1), ("1", 2), ("1", 4)],
+        f"3-3-{3 * 36}",
+        3 * 9 + 3 * 3 * 4 + 3 * 36 * 2,
+    ),
+}
 
 
-def test_filters_without_a_say_are_cut_with_what_they_feed():
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 2)
-    )
-    kill = [("0", 1), ("0", 2), ("2", 0)]
-    result = fitted(priors.GroupNormalJeffreys(), net, images(), kill)
+@pytest.mark.parametrize("name", CUTS)
+def test_groups_without_a_say_are_cut_and_the_rest_computes_the_same(name, tmp_path):
+    net, kill, architecture, left = CUTS[name]
+    rows = blobs() if net is None else images()
+    result = fitted(priors.GroupNormalJeffreys(), net, rows, kill, epochs=30 if not net else 2)
     small = compress(result, threshold=5.0)
-    assert small.report.architecture == "2-2-8"
-    assert small.nonzero == 2 * 9 + 2 * 2 * 4 + 8 * 2
-    x = result.data.x_test
-    same = rounded(result, dict.fromkeys(("0", "2", "4"), 5.0), small)(x)
+    assert small.report.architecture == architecture
+    assert small.nonzero == left
+    total = sum(one.affine.shape.weight.numel() for one in result.model.layers.values())
+    assert small.rates.nonzero_percent == pytest.approx(100 * left / total)
+    x = rows.x_test
+    same = rounded(result, dict.fromkeys(result.model.layers, 5.0), small)(x)
     torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
+    write(small.net, tmp_path / "small.pocc", rest=torch.float32)
+    assert torch.equal(read(tmp_path / "small.pocc")(x), small.net(x))
+    if net is None:  # three classes
+        assert evaluate_net(small.net, result.model, result.data)["accuracy"] > 0.7
 
 
 def test_single_weights_are_zero_and_stored_sparsely():
@@ -105,22 +117,6 @@ def test_each_rule_of_bits_rounds_as_it_means(rule, rounding):
         exponents = {math.frexp(w)[1] for w in found.flatten().tolist() if w}
         codes = max(exponents) - min(exponents) + 1 + bool((found == 0).any())
         assert bits.exponent == math.ceil(math.log2(codes))
-
-
-def test_transposed_convolutions_are_cut_rounded_and_written(tmp_path):
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2), nn.ConvTranspose2d(4, 5, 2, 2), nn.Flatten(), nn.Linear(5 * 36, 2)
-    )
-    kill = [("0", 1), ("1", 2), ("1", 4)]
-    result = fitted(priors.GroupNormalJeffreys(), net, images(), kill)
-    small = compress(result, threshold=5.0)
-    assert small.report.architecture == f"3-3-{3 * 36}"
-    assert small.nonzero == 3 * 9 + 3 * 3 * 4 + 3 * 36 * 2
-    x = result.data.x_test
-    same = rounded(result, dict.fromkeys(("0", "1", "3"), 5.0), small)(x)
-    torch.testing.assert_close(small.net(x), same, rtol=1e-4, atol=1e-5)
-    write(small.net, tmp_path / "small.pocc", rest=torch.float32)
-    assert torch.equal(read(tmp_path / "small.pocc")(x), small.net(x))
 
 
 @pytest.mark.parametrize("threshold", ["validation", "valley", "noise"])

@@ -331,3 +331,31 @@ def test_a_layer_without_bias_and_scales_of_its_own():
     model = BayesianNetwork(net, Rows(3, outputs=1), prior=priors.Normal(learn="weight"))
     assert list(model.sites) == ["0.weight"]
     assert model.layers["0"].prior.log_scale_bias is None
+
+
+@pytest.mark.parametrize(
+    ("text", "prior"),
+    [
+        ("categorical", priors.Categorical()),
+        (" Bernoulli ", priors.Bernoulli()),
+        ("dirichlet:0.5", priors.Dirichlet(0.5)),
+        ("relaxed_bernoulli", priors.RelaxedBernoulli()),
+        ("gumbel-softmax:1:0.2", priors.GumbelSoftmax(Annealed(1.0, 0.2))),
+    ],
+)
+def test_words(text, prior):
+    assert priors.parse_structure(text) == prior
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gumbel", "Unknown structure prior 'gumbel'"),
+        ("categorical:1", "write categorical"),
+        ("dirichlet:warm", "write dirichlet, dirichlet:TEMPERATURE"),
+        ("dirichlet:1:2:3", "FIRST:LAST"),
+    ],
+)
+def test_words_that_say_no_prior(text, message):
+    with pytest.raises(ValueError, match=message):
+        priors.parse_structure(text)

@@ -1,12 +1,10 @@
-import inspect
 import itertools
 import math
 
 import pyro
 import pytest
 import torch
-from pyro import poutine
-from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
 from torch import nn
 
@@ -143,45 +141,11 @@ def test_enumeration_and_vectorised_particles_together(particles):
 # -- the pair ---------------------------------------------------------------------------------
 
 
-def latents(fn, *args):
-    trace = poutine.trace(fn).get_trace(*args)
-    return {
-        name
-        for name in trace.stochastic_nodes
-        if not poutine.util.site_is_subsample(trace.nodes[name])
-    }
-
-
-def test_model_and_guide_agree_in_signature_and_latent_sites():
-    model, guide, x, y = pair()
-    assert (
-        inspect.signature(model.forward).parameters == inspect.signature(guide.forward).parameters
-    )
-    assert latents(model, x, y) == latents(guide, x, y) == {"depth"}
-    fixed = model.at_depth(1)
-    empty = guides.Deterministic(fixed)
-    assert latents(fixed, x, y) == latents(empty, x, y) == set()
-    marginal = guides.Marginal(model)
-    assert latents(marginal, x, y) == set()
-    for other in (empty, marginal):
-        assert [*inspect.signature(other.forward).parameters] == ["x", "y"]
-
-
 def test_a_fresh_guide_is_uniform():
     model, _, _, _ = pair(D=4)
     guide = guides.CategoricalDepth(model)
     assert guide.probs.tolist() == pytest.approx([0.2] * 5)
     assert not guide.probs.requires_grad
-
-
-def test_guides_refuse_models_they_do_not_cover():
-    model, _, _, _ = pair()
-    with pytest.raises(TypeError, match="CategoricalDepth and models.FixedDepth .*guides.Deterministic"):
-        guides.CategoricalDepth(model.at_depth(0))
-    with pytest.raises(TypeError, match="Marginal and models.FixedDepth .*guides.Deterministic"):
-        guides.Marginal(model.at_depth(0))
-    with pytest.raises(TypeError, match="Deterministic and models.LearntDepth .*guides.CategoricalDepth"):
-        guides.Deterministic(model)
 
 
 @pytest.mark.parametrize(
@@ -208,39 +172,6 @@ def blobs(N=60):
     y = torch.arange(N) % 3
     centres = torch.tensor([[2.0, 0.0], [-2.0, 1.0], [0.0, -2.0]])
     return centres[y] + 0.3 * torch.randn(N, 2, generator=generator), y
-
-
-@pytest.mark.parametrize("network", ["own", "mlp"])
-def test_trains_under_plain_svi_in_pyros_default_mode(network):
-    assert pyro.settings.get("module_local_params") is False
-    x, y = blobs()
-    torch.manual_seed(1)
-    if network == "own":
-        blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)]
-        model = models.LearntDepth(nn.Linear(2, 4), blocks, nn.Linear(4, 3), data=Data(60))
-    else:
-        model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2)
-    guide = guides.CategoricalDepth(model)
-    before = {k: v.clone() for k, v in model.named_parameters()}
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), TraceEnum_ELBO(max_plate_nesting=1))
-    losses = [svi.step(x, y) for _ in range(60)]
-    assert losses[-1] < 0.3 * losses[0]
-    still = [k for k, v in model.named_parameters() if torch.equal(v, before[k])]
-    assert not still
-    assert guide.logits.detach().std() > 1e-3
-    names = set(pyro.get_param_store().keys())
-    assert "logits" in names
-    assert len(names) == len(before) + 1
-
-
-@pytest.mark.parametrize("depth", [0, 2])
-def test_fixed_depth_trains_under_plain_svi(depth):
-    x, y = blobs()
-    torch.manual_seed(1)
-    model = models.LearntDepth.mlp(Data(60), width=5, max_depth=2).at_depth(depth)
-    svi = SVI(model, guides.Deterministic(model), pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
-    losses = [svi.step(x, y) for _ in range(60)]
-    assert losses[-1] < 0.3 * losses[0]
 
 
 @pytest.mark.parametrize("local_when_made", [False, True])

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import json
 
 import pyro
@@ -37,6 +38,7 @@ def test_it_covers_the_latents_of_its_model(case):
     with pyro.settings.context(module_local_params=True):
         trace = poutine.trace(guide).get_trace(rows.x_train)
     assert trace.stochastic_nodes == guide.latents()
+    assert [*inspect.signature(guide.forward).parameters] == ["x", "y"]
     with pytest.raises(KeyError):
         guide.posterior("nowhere")
 
@@ -109,13 +111,13 @@ def test_it_trains_under_plain_svi_in_pyros_default_mode(case):
     model, guide, rows = case.pair()
     whole = config_enumerate(model) if guide.sums_out else model
     svi = SVI(whole, guide, pyro.optim.Adam({"lr": 0.03}), case.elbo())
-    before = {name: p.detach().clone() for name, p in guide.named_parameters()}
+    before = [p.detach().clone() for part in (model, guide) for p in part.parameters()]
     with guide.handler or contextlib.nullcontext():
         losses = [svi.step(*rows.split("train")) for _ in range(40)]
     assert sum(losses[-5:]) < case.falls_to * sum(losses[:5])
-    assert not [name for name, p in guide.named_parameters() if torch.equal(p, before[name])]
-    stored = [*pyro.get_param_store().keys()]
-    assert len(stored) == len([*model.parameters(), *guide.parameters()])
+    after = [p for part in (model, guide) for p in part.parameters()]
+    assert not any(torch.equal(p, q) for p, q in zip(before, after, strict=True))
+    assert len(pyro.get_param_store()) == len(after)
 
 
 def test_its_state_goes_into_another_and_into_a_fit(case):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pyro
 import torch
@@ -12,10 +13,19 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-__all__ = ["LocalModule", "Numbers", "numbers_of", "put_back", "refuse_without_values"]
+__all__ = [
+    "LocalModule",
+    "Numbers",
+    "as_it_began",
+    "numbers_of",
+    "put_back",
+    "refuse_without_values",
+]
 
 Numbers = dict[str, Tensor]
 """Parameters and buffers by name."""
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class LocalModule(PyroModule):
@@ -66,6 +76,13 @@ def put_back(module: nn.Module, numbers: Numbers) -> None:
     for name, tensor in _named(module).items():
         if name in numbers:
             tensor.copy_(numbers[name])
+
+
+def as_it_began(module: M, numbers: Numbers) -> M:
+    """A copy of a module with the numbers that it had; see :func:`put_back`."""
+    new = copy.deepcopy(module)
+    put_back(new, numbers)
+    return new
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:

@@ -112,7 +112,7 @@ def structure_prior_table() -> Lines:
     """By the words for them."""
     rows = (
         [literal(word), _link(priors, cls), _about(cls)]
-        for word, cls in structure_priors._KINDS.items()
+        for word, cls in structure_priors.words().items()
     )
     yield from list_table(("words", "prior", "what it is"), rows, (24, 24, 52))
 

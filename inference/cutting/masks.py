@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -132,7 +132,7 @@ def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
         )
     layer = layers[name]
     assert isinstance(layer, LAYERS)
-    return layer  # type: ignore[return-value]
+    return cast("nn.Linear | nn.Conv2d", layer)
 
 
 def _weight(layer: nn.Module) -> Tensor:

@@ -187,9 +187,8 @@ class LocalReparameterization(Messenger):
     def _variance(self, run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         """Variance of the outputs, from the standard deviations of weight and bias."""
         dtype = x.dtype if self.variance_dtype is None else self.variance_dtype
-        squares = [None if t is None else t.to(dtype).square() for t in (x, scale, bias)]
-        out: Tensor = run(*squares)  # type: ignore[arg-type]
-        return out.to(x.dtype)
+        square, weight = (t.to(dtype).square() for t in (x, scale))
+        return run(square, weight, None if bias is None else bias.to(dtype).square()).to(x.dtype)
 
 
 def _facts(model: Model) -> dict[str, tuple[str, torch.Size]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -148,8 +148,11 @@ class StructureGraph(nn.Module):
     @property
     def primitives(self) -> dict[str, tuple[str, ...]]:
         """Names of the primitives by edge."""
-        edges: Any = self.edges
-        return {name: tuple(found) for name, found in edges.items()}
+        return {edge: tuple(self._alternatives(edge)) for edge in self.edges}
+
+    def _alternatives(self, edge: str) -> nn.ModuleDict:
+        """The primitives of an edge."""
+        return cast(nn.ModuleDict, self.edges[edge])
 
     def forward(self, *x: Tensor) -> Tensor:
         """The value of the last vertex, for inputs ``(B, *)``."""
@@ -169,7 +172,7 @@ class StructureGraph(nn.Module):
         gamma = self.gamma.of(edge.name)
         total: Tensor | None = None
         first = ""
-        for k, (name, primitive) in enumerate(self.edges[edge.name].items()):  # type: ignore[operator]
+        for k, (name, primitive) in enumerate(self._alternatives(edge.name).items()):
             try:
                 out = primitive(x)
             except RuntimeError as error:
@@ -237,7 +240,7 @@ class StructureGraph(nn.Module):
                 outs = []
                 for name in chosen[edge.name]:
                     target = targets[edge.name, name]
-                    root.add_module(target, self.edges[edge.name][name])  # type: ignore[index]
+                    root.add_module(target, self._alternatives(edge.name)[name])
                     outs.append(graph.call_module(target, (values[edge.source],)))
                 parts.append(_write(graph, add, outs, len(outs)))
             values[vertex] = _write(graph, self.aggregate[vertex], parts, len(into))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal
@@ -90,6 +90,7 @@ class EdgePrior(nn.Module):
 class StructurePrior:
     """The prior over the structure of a network; its kinds derive from it."""
 
+    word: ClassVar[str]
     kind: ClassVar[type[EdgePrior]]
     cube: ClassVar[bool] = False
     probs: Weights
@@ -189,6 +190,7 @@ class GumbelSoftmax(StructurePrior):
     learn: bool = False
     straight_through: bool = False
 
+    word = "gumbel-softmax"
     kind = _GumbelSoftmaxEdge
 
     def of_edge(
@@ -228,6 +230,7 @@ class Dirichlet(StructurePrior):
     probs: Weights = None
     learn: bool = False
 
+    word = "dirichlet"
     kind = _DirichletEdge
 
 
@@ -263,6 +266,7 @@ class Categorical(StructurePrior):
     probs: Weights = None
     learn: bool = False
 
+    word = "categorical"
     kind = _CategoricalEdge
 
 
@@ -295,6 +299,7 @@ class RelaxedBernoulli(StructurePrior):
     probs: Weights = None
     learn: bool = False
 
+    word = "relaxed-bernoulli"
     kind = _RelaxedBernoulliEdge
     cube = True
 
@@ -328,6 +333,7 @@ class Bernoulli(StructurePrior):
     probs: Weights = None
     learn: bool = False
 
+    word = "bernoulli"
     kind = _BernoulliEdge
     cube = True
 
@@ -342,13 +348,9 @@ class Bernoulli(StructurePrior):
         return super().of_edge(edge, names, logits, shared)
 
 
-_KINDS: dict[str, Any] = {
-    "gumbel-softmax": GumbelSoftmax,
-    "dirichlet": Dirichlet,
-    "categorical": Categorical,
-    "relaxed-bernoulli": RelaxedBernoulli,
-    "bernoulli": Bernoulli,
-}
+def words() -> dict[str, type[StructurePrior]]:
+    """All kinds of structure priors that have a word, a person's own among them."""
+    return {kind.word: kind for kind in StructurePrior.__subclasses__() if hasattr(kind, "word")}
 
 
 def parse_structure(text: str) -> StructurePrior:
@@ -363,10 +365,11 @@ def parse_structure(text: str) -> StructurePrior:
         Dirichlet(temperature=0.5, probs=None, learn=False)
     """
     name, *numbers = text.strip().lower().replace("_", "-").split(":")
-    if name not in _KINDS:
-        raise ValueError(unknown_name("structure prior", name, _KINDS))
-    kind = _KINDS[name]
-    hard = name in ("categorical", "bernoulli")
+    known = words()
+    if name not in known:
+        raise ValueError(unknown_name("structure prior", name, known))
+    kind: Callable[..., StructurePrior] = known[name]
+    hard = not hasattr(kind, "temperature")
     values: list[Any]
     try:
         values = [float(number) for number in numbers]
@@ -379,5 +382,4 @@ def parse_structure(text: str) -> StructurePrior:
         )
     if len(values) == 2:
         values = [Annealed(values[0], values[1])]
-    made: StructurePrior = kind(*values)
-    return made
+    return kind(*values)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
+from ...models.likelihoods import Likelihood
 from ..posterior.draws import at_once, chunks, draw_sites, outputs_of, weights_of
 from ..posterior.ensemble import is_point
 from ..posterior.family import random_network, require
@@ -217,7 +218,9 @@ def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
 
 
-def _by_depth(likelihood: Any, outputs: Tensor, depth: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def _by_depth(
+    likelihood: Likelihood, outputs: Tensor, depth: Tensor, mean: Tensor, std: Tensor
+) -> Tensor:
     """Predictions ``(S, N, ...)`` at depths ``(S,)``, from outputs ``(D + 1, N, outputs)``."""
     found: Tensor | None = None
     for d in depth.unique():
@@ -231,7 +234,7 @@ def _by_depth(likelihood: Any, outputs: Tensor, depth: Tensor, mean: Tensor, std
 
 
 def _predicted(
-    likelihood: Any,
+    likelihood: Likelihood,
     outputs: Tensor,
     mean: Tensor,
     std: Tensor,

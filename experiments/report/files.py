@@ -47,7 +47,7 @@ class RunFiles:
 
     @property
     def title(self) -> str:
-        """Of its method, in one line, without how to set it."""
+        """Title of the run's method, in one line, without how to set it."""
         row = METHODS.get(self.config.method)
         return self.config.method if row is None else row.title.partition(" (")[0]
 

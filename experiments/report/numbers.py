@@ -140,7 +140,7 @@ def listed(values: Sequence[object]) -> str:
 
 
 def training_seconds(metrics: dict[str, Any]) -> float:
-    """Of one seed. Seeds that were trained together each report the time of all."""
+    """Training time of one seed. Seeds that were trained together each report the time of all."""
     return float(metrics["seconds"]) / max(int(metrics.get("engine", {}).get("replicates", 1)), 1)
 
 

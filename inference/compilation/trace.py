@@ -312,7 +312,7 @@ def joint_graph(
 
 
 def first_line(error: Exception) -> str:
-    """Of its message, to stand within a sentence."""
+    """First line of an error's message, to stand within a sentence."""
     return str(error).strip().split("\n")[0].rstrip(".")
 
 

@@ -169,7 +169,8 @@ def _check(total: int, kept: Sequence[int], bits: Sequence[int]) -> None:
 def _rates(
     total: int, kept: Sequence[int], bits: Sequence[int], pruning: float, places: int
 ) -> Rates:
-    """From the weights kept in each layer and their bits, and the bits that say where they are."""
+    """Rates by the weights kept in each layer and their bits, and the bits that say where they
+    are."""
     size, weights = FLOAT_BITS * total, sum(kept)
     coded = sum(n * b for n, b in zip(kept, bits, strict=True))
     codebooks = sum(n > 0 for n in kept) * 2**INDEX_BITS * FLOAT_BITS

@@ -7,43 +7,29 @@ import pytest
 import torch
 from alternatives import graph
 from bayesian import QUICK
-from fitting import blobs
+from guide_case import CASES
 from pyroccam import guides, inference, models
 from pyroccam.models import BayesianNetwork, LocalReparameterization, priors
 from random_weights import small_net, table
 
 ONE = {**QUICK, "epochs": 1}
-MADE = {
-    "MeanField": guides.MeanField,
-    "Delta": guides.Delta,
-    "Pruned": lambda model: guides.Pruned(model, {"0": torch.eye(4, 3).bool()}),
-    "Spliced": guides.Spliced,
-    "VariationalDropout": guides.VariationalDropout,
-}
+OF_MODELS = {name: case for name, case in CASES.items() if case.pair()[1].latents()}
 
 
 def network(rows, seed=0):
     return BayesianNetwork(small_net(2, seed=seed), rows, prior=priors.Normal())
 
 
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_a_guide_of_another_network_of_equal_shapes_is_refused(make):
-    rows = table()
-    model, other = network(rows), network(rows, seed=1)
+@pytest.mark.parametrize("case", OF_MODELS.values(), ids=OF_MODELS)
+def test_a_guide_of_another_network_of_equal_shapes_is_refused(case):
+    model, _, rows = case.pair()
+    other = case.guide(case.model(rows, 1))
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(
-        ValueError, match=r"guide was made from another BayesianNetwork.*copy\.deepcopy"
-    ):
-        inference.fit(model, make(other), rows, **ONE)
+    message = rf"guide was made from another {type(model).__name__}.*copy\.deepcopy"
+    with pytest.raises(ValueError, match=message):
+        inference.fit(model, other, rows, **ONE)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_a_guide_over_depth_of_another_network():
-    rows = blobs()
-    one, other = (models.LearntDepth.mlp(rows, width=4, max_depth=2) for _ in range(2))
-    with pytest.raises(ValueError, match="guide was made from another LearntDepth"):
-        inference.fit(one, guides.CategoricalDepth(other), rows, **ONE)
 
 
 def test_among_several_trained_together():
@@ -58,16 +44,14 @@ def test_among_several_trained_together():
         inference.fit_repeats(build, [0, 1], together=True, **few)
 
 
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_copies_of_both_go_together(make):
-    rows = table()
-    model = network(rows)
-    pair = model, make(model)
-    copied = copy.deepcopy(pair)
-    for one in (pair, copied, copy.deepcopy(copied), (model, make(model))):
+@pytest.mark.parametrize("case", OF_MODELS.values(), ids=OF_MODELS)
+def test_copies_of_both_go_together(case):
+    model, guide, rows = case.pair()
+    copied = copy.deepcopy((model, guide))
+    for one in ((model, guide), copied, copy.deepcopy(copied), (model, case.guide(model))):
         inference.fit(*one, rows, **ONE)
-    twice = pickle.loads(pickle.dumps(network(rows)))  # and what a worker process gives back
-    inference.fit(twice, make(twice), rows, **ONE)
+    twice = pickle.loads(pickle.dumps(case.model(rows)))  # and what a worker process gives back
+    inference.fit(twice, case.guide(twice), rows, **ONE)
 
 
 def test_weights_that_are_loaded_do_not_change_where_a_guide_comes_from():

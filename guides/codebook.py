@@ -82,6 +82,10 @@ class Codebook(Delta):
         self.put({layer: self._shared(layer, *own) for layer, own in books.items()})
         self.sizes = {layer: len(book) for layer, (book, _) in books.items()}
 
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        own = {name: self.weights_of(name) for name in self.sizes}
+        return {"books": {names.get(n, n): (f.book, f.index - 1) for n, f in own.items()}}
+
     def _shared(self, layer: str, book: Tensor, index: Tensor) -> CodebookFactor:
         value = self.values_of(layer)
         if index.shape != value.shape or index.is_floating_point() or book.dim() != 1:

@@ -78,6 +78,9 @@ class Pruned(Delta):
         self.put({name: self._pruned(name, mask) for name, mask in kept.items()})
         self._masked = list(kept)
 
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        return {"kept": {names.get(n, n): self.weights_of(n).kept for n in self._masked}}
+
     def _pruned(self, layer: str, mask: Tensor) -> PrunedFactor:
         value = self.values_of(layer)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

@@ -118,6 +118,11 @@ class Spliced(Delta):
             }
         )
         self._spliced = list(c)
+        self._limits = {layer: float(own) for layer, own in c.items()}
+        self._rates = {"gamma": gamma, "power": power, "stop": stop}
+
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        return {"c": {names.get(n, n): c for n, c in self._limits.items()}, **self._rates}
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         if self.training:

@@ -94,10 +94,11 @@ def seal(folder: Path) -> None:
 
 
 def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:
-    """The history as CSV, one row for each evaluation."""
+    """The history as CSV, one row for each evaluation. What only some rows have, what ``track=``
+    said in one sitting of two, is empty in the others."""
     if not history:
         return
-    columns = list(history[-1])
+    columns = list(dict.fromkeys(name for row in history for name in row))
 
     def write(file: TextIO) -> None:
         table = csv.DictWriter(file, columns)

@@ -73,13 +73,13 @@ def test_the_posterior_of_a_site_is_what_is_drawn(case):
 
 def test_of_gives_the_same_kind_for_another_model(case):
     model, guide, rows = case.pair()
-    if isinstance(guide, guides.Codebook):
-        pytest.skip("a book is of the weights of one network")
     other = case.model(rows, 1)
     new = guide.of(other)
     assert type(new) is type(guide)
     assert new.options() == guide.options()
     assert new.latents() == guide.latents()
+    assert new.state_dict().keys() == guide.state_dict().keys()
+    assert repr(new.arguments({})) == repr(guide.arguments({}))
     new.check(other, inference.Settings(), 1)
     if guide.latents():
         with pytest.raises(ValueError, match="made from another"):

@@ -7,6 +7,7 @@ from pyroccam.inference.storage.checkpoint import (
     CheckpointError,
     fingerprint,
     load_checkpoint,
+    read_history,
     save_checkpoint,
     save_weights,
     versions,
@@ -59,6 +60,10 @@ def test_history_is_csv(tmp_path):
     write_history(tmp_path / "h.csv", [{"epoch": 1.0, "loss": 0.5}, {"epoch": 2.0, "loss": 0.25}])
     assert (tmp_path / "h.csv").read_text().split() == ["epoch,loss", "1.0,0.5", "2.0,0.25"]
     write_history(tmp_path / "none.csv", [])
+    write_history(tmp_path / "odd.csv", [{"epoch": 1.0, "rate": 0.5}, {"epoch": 2.0, "loss": 0.25}])
+    first, second = read_history(tmp_path / "odd.csv")  # what was tracked in one sitting only
+    assert [first["rate"], second["loss"]] == [0.5, 0.25]
+    assert all(map(math.isnan, (first["loss"], second["rate"])))
     assert not (tmp_path / "none.csv").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -15,13 +16,21 @@ from ..models.bayesian import BayesianNetwork
 from ..models.distributions.temperature import Temperature
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
-from ..models.origin import made_from_another, remember
 from ..models.parameters import LocalModule
 from ..models.priors.base import Latent
 from .edges import EdgeFactor, StructureFamily
 from .factors import Factor
 
-__all__ = ["Guide", "KLSettings", "NetworkGuide", "Words", "key", "kinds"]
+__all__ = [
+    "Guide",
+    "KLSettings",
+    "NetworkGuide",
+    "Words",
+    "key",
+    "kinds",
+    "made_from_another",
+    "remember",
+]
 
 Words = Mapping[str, Mapping[str, Any]]
 """Names for the command line, and what is given to a class with each."""
@@ -327,6 +336,20 @@ class NetworkGuide(Guide):
         factors = self.part("factors")
         for site in (*self.edges, *self.sites):
             pyro.sample(site, factors[key(site)]())
+
+
+def remember(guide: Any, model: Any) -> None:
+    """Note in a guide the model that it is made from, without holding it: a guide that is copied
+    does not copy its model."""
+    if "_mark" not in vars(model):
+        object.__setattr__(model, "_mark", uuid.uuid4().hex)
+    object.__setattr__(guide, "_mark_of_model", vars(model)["_mark"])
+
+
+def made_from_another(guide: Any, model: Any) -> bool:
+    """Whether a guide says that it was made from another model than this one, or a copy of it."""
+    found = vars(guide).get("_mark_of_model")
+    return found is not None and found != vars(model).get("_mark")
 
 
 def kinds(of: type[K]) -> Iterator[type[K]]:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ..models.base import Model
 from ..models.learnt_depth import FixedDepth, LearntDepth
-from ..models.origin import remember
-from .base import Guide, KLSettings
+from .base import Guide, KLSettings, remember
 
 __all__ = ["CategoricalDepth", "DepthGuide", "Deterministic", "Marginal"]
 

@@ -16,13 +16,11 @@ from ...models.turns import fitting
 from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
-from ..training.interrupt import StopSignal
 from ..training.replicate import Job, Replicate, Track
 from ..training.settings import Settings
-from ..training.terminal import FitProgress
+from ..training.terminal import FitProgress, StopSignal
 from ..training.trainer import Interrupted, NonFiniteLoss, Trainer
-from .devices import pick_device
-from .requests import check_kinds, refuse_one_network
+from .requests import check_kinds, pick_device, refuse_one_network
 from .result import Fit, G, M, Repeats
 
 if TYPE_CHECKING:

@@ -1,9 +1,12 @@
-"""The progress bar of a fit: loss and time left, silent where nobody watches."""
+"""A fit in a terminal: its progress bar, and signals as a flag that the loop reads."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +19,11 @@ from rich.progress import (
 )
 from torch import Tensor
 
-__all__ = ["FitProgress"]
+__all__ = ["SIGNALS", "FitProgress", "StopSignal"]
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class FitProgress:
@@ -76,3 +83,43 @@ class FitProgress:
         loss, val = (sum(row[name] for row in rows) / len(rows) for name in ("loss", "val_nll"))
         if val == val:
             self.bar.update(self.task, loss=f"loss {loss:.4f} val {val:.4f}")
+
+
+class StopSignal:
+    """While active, the first signal of ``SIGNALS`` sets a flag; a second SIGINT acts as usual.
+
+    A signal that is ignored, as by ``nohup``, stays so. Signals can be handled in the main thread
+    alone: elsewhere the flag is never set.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._former: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.received
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                former = signal.getsignal(number)
+                # None is of a handler that was not set from Python, and could not be put back.
+                if former is not None and former != signal.SIG_IGN:
+                    self._former[number] = former
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        while self._former:
+            number, handler = self._former.popitem()
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = True

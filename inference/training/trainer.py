@@ -20,11 +20,10 @@ from ...models.turns import give_way
 from ..elbo.non_finite import first_non_finite
 from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .depth_update import IncrementalPosterior
-from .interrupt import StopSignal
 from .replicate import Replicate
 from .settings import Settings
 from .step import TrainingStep
-from .terminal import FitProgress
+from .terminal import FitProgress, StopSignal
 
 __all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from fitting import run
-from pyroccam.inference.fits.devices import pick_device
+from pyroccam.inference.fits.requests import pick_device
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import sys
 import pytest
 from fitting import QUICK, assert_same, blobs, pair, run, spy
 from pyroccam import inference
-from pyroccam.inference.training import interrupt
-from pyroccam.inference.training.interrupt import StopSignal
+from pyroccam.inference.training import terminal as interrupt
+from pyroccam.inference.training.terminal import StopSignal
 
 fit_module = sys.modules["pyroccam.inference.fits.fitting"]
 

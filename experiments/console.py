@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -44,6 +46,12 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich does it, of what is printable."""
         return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Say no more where nobody reads, as after ``| head``, but go on: a run is not lost."""
+        self.quiet = True
+        # Or Python would fail as it flushes what is left, at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def say(self, *parts: Part) -> None:
         """One message; in a file or a pipe it is one line, however long."""

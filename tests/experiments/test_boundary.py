@@ -163,3 +163,15 @@ def test_ctrl_c_while_importing_is_no_traceback(wait):
     # Before Python runs any of our code, Python itself speaks.
     assert "Traceback" not in err or "pyroccam" not in err
     assert process.returncode in (130, -signal.SIGINT, 1), err
+
+
+def test_a_reader_that_goes_away_ends_nothing():
+    """As ``| head`` does: the run goes on, and says no more."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyroccam.experiments.main", "methods"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")

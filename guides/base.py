@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -157,7 +159,14 @@ class Guide(LocalModule):
             model: of the new guide.
             names: of its layers, by those of this one where they differ.
         """
-        return type(self)(model, **self.arguments({} if names is None else names))
+        return self._again(model, self.arguments({} if names is None else names))
+
+    def _again(self, model: Model, arguments: dict[str, Any]) -> Self:
+        """A guide of this class, of which one of a person's own may take fewer arguments."""
+        takes = inspect.signature(type(self)).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+            arguments = {name: value for name, value in arguments.items() if name in takes}
+        return type(self)(model, **arguments)
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         """Refuse a model, or settings, that it cannot be trained with.
@@ -258,6 +267,15 @@ class NetworkGuide(Guide):
     def posterior(self, site: str) -> Any:
         return self.factor_of(site)()
 
+    def distribution(self, site: str) -> Any:
+        """The former name of :meth:`posterior`."""
+        warnings.warn(
+            "distribution was renamed, and will go: use posterior.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.posterior(site)
+
     def cdf(self, site: str, value: Tensor) -> Tensor | None:
         return self.factor_of(site).cdf(value)
 
@@ -273,7 +291,7 @@ class NetworkGuide(Guide):
             options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
         if self.edges:
             options["structure"] = self.structure_family
-        return type(self)(model, **options)
+        return self._again(model, options)
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         self.refuse(model)
@@ -298,7 +316,13 @@ class NetworkGuide(Guide):
         """Make the posterior of every site."""
         for site, (layer, name) in model.sites.items():
             self.sites.append(site)
-            self.factors[key(site)] = self.factor(layer, name, layer.latents()[name])
+            made = self.factor(layer, name, layer.latents()[name])
+            if not isinstance(made, Factor):
+                raise TypeError(
+                    f"guides.{type(self).__name__}.factor gives a {type(made).__name__} for "
+                    f"{site!r}: derive it from guides.factors.Factor, or GaussianFactor."
+                )
+            self.factors[key(site)] = made
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         """The posterior of a site at the start."""

@@ -51,7 +51,8 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
                 f"Guide {text}:{number}: give log alpha as a number, {text}:2."
             ) from None
     for name in [name for name in options if name not in takes]:
-        if (value := options.pop(name)) not in (None, "example"):
+        value = options.pop(name)
+        if {"scales": "example", "max_scale": None}.get(name, ...) != value:
             raise ValueError(
                 f"{name}={value!r}: the guide {text!r} has none; leave it out or set it to null."
             )

@@ -15,7 +15,7 @@ from .priors.structure import EdgePrior
 if TYPE_CHECKING:
     from .layers.bayesian_layer import BayesianLayer
 
-__all__ = ["Model"]
+__all__ = ["Model", "anneal", "likelihood_of", "priors_of"]
 
 
 class Model(LocalModule):
@@ -60,7 +60,7 @@ class Model(LocalModule):
 
     def priors(self) -> list[nn.Module]:
         """The modules of the priors over weights and structure, which may learn something."""
-        return [part for part in self.modules() if isinstance(part, LayerPrior | EdgePrior)]
+        return priors_of(self)
 
     def components(self, x: Tensor) -> Tensor:
         """Outputs at every depth that the model has, ``(S, B, outputs)``, where weights are
@@ -89,3 +89,23 @@ class Model(LocalModule):
             f"A {type(self).__name__} has no prior to swap: its weights are numbers. Make a "
             "models.BayesianNetwork, or a models.LearntDepth."
         )
+
+
+# A step takes a Pyro model of a person's own, too, which says nothing of itself.
+
+
+def priors_of(model: nn.Module) -> list[nn.Module]:
+    """The modules of priors over weights and structure in any module."""
+    return [part for part in model.modules() if isinstance(part, LayerPrior | EdgePrior)]
+
+
+def likelihood_of(model: nn.Module) -> nn.Module | None:
+    """The likelihood of a model, if it has one that is a module."""
+    found = getattr(model, "likelihood", None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def anneal(model: nn.Module, progress: float) -> None:
+    """:meth:`Model.anneal`, of a model that is one of ours."""
+    if isinstance(model, Model):
+        model.anneal(progress)

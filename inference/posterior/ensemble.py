@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -197,7 +197,7 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
     Raises:
         ValueError: if there is none.
     """
-    found = list(fits if isinstance(fits, Sequence) else fits.fits)
+    found: list[Fit] = list(getattr(fits, "fits", cast(Any, fits)))
     if not found:
         raise ValueError("fits: got none, expected at least one fit.")
     return found

@@ -229,6 +229,8 @@ def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
     Raises:
         TypeError: for a fit of another model.
     """
+    if not hasattr(fit, "guide"):
+        raise TypeError(f"{name} takes a fit, as inference.fit gives it, got {type(fit).__name__}.")
     if not isinstance(fit.model, kind):
         raise TypeError(
             f"{name} needs a fit of models.{kind.__name__}, got one of "

@@ -67,9 +67,9 @@ def scale_intervals(fit: Fit, level: float = 0.9) -> dict[str, ScaleIntervals]:
         TypeError: for a fit of another model.
         ValueError: for a level that is not in (0, 1), or a layer whose posterior has no spread.
     """
+    model, guide = require(fit, BayesianNetwork, "scale_intervals")
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r}: give the probability inside an interval, in (0, 1).")
-    model, guide = require(fit, BayesianNetwork, "scale_intervals")
     return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
 
 

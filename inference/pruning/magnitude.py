@@ -229,7 +229,7 @@ def _number(what: str, value: Any) -> float:
 def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[str, Tensor]]:
     """The pair of a fit, and the weights of each layer as the guide has them, without scales."""
     model, guide = require(fit, BayesianNetwork, asking)
-    if not all(guide.factor_of(site).is_point for site in guide.sites):
+    if not (guide.sites and all(guide.factor_of(site).is_point for site in guide.sites)):
         raise TypeError(
             f"{asking} needs a fit of point estimates (guides.Delta), got one of "
             f"{type(guide).__name__}. To cut by a posterior use inference.compress."

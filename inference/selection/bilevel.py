@@ -120,6 +120,7 @@ def select(
     L, Q = L or Level(), Q or Level()
     if not isinstance(method, Method):
         method = _named(method)
+    pair = family(model, guide)
     if not L.likelihood:
         raise ValueError("L needs a likelihood: give Level(likelihood=...) above 0.")
     if L.structure or L.hyperprior is not None:
@@ -205,7 +206,7 @@ def select(
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
         structure=None,
-        weights=family(model, guide).weights(),
+        weights=pair.weights(),
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
     return Selection(found, method, history, best - 1)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...guides.base import Guide
+from ...models.base import likelihood_of, priors_of
 from ...models.checks import as_number, unknown_name
 
 __all__ = [
@@ -225,11 +226,9 @@ def parameter_groups(
         ValueError: if there is nothing to train.
     """
     latents = [p for p in guide.parameters() if p.requires_grad]
-    # A step takes a Pyro pair of a person's own, too, which says nothing of itself.
-    likelihood = getattr(model, "likelihood", nn.Identity())
+    likelihood = likelihood_of(model) or nn.Identity()
     noise = [p for p in likelihood.parameters() if p.requires_grad]
-    priors: list[nn.Module] = getattr(model, "priors", list)()
-    prior = [p for own in priors for p in own.parameters() if p.requires_grad]
+    prior = [p for own in priors_of(model) for p in own.parameters() if p.requires_grad]
     known = {id(p) for p in (*guide.parameters(), *noise, *prior)}
     weights = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     moving = {"lr": settings.lr, "scheduled": True}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from ..compilation.flat_parameters import FlatParameters, difference
 from ..compilation.passes import lean
@@ -254,8 +255,7 @@ class TrainingStep:
     def warm_up(self, progress: float) -> None:
         """Set the weight of the KL, and the temperature of what is relaxed."""
         for model, _ in self.pairs:
-            if callable(anneal := getattr(model, "anneal", None)):
-                anneal(progress)
+            anneal(model, progress)
         warmup = self.settings.kl_warmup
         if warmup or self.settings.kl_weight != 1.0:
             share = min(1.0, progress / warmup) if warmup else 1.0

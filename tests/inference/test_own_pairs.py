@@ -1,0 +1,111 @@
+"""Pyro pairs, guides and factors of a person's own, which say less of themselves than ours."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from fitting import blobs
+from guide_case import depth, network
+from pyro.nn import PyroModule
+from pyroccam import guides, inference, models
+from pyroccam.models.layers.bayesian_layer import BayesianLayer
+from torch import nn
+
+ROWS = blobs()
+QUICK = {"epochs": 2, "device": "cpu", "progress": False}
+
+
+class PlainModel(PyroModule):
+    """With attributes whose names mean something else to models of ours."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = ROWS.N
+        self.lin = nn.Linear(2, 3)
+        self.likelihood = None
+        self.priors = nn.ModuleList()
+        prior = models.priors.Normal(1.0, learn="weight")
+        self.held = BayesianLayer("held", nn.Linear(3, 2), prior)
+
+    def anneal(self):
+        raise AssertionError("not ours to call")
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", self.size, subsample=x):
+            return pyro.sample("y", dist.Categorical(logits=self.lin(x) + w), obs=y)
+
+
+class PlainGuide(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.loc = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x, y=None):
+        return pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
+
+
+def test_a_plain_pair_is_stepped_and_its_evidence_taken():
+    model, guide = PlainModel(), PlainGuide()
+    settings = inference.Settings(weight_decay=0.1, lr=0.1)
+    step = inference.TrainingStep([(model, guide)], settings, compile=False)
+    step.warm_up(0.5)
+    groups = inference.training.settings.parameter_groups(settings, model, guide)
+    found = {group.name: (len(group.parameters), group.options) for group in groups}
+    assert found["prior"][0] == 2  # what the prior learns of weight and bias
+    assert found["prior"][1]["weight_decay"] == 0.0
+    assert found["weights"][1]["weight_decay"] == 0.1
+    assert torch.isfinite(torch.tensor(inference.evidence(model, guide, ROWS).elbo))
+
+
+def test_a_guide_with_arguments_of_its_own_is_swapped():
+    class OwnDepth(guides.CategoricalDepth):
+        def __init__(self, model):
+            super().__init__(model, update="gradient", hold=0.1)
+
+    model = depth(ROWS)
+    fit = inference.fit(model, OwnDepth(model), ROWS, **QUICK)
+    other = inference.swap(fit, prior=models.priors.Uniform(), device="cpu", progress=False)
+    assert type(other.guide) is OwnDepth
+    assert (other.guide.update, other.guide.hold) == ("gradient", 0.1)
+
+
+def test_a_factor_that_is_none_is_refused():
+    class OwnGuide(guides.NetworkGuide):
+        def factor(self, layer, name, latent):
+            return nn.Identity()
+
+    guide = OwnGuide(network(ROWS), local=False, scales="example")
+    with pytest.raises(TypeError, match=r"factor gives a Identity for '0\.weight': derive"):
+        guide.build(network(ROWS))
+
+
+def test_several_fits_are_anything_that_holds_them():
+    model = network(ROWS)
+    fit = inference.fit(model, guides.Delta(model), ROWS, **QUICK)
+    ensemble = inference.posterior.EnsembleNetwork
+    x = ROWS.x_test
+    expected = ensemble([fit])(x)
+    for fits in (fit, iter([fit]), {"a": fit}.values()):
+        assert torch.equal(ensemble(fits)(x), expected)
+
+
+def test_the_former_name_of_a_posterior():
+    guide = guides.Delta(network(ROWS))
+    with pytest.warns(DeprecationWarning, match="use posterior"):
+        found = guide.distribution("0.weight")
+    assert torch.equal(found.mean, guide.posterior("0.weight").mean)
+
+
+def test_what_takes_a_fit_says_so_to_who_gives_a_pair():
+    model = network(ROWS)
+    with pytest.raises(TypeError, match="scale_intervals takes a fit, .* got BayesianNetwork"):
+        inference.pruning.scale_intervals(model, guides.Delta(model))
+
+
+def test_misspelt_options_of_a_guide_in_words():
+    model = network(ROWS)
+    assert isinstance(guides.parse("delta", model, scales="example"), guides.Delta)
+    for name, value in (("nonsense", None), ("locl", "example")):
+        with pytest.raises(ValueError, match=name):
+            guides.parse("delta", model, **{name: value})

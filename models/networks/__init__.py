@@ -3,11 +3,11 @@
 from . import primitives
 from .graphs import cell_graph, perceptron_graph
 from .plain import lenet_5_caffe, lenet_300_100, perceptron, torchvision_resnet, vgg
-from .ready import NETWORKS, Residual, build, residual_conv, residual_mlp, resnet, take_apart
+from .ready import NETWORKS as NETWORKS
+from .ready import Residual, build, residual_conv, residual_mlp, resnet, take_apart
 from .stack import match_adapters
 
 __all__ = [
-    "NETWORKS",
     "Residual",
     "build",
     "cell_graph",

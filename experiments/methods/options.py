@@ -90,7 +90,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Sequence:
         return isinstance(value, list | tuple) and all(_fits(one, inner[0]) for one in value)
     if hint is float:
-        return not math.isnan(as_number(value))
+        number = as_number(value)
+        too_large = math.isinf(number) and isinstance(value, int)  # for what is computed with it
+        return not (math.isnan(number) or too_large)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 

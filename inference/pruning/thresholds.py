@@ -73,7 +73,7 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
         ValueError: for a name that is neither, or two of one layer.
     """
     refuse_twice("threshold", asked, model)
-    given = {model.names.get(name, name): float(value) for name, value in asked.items()}
+    given = {model.names.get(name, name): as_number(value) for name, value in asked.items()}
     unknown = sorted({*given} - {*model.layers})
     if unknown:
         raise ValueError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
@@ -152,7 +152,7 @@ def choose_thresholds(
         given = by_layer_now(asked, model)
         return {name: given.get(name, math.inf) for name in found}
     if not isinstance(asked, str):
-        return dict.fromkeys(found, float(asked))
+        return dict.fromkeys(found, as_number(asked))
     if asked == "noise":
         # A layer of noise, as on a residual branch that has died, is no error after a long run.
         return {name: max(0.0, float(one.values.min())) for name, one in found.items()}
@@ -182,7 +182,7 @@ def choose_thresholds(
         return sum(parts)
 
     # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
-    allowed = TOLERANCE if tolerance is None else float(tolerance)
+    allowed = TOLERANCE if tolerance is None else as_number(tolerance)
     limit = cost(dict.fromkeys(found, math.inf)) + allowed
     values = {name: one.values for name, one in found.items()}
     # A rounding of the error must not decide.

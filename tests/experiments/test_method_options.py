@@ -25,6 +25,8 @@ def test_usual_options_are_of_their_types(name):
     ("bayes", {"layers": [1]}, "layers=[1]: give hidden, penultimate, names of layers or null."),
     ("dropout", {"rate": 1.0}, "rate=1.0: give the share of units that is dropped, in (0, 1)."),
     ("sws", {"precision": [1.0]}, "precision=[1.0]: give shape and rate"),
+    ("gnj", {"threshold": 10**400}, "give validation, valley, noise, a number"),
+    ("dns", {"c": {"0": 10**400}}, "give a number, a list of them or numbers by layer."),
     ("sws", {"tau": 10**400}, "give a positive, finite number."),
     ("dns", {"c": None}, "c=None: give a number, a list of them or numbers by layer."),
     ("structure", {"random": -1}, "random=-1: give a whole number of at least 0."),

@@ -48,3 +48,13 @@ def test_a_tolerance_may_be_zero(tolerance):
     thresholds.check_threshold("validation", 0)
     with pytest.raises(ValueError, match="number of nats"):
         thresholds.check_threshold("validation", tolerance)
+
+
+def test_a_whole_number_beyond_all_floats_cuts_nothing():
+    rows = table()
+    model = models.BayesianNetwork(small_net(width=3), rows, prior=priors.Normal())
+    guide = guides.MeanField(model)
+    found, whole = irrelevance(model, guide), mean_network(model, guide)
+    for asked in (10**400, dict.fromkeys(found, 10**400)):
+        chosen = thresholds.choose_thresholds(asked, found, whole, model, rows, None)
+        assert chosen == dict.fromkeys(found, float("inf"))

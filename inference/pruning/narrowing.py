@@ -71,13 +71,13 @@ def narrow(
     """
     if data is not None:
         data.refuse_another_kind(fit.data)
-    decision = decide(fit, "narrow", threshold, tolerance)
-    model, guide, report, net = decision.model, decision.guide, decision.report, decision.net
-    if guide.is_point:
+    if fit.model.random_weights and fit.guide.is_point:
         raise ValueError(
             "A point estimate has no spread by which it could be narrowed: prune by magnitude "
             "(inference.pruning.prune_weights), or use guides.MeanField."
         )
+    decision = decide(fit, "narrow", threshold, tolerance)
+    model, guide, report, net = decision.model, decision.guide, decision.report, decision.net
     names = {name: inside(net, name) for name in model.layers}
     smaller = BayesianNetwork(
         net,

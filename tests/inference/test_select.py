@@ -12,7 +12,6 @@ from pyroccam.inference.selection import (
     Drmad,
     Greedy,
     Implicit,
-    InverseGamma,
     Level,
     OneLevel,
     Random,
@@ -24,30 +23,20 @@ from pyroccam.inference.selection.bilevel import IndefiniteCurvature
 from pyroccam.inference.selection.levels import Key, Objectives
 from pyroccam.models import priors
 from pyroccam.models.contexts import seeded
-from selecting import F64, alternatives, linear, rows, scattered
+from selecting import (
+    F64,
+    POLYNOMIAL,
+    QUIET,
+    alternatives,
+    linear,
+    polynomial,
+    rows,
+    run,
+    scattered,
+)
 from torch import nn
 
-QUIET = {"progress": False, "device": "cpu"}
-POLYNOMIAL = data.load("polynomial")
 SCALE = "model.net.prior.log_scale"
-
-
-def polynomial(rows=POLYNOMIAL, prior=None):
-    """The same pair at each call: twelve features with a scale each, and the noise."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(11)
-        net = nn.Linear(12, 1, bias=False)
-    prior = prior or priors.Normal(learn="weight")
-    model = models.BayesianNetwork(net, rows, prior=prior)
-    return model, guides.MeanField(model)
-
-
-def run(method, pair=None, rows=POLYNOMIAL, **options):
-    options = {"outer_steps": 6, "inner_steps": 10, "lr": 0.02, "outer_lr": 0.05, **options}
-    model, guide = pair or polynomial(rows)
-    return inference.select(model, guide, rows, method=method, **{"draws": 5, **QUIET, **options})
-
-
 METHODS = [OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Drmad(), Random()]
 
 
@@ -355,48 +344,6 @@ def test_the_best_step_is_kept_where_q_falls_again(monkeypatch):
     assert q_of(*held(found), *watched()) == pytest.approx(found.Q, rel=1e-6)
 
 
-ERRORS = {
-    "interrupted at once": (KeyboardInterrupt, 1, inference.Interrupted, "step 0 of 6.* before"),
-    "interrupted": (KeyboardInterrupt, 4, inference.Interrupted, "step 3 of 6.* the best, step 3"),
-    "broken": (RuntimeError("broken"), 4, RuntimeError, "broken"),
-    "nan": (None, 4, hg.NonFiniteGradient, "Q is nan and L nan after outer step 4: take a smaller"),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_what_is_left_after_an_error(monkeypatch, name):
-    error, at, kind, message = ERRORS[name]
-    step, states = Unrolled.step, []
-
-    def failing(self, search):
-        states.append((search.theta, search.h))
-        if len(states) < at:
-            step(self, search)
-        elif error is not None:
-            raise error
-        else:
-            search.theta = {n: t + math.nan for n, t in search.theta.items()}
-
-    monkeypatch.setattr(Unrolled, "step", failing)
-    model, guide = polynomial()
-    before = torch.get_rng_state()
-    with pytest.raises(kind, match=message):
-        run(Unrolled(), (model, guide))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert not model.training
-    made = Objectives(model, guide, (Level(), Level()))
-    for values, own in zip(states[-1], (made.theta, made.h), strict=True):
-        for key, value in values.items():
-            assert torch.equal(own[key], value)
-
-
-def test_steps_that_are_too_long():
-    """Found in steps that are recorded, too, which do not look at values."""
-    for method, message in ((OneLevel(), "smaller lr"), (Random(), "none of the h")):
-        with pytest.raises(hg.NonFiniteGradient, match=message):
-            run(method, lr=1e6, outer_steps=2)
-
-
 # Structure
 
 
@@ -444,40 +391,6 @@ def test_ranges(monkeypatch):
         run(Random(), polynomial(prior=Bent(learn="weight")))
 
 
-# What is refused
-
-
-def test_settings_that_contradict_each_other():
-    structure = [Against(priors.GumbelSoftmax(), 1.0)]
-    for message, options in (
-        (r"L needs a likelihood", {"L": Level(likelihood=0.0)}),
-        (r"change nothing in L: give them to Q", {"L": Level(hyperprior=InverseGamma(1.0, 1.0))}),
-        (r"change nothing in L: give them to Q", {"L": Level(structure=structure)}),
-        (
-            r"equal in both.*L has 1 / 1 on 'train', Q 0.5 / 1 on 'train'. Use Greedy\(\)",
-            {"method": OneLevel(), "Q": Level(prior=0.5)},
-        ),
-        (r"Q 1 / 0 on 'train'", {"method": OneLevel(), "Q": Level(likelihood=0.0)}),
-        (r"Q 1 / 1 on 'val'", {"method": OneLevel(), "Q": Level(split="val")}),
-        *(
-            (f"{n} must be a whole number of at least 1, got 0", {n: 0})
-            for n in ("outer_steps", "inner_steps", "draws", "batch_size", "particles")
-        ),
-        *((f"{n} must be positive and finite, got -1", {n: -1.0}) for n in ("lr", "outer_lr")),
-    ):
-        with pytest.raises(ValueError, match=message):
-            inference.select(*polynomial(), POLYNOMIAL, **{**QUIET, **options})
-    for message, make in (
-        (r"Implicit\(damping\) must be at least 0 and finite, got nan", lambda: Implicit(math.nan)),
-        (r"Implicit\(max_iter\) must be a whole number of at least 1", lambda: Implicit(0.1, 0)),
-        (r"Drmad\(skip\) must be in \[0, 1\), got 1", lambda: Drmad(skip=1.0)),
-        (r"Drmad\(every\) must be a whole number of at least 1", lambda: Drmad(every=0)),
-        (r"Random\(ranges\) needs low <= high for 'loc'", lambda: Random({"loc": (1.0, 0.0)})),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
-
-
 def test_the_same_ratio_is_one_level(eager):
     """Whatever its terms are."""
     options = {"L": Level(2.0, 1.0), "Q": Level(4.0, 2.0), "outer_steps": 1, "inner_steps": 1}
@@ -485,19 +398,14 @@ def test_the_same_ratio_is_one_level(eager):
 
 
 def test_names_of_methods_for_one_release(eager):
-    steps = {"outer_steps": 1, "inner_steps": 1}
+    steps = {"outer_steps": 1, "inner_steps": 1, "lr": 0.02, "outer_lr": 0.05, "draws": 5}
     for name, method in (("one-level", OneLevel()), ("implicit", Implicit())):
         with pytest.warns(
             DeprecationWarning, match=rf"selection\.{type(method).__name__}\(\)"
         ) as seen:
-            assert run(name, **steps).method == method
+            found = inference.select(*polynomial(), POLYNOMIAL, method=name, **QUIET, **steps)
+        assert found.method == method
         assert __file__ in {one.filename for one in seen}
     for wrong in ("gredy", Greedy, None):
         with pytest.raises(TypeError, match=r"Greedy\(\) or Implicit\(damping=0\.1\), got"):
             run(wrong, **steps)
-
-
-def test_other_data():
-    fewer = data.load("polynomial", n_train=30)
-    with pytest.raises(ValueError, match="made for 40 training rows, the data has 30"):
-        inference.select(*polynomial(), fewer, **QUIET)

@@ -1,12 +1,15 @@
 """Tiny pairs with two levels, in double precision, and their rows."""
 
 import torch
-from pyroccam import guides, models
+from pyroccam import data as sets
+from pyroccam import guides, inference, models
 from pyroccam.inference.selection.levels import Level, Objectives
 from random_weights import Rows
 from torch import nn
 
 F64 = torch.float64
+QUIET = {"progress": False, "device": "cpu"}
+POLYNOMIAL = sets.load("polynomial")
 
 
 def rows(count=12, weights=2, seed=0):
@@ -62,3 +65,19 @@ def scattered(model, guide=guides.MeanField, seed=0, **options):
 
 def objectives(pair, L=None, Q=None, particles=1):
     return Objectives(*pair, (L or Level(), Q or Level()), particles)
+
+
+def polynomial(rows=POLYNOMIAL, prior=None):
+    """The same pair at each call: twelve features with a scale each, and the noise."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        net = nn.Linear(12, 1, bias=False)
+    prior = prior or models.priors.Normal(learn="weight")
+    model = models.BayesianNetwork(net, rows, prior=prior)
+    return model, guides.MeanField(model)
+
+
+def run(method, pair=None, rows=POLYNOMIAL, **options):
+    options = {"outer_steps": 6, "inner_steps": 10, "lr": 0.02, "outer_lr": 0.05, **options}
+    model, guide = pair or polynomial(rows)
+    return inference.select(model, guide, rows, method=method, **{"draws": 5, **QUIET, **options})

@@ -6,9 +6,9 @@ import copy
 import inspect
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 import pyro
 from torch import Tensor, nn
@@ -29,16 +29,12 @@ __all__ = [
     "NetworkGuide",
     "Words",
     "key",
-    "kinds",
     "made_from_another",
     "remember",
 ]
 
 Words = Mapping[str, Mapping[str, Any]]
 """Names for the command line, and what is given to a class with each."""
-
-
-K = TypeVar("K", bound="Guide")
 
 
 class KLSettings(Protocol):
@@ -374,13 +370,6 @@ def made_from_another(guide: Any, model: Any) -> bool:
     """Whether a guide says that it was made from another model than this one, or a copy of it."""
     found = vars(guide).get("_mark_of_model")
     return found is not None and found != vars(model).get("_mark")
-
-
-def kinds(of: type[K]) -> Iterator[type[K]]:
-    """All classes below one of guides that are defined, a person's own included."""
-    for kind in of.__subclasses__():
-        yield kind
-        yield from kinds(kind)
 
 
 def key(site: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.checks import unknown_name
+from ..models.checks import kinds, unknown_name
 from ..models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -22,17 +22,26 @@ from .factors import Factor
 
 __all__ = ["EdgeFactor", "StructureFamily"]
 
-Family = Literal["prior", "gumbel-softmax", "dirichlet", "relaxed-bernoulli", "table", "point"]
-
 
 class EdgeFactor(Factor):
-    """The posterior of one edge with K primitives.
+    """The posterior of one edge with K primitives; a family of them is a class below this one.
 
     Arguments:
         prior: of the edge, whose probabilities it begins with.
+        temperature: that all edges use, where there is one.
+
+    Attributes:
+        word: name of the family; an :class:`~pyroccam.models.priors.EdgePrior` names that which is
+            of its own kind.
+        restrictions: of the priors that it is for.
+        relaxed: it has a temperature, which may be learnt.
     """
 
-    def __init__(self, prior: EdgePrior) -> None:
+    word: ClassVar[str]
+    restrictions: ClassVar[tuple[str, ...]]
+    relaxed: ClassVar[bool] = False
+
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__()
         self.restriction = prior.restriction
 
@@ -73,14 +82,17 @@ class _Relaxed(EdgeFactor):
     """With logits, and a temperature that all edges use."""
 
     temperature: nn.Module
+    relaxed = True
 
-    def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
-        super().__init__(prior)
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
+        super().__init__(prior, temperature)
         self.logits = nn.Parameter(prior.logits.detach().clone())
         lend(temperature, self)
 
 
 class _GumbelSoftmax(_Relaxed):
+    word, restrictions = "gumbel-softmax", ("simplex interior",)
+
     def forward(self) -> Any:
         return ExpRelaxedCategorical(self.temperature(), logits=self.logits, validate_args=False)
 
@@ -89,8 +101,11 @@ class _GumbelSoftmax(_Relaxed):
 
 
 class _Dirichlet(EdgeFactor):
-    def __init__(self, prior: EdgePrior, temperature: nn.Module) -> None:
-        super().__init__(prior)
+    word, restrictions = "dirichlet", ("simplex interior",)
+
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
+        super().__init__(prior, temperature)
+        assert temperature is not None
         self.log_concentration = nn.Parameter(prior.logits.detach() + temperature().detach().log())
 
     def forward(self) -> Any:
@@ -101,6 +116,8 @@ class _Dirichlet(EdgeFactor):
 
 
 class _RelaxedBernoulli(_Relaxed):
+    word, restrictions = "relaxed-bernoulli", ("cube interior",)
+
     def forward(self) -> Any:
         fn = LogitRelaxedBernoulli(self.temperature(), logits=self.logits, validate_args=False)
         return fn.to_event(1)
@@ -112,10 +129,11 @@ class _RelaxedBernoulli(_Relaxed):
 class _Table(EdgeFactor):
     """A probability for each vertex."""
 
+    word, restrictions = "table", ("simplex vertices", "cube vertices")
     vertices: Tensor
 
-    def __init__(self, prior: EdgePrior) -> None:
-        super().__init__(prior)
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
+        super().__init__(prior, temperature)
         table: Any = prior.vertices
         self.register_buffer("vertices", table.clone(), persistent=False)
         self.logits = nn.Parameter(prior().logits.detach().clone())
@@ -137,11 +155,12 @@ class _Table(EdgeFactor):
 class _Point(EdgeFactor):
     """One γ, in the coordinates of the site."""
 
+    word, restrictions = "point", ("simplex interior", "cube interior")
     is_point = True
     no_density = "q is a point, which has no density"
 
-    def __init__(self, prior: EdgePrior) -> None:
-        super().__init__(prior)
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
+        super().__init__(prior, temperature)
         self.logits = nn.Parameter(prior.logits.detach().clone())
 
     def forward(self) -> Any:
@@ -171,12 +190,12 @@ class StructureFamily:
         ValueError: for another family, or one that the prior's restriction does not allow.
     """
 
-    family: Family = "prior"
+    family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
 
     def __post_init__(self) -> None:
-        if self.family not in (*_ALLOWED, "prior"):
-            raise ValueError(unknown_name("structure family", self.family, [*_ALLOWED, "prior"]))
+        if self.family not in (known := [*families(), "prior"]):
+            raise ValueError(unknown_name("structure family", self.family, known))
         if self.temperature not in ("tied", "learnt"):
             raise ValueError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
 
@@ -185,21 +204,21 @@ class StructureFamily:
         own: nn.Module | None = None
         found: dict[str, EdgeFactor] = {}
         for site, prior in structure.items():
-            family = _kind(prior) if self.family == "prior" else self.family
-            if prior.restriction not in _ALLOWED[family]:
+            kind = families()[prior.family if self.family == "prior" else self.family]
+            if prior.restriction not in kind.restrictions:
                 raise ValueError(
-                    f"structure={family!r} is for the {' or the '.join(_ALLOWED[family])}, but "
+                    f"structure={kind.word!r} is for the {' or the '.join(kind.restrictions)}, but "
                     f"the prior of site {site!r} is on the {prior.restriction}: leave it to the "
                     "prior (family='prior'), or take another prior."
                 )
-            if self.temperature == "learnt" and family in ("dirichlet", "table", "point"):
+            if self.temperature == "learnt" and not kind.relaxed:
                 raise ValueError(
                     f"temperature='learnt' is of a relaxation, but the posterior of site {site!r} "
-                    f"is a {family}, which has none: leave it out."
+                    f"is a {kind.word}, which has none: leave it out."
                 )
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)
-            found[site] = _make(family, prior, own)
+            found[site] = kind(prior, own)
             if isinstance(own, LearntTemperature) and len(found) == 1:
                 found[site].own(own)
         return found
@@ -210,32 +229,6 @@ class StructureFamily:
         return LearntTemperature(float(prior.value)).to(prior.value)
 
 
-_ALLOWED: dict[str, tuple[str, ...]] = {
-    "gumbel-softmax": ("simplex interior",),
-    "dirichlet": ("simplex interior",),
-    "relaxed-bernoulli": ("cube interior",),
-    "table": ("simplex vertices", "cube vertices"),
-    "point": ("simplex interior", "cube interior"),
-}
-
-
-def _kind(prior: EdgePrior) -> str:
-    if prior.restriction.endswith("vertices"):
-        return "table"
-    if prior.restriction == "cube interior":
-        return "relaxed-bernoulli"
-    return "dirichlet" if isinstance(prior(), ExpDirichlet) else "gumbel-softmax"
-
-
-def _make(family: str, prior: EdgePrior, temperature: nn.Module | None) -> EdgeFactor:
-    if family == "table":
-        return _Table(prior)
-    if family == "point":
-        return _Point(prior)
-    assert temperature is not None
-    kinds = {
-        "gumbel-softmax": _GumbelSoftmax,
-        "dirichlet": _Dirichlet,
-        "relaxed-bernoulli": _RelaxedBernoulli,
-    }
-    return kinds[family](prior, temperature)
+def families() -> dict[str, type[EdgeFactor]]:
+    """All families of posteriors of an edge by name, a person's own among them."""
+    return {kind.word: kind for kind in kinds(EdgeFactor) if "word" in vars(kind)}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..models.bayesian import BayesianNetwork
-from ..models.checks import unknown_name
-from .base import NetworkGuide, kinds
+from ..models.checks import kinds, unknown_name
+from .base import NetworkGuide
 
 __all__ = ["parse", "words"]
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 __all__ = [
     "as_number",
     "between",
+    "kinds",
     "nearest",
     "one_of",
     "positive",
@@ -21,6 +22,15 @@ __all__ = [
     "unknown_name",
     "whole",
 ]
+
+K = TypeVar("K")
+
+
+def kinds(of: type[K]) -> Iterator[type[K]]:
+    """All classes below one that are defined, a person's own included."""
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...guides.edges import Family
 from ...inference.cutting.cost import count_parameters, seconds_per_batch
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
@@ -54,7 +53,7 @@ class RandomStructure(Method):
     over = "graph"
 
     structure: str = "gumbel-softmax:1:0.2"
-    family: Family = "prior"
+    family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
     prior: str | None = None
     random: FromZero = 3

@@ -1,62 +1,25 @@
-"""Priors: one file for each kind of latent."""
+"""Priors: one file for each kind of latent, which hands on what its ``__all__`` names."""
+
+from types import ModuleType as _ModuleType
 
 from ..distributions.log_uniform import ImproperLogUniform
 from ..distributions.mixture import NormalMixture
-from .ard import ARD, EmpiricalNormal
-from .base import Latent, LayerPrior, LayerShape, WeightPrior
-from .depth import Cost, DepthPrior, Geometric, Poisson, Uniform, Vector, parse
-from .gaussian_mixture import GaussianMixture
-from .group_horseshoe import GroupHorseshoe
-from .group_normal_jeffreys import GroupNormalJeffreys
-from .half_cauchy import GroupHalfCauchy
-from .log_uniform import LogUniform
-from .normal import Normal, normal_optimum
-from .parsing import parse_weights
-from .spike_slab import SpikeSlab
-from .structure import (
-    Bernoulli,
-    Categorical,
-    Dirichlet,
-    EdgePrior,
-    GumbelSoftmax,
-    RelaxedBernoulli,
-    StructurePrior,
-    parse_structure,
-)
-from .student_t import StudentT
+from .ard import *
+from .base import *
+from .depth import *
+from .gaussian_mixture import *
+from .group_horseshoe import *
+from .group_normal_jeffreys import *
+from .half_cauchy import *
+from .log_uniform import *
+from .normal import *
+from .parsing import *
+from .spike_slab import *
+from .structure import *
+from .student_t import *
 
 __all__ = [
-    "ARD",
-    "Bernoulli",
-    "Categorical",
-    "Cost",
-    "DepthPrior",
-    "Dirichlet",
-    "EdgePrior",
-    "EmpiricalNormal",
-    "GaussianMixture",
-    "Geometric",
-    "GroupHalfCauchy",
-    "GroupHorseshoe",
-    "GroupNormalJeffreys",
-    "GumbelSoftmax",
-    "ImproperLogUniform",
-    "Latent",
-    "LayerPrior",
-    "LayerShape",
-    "LogUniform",
-    "Normal",
-    "NormalMixture",
-    "Poisson",
-    "RelaxedBernoulli",
-    "SpikeSlab",
-    "StructurePrior",
-    "StudentT",
-    "Uniform",
-    "Vector",
-    "WeightPrior",
-    "normal_optimum",
-    "parse",
-    "parse_structure",
-    "parse_weights",
+    name
+    for name, value in sorted(globals().items())
+    if not name.startswith("_") and not isinstance(value, _ModuleType)
 ]

@@ -11,7 +11,7 @@ from ..checks import one_of
 from ..distributions.log_uniform import KL, KLS, ImproperLogUniform
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 
-__all__ = ["LogUniform", "log_uniform"]
+__all__ = ["LogUniform"]
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..checks import nearest
+from ..checks import kinds, nearest
 from .base import WeightPrior
 
-__all__ = ["parse_weights", "words"]
+__all__ = ["parse_weights"]
 
 
 def words() -> dict[str, type[WeightPrior]]:
     """All weight priors that have words, a person's own among them, by name."""
-    kinds = sorted(WeightPrior.__subclasses__(), key=lambda kind: kind.words)
-    return {kind.words.split(",")[0].split(":")[0]: kind for kind in kinds if kind.words}
+    found = {vars(kind).get("words", ""): kind for kind in kinds(WeightPrior)}
+    return {words.split(",")[0].split(":")[0]: found[words] for words in sorted(found) if words}
 
 
 def parse_weights(text: str) -> WeightPrior:

@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..checks import unknown_name
+from ..checks import kinds, unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -28,7 +28,6 @@ __all__ = [
     "EdgePrior",
     "GumbelSoftmax",
     "RelaxedBernoulli",
-    "Restriction",
     "StructurePrior",
     "parse_structure",
 ]
@@ -51,9 +50,11 @@ class EdgePrior(nn.Module):
 
     Attributes:
         restriction: of γ.
+        family: name of the posteriors of its own kind, those of a guide that is not told another.
     """
 
     restriction: ClassVar[Restriction]
+    family: ClassVar[str]
     logits: Tensor
     temperature: Temperature | None
 
@@ -151,7 +152,7 @@ def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cub
 
 
 class _GumbelSoftmaxEdge(EdgePrior):
-    restriction = "simplex interior"
+    restriction, family = "simplex interior", "gumbel-softmax"
 
     def __init__(self, *args: Any, straight: bool) -> None:
         super().__init__(*args)
@@ -202,7 +203,7 @@ class GumbelSoftmax(StructurePrior):
 
 
 class _DirichletEdge(EdgePrior):
-    restriction = "simplex interior"
+    restriction, family = "simplex interior", "dirichlet"
 
     def forward(self) -> Any:
         assert self.temperature is not None
@@ -238,6 +239,7 @@ class _CategoricalEdge(EdgePrior):
     """The site is a position in a table of vertices, which can be enumerated."""
 
     restriction: ClassVar[Restriction] = "simplex vertices"
+    family = "table"
     vertices: Tensor
 
     def __init__(self, *args: Any) -> None:
@@ -271,7 +273,7 @@ class Categorical(StructurePrior):
 
 
 class _RelaxedBernoulliEdge(EdgePrior):
-    restriction = "cube interior"
+    restriction, family = "cube interior", "relaxed-bernoulli"
 
     def forward(self) -> Any:
         assert self.temperature is not None
@@ -350,7 +352,7 @@ class Bernoulli(StructurePrior):
 
 def words() -> dict[str, type[StructurePrior]]:
     """All kinds of structure priors that have a word, a person's own among them."""
-    return {kind.word: kind for kind in StructurePrior.__subclasses__() if hasattr(kind, "word")}
+    return {kind.word: kind for kind in kinds(StructurePrior) if "word" in vars(kind)}
 
 
 def parse_structure(text: str) -> StructurePrior:

@@ -17,7 +17,7 @@ from ..checks import positive
 from ..distributions.log_uniform import MEAN_LOG
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
 
-__all__ = ["StudentT", "student_t_kl"]
+__all__ = ["StudentT"]
 
 # The series of log_uniform, as a Chebyshev series on the circle; lowest power first.
 _B = (

@@ -62,6 +62,7 @@ class Guide(LocalModule):
         words: names for the command line, and what is given to the class with each.
         hold: share of the steps during which it keeps its start.
         sums_out: the model sums its latents out itself.
+        free_values: it has one value for each weight, with no mask over them and none shared.
         zero_mean: layers whose weights have no mean by construction: the mean network says nothing.
         handler: around guide and model, where the bound is evaluated, if any.
 
@@ -72,6 +73,7 @@ class Guide(LocalModule):
     covers: ClassVar[type[Model]] = Model
     words: ClassVar[Words] = {}
     sums_out: ClassVar[bool] = False
+    free_values: ClassVar[bool] = False
     hold: float = 0.0
     handler: LocalReparameterization | None = None
 

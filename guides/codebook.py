@@ -71,6 +71,8 @@ class Codebook(Delta):
         {'1': 2}
     """
 
+    free_values = False
+
     def __init__(
         self,
         model: BayesianNetwork,

@@ -76,6 +76,7 @@ class Delta(NetworkGuide):
     """
 
     words: ClassVar[Words] = {"delta": {}}
+    free_values = True
 
     def __init__(
         self,

@@ -66,6 +66,8 @@ class Pruned(Delta):
         True
     """
 
+    free_values = False
+
     def __init__(
         self,
         model: BayesianNetwork,

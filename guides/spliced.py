@@ -94,6 +94,8 @@ class Spliced(Delta):
         True
     """
 
+    free_values = False
+
     def __init__(
         self,
         model: BayesianNetwork,

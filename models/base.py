@@ -35,6 +35,11 @@ class Model(LocalModule):
     likelihood: Likelihood
 
     @property
+    def entry(self) -> nn.Module:
+        """The module that takes the inputs first."""
+        return self._modules.get("net") or self
+
+    @property
     def structure(self) -> Mapping[str, EdgePrior]:
         """Sites of random structure and their priors: none, the structure is known."""
         return {}

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .learnt_depth import LearntDepth
+from .base import Model
 
 __all__ = ["changed", "give_copies", "own_copies"]
 
 
 def changed(t: Tensor, before: Tensor, version: int) -> bool:
-    """Whether a pass has written to a tensor.
+    """A pass has written to a tensor.
 
     Arguments:
         before: a copy of it.
@@ -33,6 +33,6 @@ def own_copies(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 def give_copies(net: nn.Module) -> None:
     """Let a network, or a model, compute with copies of its inputs from now on, and with it those
     that are made of it."""
-    first: Any = net.stack.stem if isinstance(net, LearntDepth) else net._modules.get("net", net)
+    first = net.entry if isinstance(net, Model) else net
     if own_copies not in first._forward_pre_hooks.values():
         first.register_forward_pre_hook(own_copies)

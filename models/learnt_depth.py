@@ -125,6 +125,10 @@ class LearntDepth(Model):
         return cls(stack, data=data, prior=prior)
 
     @property
+    def entry(self) -> nn.Module:
+        return self.stack.stem
+
+    @property
     def max_depth(self) -> int:
         """D: depths are 0 ... D."""
         return self.stack.max_depth

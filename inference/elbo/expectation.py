@@ -133,7 +133,6 @@ class Expectation:
         own = _spread(cost, dims)
         wanted = set(own)
         log_weight: Tensor | None = None
-        exact = True
         for factor in reversed(self.factors):  # a factor depends on earlier sites only
             outside = [dim for plate, dim in factor.plates.items() if plate not in plates]
             weight = factor.log_weight
@@ -141,7 +140,6 @@ class Expectation:
                 if outside and factor.position > reach:
                     continue
                 weight = weight.sum(outside, keepdim=True) if outside else weight
-                exact = False
             elif factor.dim not in wanted:
                 continue
             elif outside:
@@ -157,7 +155,7 @@ class Expectation:
             return cost.sum()
         weight = log_weight.exp()
         beyond = sorted(_spread(weight, wanted - own))
-        if beyond and exact:
+        if beyond:
             weight = weight.sum(beyond, keepdim=True)
         # An impossible value must not make an infinite cost count.
         return (weight * torch.where(weight > 0, cost, 0.0)).sum()

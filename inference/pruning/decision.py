@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ...guides.base import NetworkGuide
-from ...guides.delta import Delta
 from ...models.bayesian import BayesianNetwork
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut
@@ -66,8 +65,7 @@ def decide(
     depth = "To cut the depth of a learnt-depth network use inference.prune."
     model, guide = require(fit, BayesianNetwork, asking, depth)
     refuse_uncut(guide)
-    # Its kinds have masks or values of their own.
-    if type(guide) is Delta and mixtures(model):
+    if guide.free_values and mixtures(model):
         guide = assigned_guide(model, guide)
     whole = mean_network(model, guide)
     found: dict[str, Irrelevance] = {}

@@ -1,4 +1,4 @@
-"""Where the time of a step with random weights and scales of groups goes.
+"""Shares of the time of a step with random weights and scales of groups.
 
     python -m pyroccam.benchmarks.breakdown
 

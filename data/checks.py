@@ -236,7 +236,7 @@ def check_number(name: str, value: float) -> float:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether `value` is a number that a float can hold; a truth value is none."""
+    """True if `value` is a number that a float can hold; a truth value is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:

@@ -64,7 +64,7 @@ def allowing(most: int | str) -> Iterator[None]:
 
 
 def ask(count: float, what: str) -> None:
-    """Whether `count` bytes may be taken, for `what`.
+    """Refuse to take `count` bytes for `what` where that is too many.
 
     Arguments:
         count: Bytes; infinity where they cannot even be counted.

@@ -100,7 +100,7 @@ def _changed(then: list[str], now: list[str]) -> list[tuple[str, str]]:
 
 
 def _of_scaling(now: dict[str, Any], then: dict[str, Any], columns: Sequence[str]) -> list[str]:
-    """Where means or standard deviations differ by more than rounding."""
+    """Names of what differs: means or standard deviations that differ by more than rounding."""
     found = []
     for part, what in (("x", "inputs"), ("y", "targets")):
         means, stds = ((now[f"{part}_{s}"], then[f"{part}_{s}"]) for s in ("mean", "std"))

@@ -1,4 +1,4 @@
-"""Where data files are kept, and how they are opened."""
+"""Folders in which data files are kept, and how files are opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether targets are class labels or amounts: one rule for arrays, archives and tables."""
+"""Class labels or amounts, which targets are: one rule for arrays, archives and tables."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MOVED = {
 
 
 def moved(name: str) -> str:
-    """Where a module, or a ``module:function``, is now."""
+    """The present place of a module, or of a ``module:function``."""
     module, colon, function = name.partition(":")
     parent, _, last = module.rpartition(".")
     if parent == __name__ and last in MOVED:

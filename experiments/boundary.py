@@ -41,7 +41,7 @@ class App(typer.Typer):
     """A typer application, every command of which ends at the boundary."""
 
     def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
-        """As of typer."""
+        """A command as typer has it."""
         register = super().command(*names, **options)
         return lambda function: register(_bounded(function))
 
@@ -122,7 +122,7 @@ def _within(path: Path, *roots: Path) -> bool:
 
 
 def deliberate(error: BaseException) -> bool:
-    """Whether this package raised a ValueError or TypeError on purpose: by ``raise``, as it says
+    """True if this package raised a ValueError or TypeError on purpose: by ``raise``, as it says
     what a person gave. What Python raises by itself in the same line of code is a defect."""
     if not isinstance(error, ValueError | TypeError):
         return False

@@ -44,7 +44,7 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich does it, of what is printable."""
+        """Print as rich does it, but only what is printable."""
         return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a command writes: refused before anything is computed, if it cannot be written."""
+"""Places that a command writes to, tried before anything is computed."""
 
 from __future__ import annotations
 

@@ -109,12 +109,12 @@ class Guide(LocalModule):
 
     @property
     def closed(self) -> bool:
-        """Whether it moves in closed form, and not by a gradient."""
+        """True if it moves in closed form, and not by a gradient."""
         return False
 
     @property
     def is_point(self) -> bool:
-        """Whether each latent has one value."""
+        """True if each latent has one value."""
         return False
 
     @property
@@ -240,7 +240,7 @@ class NetworkGuide(Guide):
 
     @property
     def is_point(self) -> bool:
-        """Whether each weight has one value, and the structure is known."""
+        """True if each weight has one value, and the structure is known."""
         return not self.edges and all(self.factor_of(site).is_point for site in self.sites)
 
     def latents(self) -> list[str]:
@@ -369,7 +369,7 @@ def remember(guide: Any, model: Any) -> None:
 
 
 def made_from_another(guide: Any, model: Any) -> bool:
-    """Whether a guide says that it was made from another model than this one, or a copy of it."""
+    """True if a guide says that it was made from another model than this one, or a copy of it."""
     found = vars(guide).get("_mark_of_model")
     return found is not None and found != vars(model).get("_mark")
 

@@ -79,7 +79,7 @@ def _entropy(p: Tensor) -> float:
 
 
 class _Relaxed(EdgeFactor):
-    """With logits, and a temperature that all edges use."""
+    """A posterior with logits, and a temperature that all edges use."""
 
     temperature: nn.Module
     relaxed = True

@@ -111,7 +111,7 @@ def suited(
 
 
 def start(layer: BayesianLayer, name: str, latent: Latent) -> tuple[Tensor, float]:
-    """Where a posterior begins: location, of the shape of the site, and scale."""
+    """The start of a posterior: location, of the shape of the site, and scale."""
     loc, scale = latent.start
     like = layer.start["weight"]
     if loc is None:

@@ -1,4 +1,4 @@
-"""From a model and a guide to a posterior, a structure and a smaller network."""
+"""The way from a model and a guide to a posterior, a structure and a smaller network."""
 
 import importlib
 import warnings

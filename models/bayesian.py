@@ -298,8 +298,8 @@ def _refuse_other_rows(outputs: Any, rows: int) -> None:
 
 
 def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> None:
-    """With the weights that it had, a network has to compute what it did: a forward that asks for
-    the type of a layer may not."""
+    """Refuse a network that computes something else with the weights that it had, as one may whose
+    forward asks for the type of a layer."""
     with turn(), _AtStart():
         after = outputs_in_evaluation(net, example)
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)):

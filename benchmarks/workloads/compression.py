@@ -132,7 +132,7 @@ class LocalNet(nn.Module):
 
 
 def _normal_kl(loc: Tensor, scale: Tensor) -> Tensor:
-    """To a standard normal, summed."""
+    """KL to a standard normal, summed."""
     return (0.5 * (scale.square() + loc.square() - 1.0) - scale.log()).sum()
 
 

@@ -149,7 +149,7 @@ def depth_contenders(
     x, y = problem.data(device)
 
     def pair() -> Pair:
-        """As ``inference.fit`` has it. (Pyro's global store would train copies of such weights.)"""
+        """The pair of ``inference.fit``: Pyro's global store would train copies of such weights."""
         model, guide = problem.pair(device)
         if x.dim() == 4:
             model = model.to(memory_format=torch.channels_last)

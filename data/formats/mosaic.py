@@ -23,7 +23,7 @@ _TIMES = 3 * 15
 
 
 def has_mosaic(folder: Path) -> bool:
-    """Whether `folder` holds the compact form."""
+    """True if `folder` holds the compact form."""
     return (folder / "train_00.webp").is_file()
 
 

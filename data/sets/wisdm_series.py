@@ -278,7 +278,7 @@ def _first_broken(content: bytes) -> tuple[int, str]:
 
 
 def _is_record(line: str) -> bool:
-    """Whether `line` has a subject, an activity, a time and three values."""
+    """True if `line` has a subject, an activity, a time and three values."""
     subject, *rest = line.removesuffix(";").split(",")
     try:
         return len(rest) == 5 and all(math.isfinite(float(v)) for v in (subject, *rest[1:]))

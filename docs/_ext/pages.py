@@ -17,7 +17,7 @@ def write(path: Path, text: str) -> None:
 
 
 def first_paragraph(value: object) -> str:
-    """Of a docstring, in one line.
+    """The first paragraph of a docstring, in one line.
 
     Raises:
         ValueError: for an object without one.

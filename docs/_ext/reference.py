@@ -58,7 +58,7 @@ def _directive(value: object) -> str:
 
 
 def page(module: ModuleType) -> str:
-    """In reStructuredText: a docstring, a table of what a module offers, and all of that."""
+    """A page in reStructuredText: a docstring, a table of what a module offers, and all of that."""
     title = module.__name__.removeprefix("pyroccam.")
     lines = [title, "=" * len(title), ""]
     lines += [f".. automodule:: {module.__name__}", "   :no-members:", ""]

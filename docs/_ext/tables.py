@@ -81,7 +81,7 @@ def _attributes(cls: type) -> dict[str, str]:
 
 
 def _settings(found: Mapping[str, Any]) -> str:
-    """As they are written after ``--set``."""
+    """Settings as they are written after ``--set``."""
     words = {None: "null", True: "true", False: "false"}
     shown = {k: words[v] if v is None or isinstance(v, bool) else v for k, v in found.items()}
     return ", ".join(literal(f"{name}={value}") for name, value in shown.items())
@@ -100,7 +100,7 @@ def depth_priors() -> Lines:
 
 
 def weight_priors() -> Lines:
-    """By the words for them."""
+    """A table by the words for them."""
     rows = []
     for cls in prior_words.words().values():
         written = ", ".join(literal(one) for one in cls.words.split(", "))
@@ -109,7 +109,7 @@ def weight_priors() -> Lines:
 
 
 def structure_prior_table() -> Lines:
-    """By the words for them."""
+    """A table by the words for them."""
     rows = (
         [literal(word), _link(priors, cls), _about(cls)]
         for word, cls in structure_priors.words().items()

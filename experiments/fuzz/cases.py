@@ -71,7 +71,7 @@ def _damage(rng: random.Random, path: Path, others: list[Path]) -> str:
 
 
 def _sealed(rng: random.Random, folder: Path) -> str:
-    """Whether the digests are made anew (not damage but intent), removed, or left."""
+    """Digests made anew (not damage but intent), removed, or left."""
     if not (folder / FILE).is_file():
         return "unsealed"
     chance = rng.random()

@@ -27,7 +27,7 @@ RUNS: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Specimens:
-    """Where the sound files are, under one folder."""
+    """Places of the sound files, under one folder."""
 
     folder: Path
 

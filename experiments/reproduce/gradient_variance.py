@@ -81,7 +81,7 @@ def jackknife(value: float, left_out: Tensor) -> dict[str, float]:
 
 
 def agreement(one: Tensor, other: Tensor, generator: torch.Generator) -> dict[str, float]:
-    """Whether two estimators have one expectation.
+    """Test that two estimators have one expectation.
 
     The scalar products of all pairs of differences ``d_r = one_r - other_r`` add up to an unbiased
     estimate of the squared distance of the expectations, which is compared with those under random

@@ -102,13 +102,13 @@ def _own_data(config: RunConfig, folder: Path, root: str | None, file: str | Non
 
 
 def was_compressed(folder: Path) -> bool:
-    """Whether a run ended with a compressed network, by what it reports."""
+    """True if a run ended with a compressed network, by what it reports."""
     path = folder / "metrics.json"
     return path.is_file() and "compressed" in read_json(path)
 
 
 def names_own_data(folder: Path, file: str) -> bool:
-    """Whether a file, by whatever name, holds the very data that a run was trained on."""
+    """True if a file, by whatever name, holds the very data that a run was trained on."""
     config = RunConfig.read(folder)
     if not Path(file).is_file() or not (folder / "data.json").is_file():
         return False

@@ -146,7 +146,7 @@ class _Job:
 
 
 def _begun(out: Path) -> bool:
-    """Whether something was computed; a run that could not even start does not keep its folder."""
+    """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
     return any(path.exists() for path in (*checkpoints, out / "model.safetensors"))

@@ -41,7 +41,7 @@ def _xarray() -> Any:
 
 
 def _is_one() -> bool:
-    """Whether this is ArviZ 1.x. By its version: 1.x has an ``InferenceData`` too."""
+    """True for ArviZ 1.x. By its version: 1.x has an ``InferenceData`` too."""
     return int(_arviz().__version__.split(".")[0]) >= 1
 
 

@@ -32,7 +32,7 @@ def difference(one: nn.Module, other: nn.Module) -> str | None:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter lies in a row.
+    """Place of one parameter in a row.
 
     Attributes:
         start, stop: in the row.

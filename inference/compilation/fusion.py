@@ -35,7 +35,7 @@ def differentiable(graph: fx.GraphModule, normalisation: bool) -> fx.GraphModule
 
 
 def _unseen(node: fx.Node) -> bool:
-    """Whether a tensor, and what it is a view of, has no use but one."""
+    """True if a tensor, and what it is a view of, has no use but one."""
     if node.op in ("placeholder", "get_attr") or len(node.users) > 1:
         return False
     source = source_of(node)

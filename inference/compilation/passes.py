@@ -64,7 +64,7 @@ def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:
 
 
 def _changes(node: fx.Node) -> bool:
-    """Whether a node matters though nothing uses what it returns."""
+    """True if a node matters though nothing uses what it returns."""
     if node.op in ("placeholder", "output"):
         return True
     schema = getattr(node.target, "_schema", None)

@@ -129,7 +129,7 @@ class TracedBound:
         return loss, list(by_site.values())
 
     def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
-        """Whether the graph does what a pair does: the one it was traced from, or another.
+        """Check that the graph does what a pair does: the one it was traced from, or another.
 
         Compares losses, log-likelihoods, changes of buffers and gradients.
 

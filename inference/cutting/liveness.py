@@ -47,7 +47,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Live:
-    """By step, ``(C,)`` each: which features are used and which must be there; layers by name."""
+    """Features that are used, and that must be there, by step, ``(C,)`` each; layers by name."""
 
     used: dict[Node, Tensor]
     there: dict[Node, Tensor]
@@ -80,7 +80,7 @@ def find_live(wiring: Wiring) -> Live:
 
 
 def follow_input(wiring: Wiring) -> tuple[bool, str]:
-    """Whether the network's output still depends on its input.
+    """True if the network's output still depends on its input.
 
     Returns:
         That, and the name of the first layer whose output does not (empty if there is none).

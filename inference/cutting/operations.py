@@ -63,7 +63,7 @@ POOL_FUNCTIONS = {
 
 
 def is_depthwise(module: nn.Module) -> bool:
-    """Whether each channel of a convolution is made of the same channel before it."""
+    """True if each channel of a convolution is made of the same channel before it."""
     if type(module) not in CONVS:
         return False
     assert isinstance(module, CONVS)
@@ -71,7 +71,7 @@ def is_depthwise(module: nn.Module) -> bool:
 
 
 def pads_zeros(module: nn.Module) -> bool:
-    """Whether a constant channel stops being one at the border.
+    """True if a constant channel stops being one at the border.
 
     Of a transposed convolution it does so anywhere: each position gets other parts of the kernel.
     """
@@ -83,7 +83,7 @@ def pads_zeros(module: nn.Module) -> bool:
 
 
 def no_padding(padding: int | str | tuple[int, ...]) -> bool:
-    """Whether the padding of a convolution or pooling is none."""
+    """True if the padding of a convolution or pooling is none."""
     if isinstance(padding, str):
         return padding == "valid"
     return padding == 0 or (isinstance(padding, tuple) and not any(padding))
@@ -120,7 +120,7 @@ def _in_place(node: Node, module: nn.Module | None) -> bool:
 
 
 def _fresh(node: Node) -> bool:
-    """Whether its result certainly has memory of its own."""
+    """True if its result certainly has memory of its own."""
     if node.op == "call_module":
         root = node.graph.owning_module
         module = None if root is None else root.get_submodule(str(node.target))

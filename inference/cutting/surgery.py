@@ -186,7 +186,7 @@ def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
 
 
 def _wants_bias(step: Step, live: Live) -> bool:
-    """Whether constants have to be added to a layer that has no bias."""
+    """True if constants have to be added to a layer that has no bias."""
     if step.name not in live.rows or getattr(step.module, "bias", None) is not None:
         return False
     bias = _final_bias(step, live)

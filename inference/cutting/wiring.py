@@ -50,7 +50,7 @@ class Step:
 
     @property
     def links(self) -> list[Link]:
-        """Where its features come from, one by one."""
+        """Origin of its features, one by one."""
         return [] if self.passing is None else self.passing.links
 
     @property

@@ -65,7 +65,7 @@ def symmetry(p: Floats, *, flips: int = FLIPS, seed: int = 0) -> tuple[Floats, F
 
 
 def dispersion(p: Floats) -> tuple[Floats, Floats]:
-    """Whether the distances of p from ½ are those of a uniform p, for every column: the test of
+    """Test that the distances of p from ½ are those of a uniform p, for every column: the test of
     Kolmogorov and Smirnov on ``|2 p - 1|``.
 
     p is uniform if and only if it is symmetric and this is uniform; of a uniform p the sign of

@@ -1,4 +1,4 @@
-"""Where a loss that is not finite comes from."""
+"""The origin of a loss that is not finite."""
 
 from __future__ import annotations
 

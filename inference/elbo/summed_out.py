@@ -60,7 +60,7 @@ class SummedOut:
         return "the sum over " + ", ".join(repr(name) for name in self.latents)
 
     def concerns(self, site: Any, shape: torch.Size) -> bool:
-        """Whether a site, with log-probabilities of this shape, depends on a latent."""
+        """True if a site, with log-probabilities of this shape, depends on a latent."""
         ids = _ids(site)
         return any(shape[d] != 1 and ids.get(d) in self.ids for d in range(-len(shape), 0))
 

@@ -55,7 +55,7 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
 
 
 def _often_right(log_probabilities: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> bool:
-    """Whether the commonest class would be right less often, by two standard errors and more.
+    """True if the commonest class would be right less often, by two standard errors and more.
 
     Too sure of itself on a few rows, such a network has learnt all the same.
     """

@@ -16,7 +16,7 @@ __all__ = ["check_kinds", "pick_device", "refuse_one_network"]
 
 
 def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
-    """Whether these are a model, a guide, a data set and a function.
+    """Refuse what is no model, guide, data set or function.
 
     Raises:
         TypeError: if one of them is of another kind.

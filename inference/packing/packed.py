@@ -132,7 +132,7 @@ def write(
 
 
 def is_described(path: str | Path) -> bool:
-    """Whether a file says how its network is built, so that :func:`read` needs no ``skeleton=``.
+    """True if a file says how its network is built, so that :func:`read` needs no ``skeleton=``.
 
     Raises:
         PackedFileError: if the file is of another kind, cut off or damaged.

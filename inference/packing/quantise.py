@@ -48,7 +48,7 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class Codebook:
-    """At most so many distinct values besides zero, found by :func:`cluster`."""
+    """A few distinct values besides zero, so many at most, found by :func:`cluster`."""
 
     size: int = 32
 

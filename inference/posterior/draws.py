@@ -288,7 +288,7 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def _cannot_be_mapped(error: RuntimeError) -> bool:
-    """Whether the network decides by values, say, which several draws at once cannot."""
+    """True if the network decides by values, say, which several draws at once cannot."""
     return "vmap" in str(error)
 
 

@@ -204,7 +204,7 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
 
 
 def is_point(one: Fit) -> bool:
-    """Whether every pass through a Bayesian network gives the same: weights that are points, a
+    """True if every pass through a Bayesian network gives the same: weights that are points, a
     known structure, and no dropout."""
     if any(isinstance(part, _DropoutNd) for part in one.model.modules()):
         return False

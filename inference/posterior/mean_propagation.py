@@ -165,7 +165,7 @@ def _over_posterior(
     draws: int,
     rows: int,
 ) -> dict[str, Curvature]:
-    """By Stein's lemma, for normal posteriors of the weights themselves."""
+    """Curvature by Stein's lemma, for normal posteriors of the weights themselves."""
     for layer, part in model.layers.items():
         weight = base(guide.posterior(f"{layer}.weight"))
         if not isinstance(weight, torch.distributions.Normal) or {*part.latents()} - {

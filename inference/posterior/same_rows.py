@@ -19,7 +19,7 @@ TOLERANCE = 1e-3
 
 
 def same_inputs(first: Dataset, other: Dataset, split: str) -> bool:
-    """Whether the inputs of a split are those of another set.
+    """True if the inputs of a split are those of another set.
 
     Arguments:
         first, other: each standardised by training rows of its own, as sets of different seeds are.
@@ -31,7 +31,7 @@ def same_inputs(first: Dataset, other: Dataset, split: str) -> bool:
 
 
 def same_targets(first: Dataset, other: Dataset, split: str) -> bool:
-    """Whether the targets of a split are those of another set.
+    """True if the targets of a split are those of another set.
 
     Arguments:
         first, other, split: as for :func:`same_inputs`.

@@ -41,7 +41,7 @@ class Rows:
 
 
 class Search:
-    """Where a selection stands.
+    """State of a selection.
 
     Arguments:
         objectives: L and Q.

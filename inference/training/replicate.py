@@ -50,16 +50,16 @@ class Job:
 
     @property
     def convolutional(self) -> bool:
-        """Whether the network has convolutions."""
+        """True if the network has convolutions."""
         return any(isinstance(part, _ConvNd) for part in self.model.modules())
 
     @property
     def images(self) -> bool:
-        """Whether images pass through convolutions, Bayesian ones included."""
+        """True if images pass through convolutions, Bayesian ones included."""
         return len(self.data.input_shape) == 3 and convolves(self.model)
 
     def check_like(self, other: Job) -> None:
-        """Whether another replicate can be stepped together with this one.
+        """Refuse another replicate that cannot be stepped together with this one.
 
         Raises:
             ValueError: if it differs in more than values.
@@ -132,7 +132,7 @@ class Replicate(Job):
         return self.guide.get_parameter("logits")
 
     def check(self, settings: Settings, batches: int) -> None:
-        """Whether model, guide, data and settings go together.
+        """Refuse a model, guide, data and settings that do not go together.
 
         Raises:
             ValueError, TypeError: if not.
@@ -205,8 +205,8 @@ class Replicate(Job):
             self.best["lowest"] = min(lowest, value)  # for patience, where the latest is kept
 
     def _noise_step(self) -> Tensor | None:
-        """Where a checkpoint may be chosen: the noise of a regression as the validation rows have
-        it. Returns the parameter of the noise that trains, or ``None`` if that stays."""
+        """Set the noise of a regression as the validation rows have it, where a checkpoint may be
+        chosen. Returns the parameter of the noise that trains, or ``None`` if that stays."""
         if not has_validated_noise(self.model, self.data):
             return None
         training = self.model.likelihood.get_parameter("log_scale").detach().clone()
@@ -215,7 +215,7 @@ class Replicate(Job):
         return training
 
     def _exact_step(self) -> Tensor:
-        """Where a checkpoint may be chosen: the whole closed-form step, in evaluation mode.
+        """The whole closed-form step, in evaluation mode, where a checkpoint may be chosen.
 
         The running estimate is of the network in training mode, whose batch statistics are not
         those it is used with. Returns the logits of that estimate.

@@ -29,7 +29,7 @@ LEAST_ROWS = 10
 
 
 def has_validated_noise(model: Model, data: Dataset) -> bool:
-    """Whether σ is that of the validation rows: weights that are numbers, a learnt σ for each
+    """True if σ is that of the validation rows: weights that are numbers, a learnt σ for each
     target, and validation rows enough."""
     if model.random_weights or len(data.x_val) < LEAST_ROWS:
         return False

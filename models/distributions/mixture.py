@@ -57,7 +57,7 @@ class NormalMixture(TorchDistribution):
 
     @property
     def components(self) -> Components:
-        """With the proportions and the scales themselves."""
+        """Components with the proportions and the scales themselves."""
         return Components(self.log_mixing.exp(), self.loc, (-0.5 * self.log_precision).exp())
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> NormalMixture:

@@ -218,7 +218,7 @@ class RelaxedGate(TransformedDistribution):
 
     @property
     def temperature(self) -> float | Tensor:
-        """As it was given."""
+        """The temperature as it was given."""
         return self.base_dist.temperature
 
     @property

@@ -94,7 +94,7 @@ class Affine:
         )
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """As the layer would with this weight and bias."""
+        """Outputs of the layer with this weight and bias."""
         if self._pad is not None:
             x = F.pad(x, self._pad[0], mode=self._pad[1])
         return self._function(x, weight, bias, **self._options)

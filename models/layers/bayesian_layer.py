@@ -119,7 +119,7 @@ class BayesianLayer(nn.Module):
         return weight, bias
 
     def covers_bias(self, multiplier: torch.Size) -> bool:
-        """Whether a multiplier of this shape scales the bias too: where it scales whole outputs."""
+        """True if a multiplier of this shape scales the bias too: where it scales whole outputs."""
         return self.affine.shape.output_groups and len(multiplier) < 2
 
     def plain(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
@@ -131,7 +131,7 @@ class BayesianLayer(nn.Module):
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether it has convolutions, Bayesian ones included."""
+    """True if it has convolutions, Bayesian ones included."""
     return any(
         isinstance(part, _ConvNd)
         or (isinstance(part, BayesianLayer) and len(part.affine.shape.weight) > 2)

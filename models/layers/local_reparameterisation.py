@@ -192,7 +192,7 @@ class LocalReparameterization(Messenger):
 
 
 def _facts(model: Model) -> dict[str, tuple[str, torch.Size]]:
-    """By site: its name below its layer, and the shape of the layer's weight."""
+    """Facts by site: its name below its layer, and the shape of the layer's weight."""
     return {site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()}
 
 

@@ -119,7 +119,7 @@ class DepthBatchNorm(nn.Module):
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether any part of ``module`` keeps batch statistics."""
+    """True if any part of ``module`` keeps batch statistics."""
     return any(isinstance(part, (_BatchNorm, DepthBatchNorm)) for part in module.modules())
 
 

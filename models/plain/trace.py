@@ -120,7 +120,7 @@ def made_by_tracer(net: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def plain_default(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter of ``forward`` has a default that can be traced as what it is."""
+    """True if a parameter of ``forward`` has a default that can be traced as what it is."""
     return isinstance(parameter.default, bool | int | float | str | None)
 
 

@@ -104,7 +104,7 @@ class LayerPrior(nn.Module):
         return {} if self.layer.bias is None else {"bias": self.standard(self.layer.bias, start)}
 
     def latents(self) -> Mapping[str, Latent]:
-        """By their names below the layer's; ``weight`` and, for a layer that has one, ``bias``."""
+        """Latents by name below the layer's; ``weight`` and, for a layer that has one, ``bias``."""
         raise NotImplementedError
 
     def forward(self) -> Mapping[str, Latent]:

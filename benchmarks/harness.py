@@ -139,7 +139,7 @@ class Quartiles:
 
 @dataclass
 class Measured:
-    """What was found of one contender.
+    """Measurements of one contender.
 
     Attributes:
         ms: wall time of a step, in milliseconds.

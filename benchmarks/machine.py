@@ -1,4 +1,4 @@
-"""What a time depends on beside the code: processor, accelerator, threads, versions."""
+"""The machine on which a time depends: processor, accelerator, threads, versions."""
 
 from __future__ import annotations
 

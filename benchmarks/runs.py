@@ -71,7 +71,7 @@ RUNS = (
 
 @dataclass
 class Outcome:
-    """What was found of one way, a value for each round."""
+    """Measurements of one way, a value for each round."""
 
     name: str
     job: str

@@ -1,4 +1,4 @@
-"""What data must look like, said in one sentence where it does not.
+"""Checks of data, each with an error of one sentence.
 
 Rows and columns are counted from 0 in every message, as tensors are indexed.
 """

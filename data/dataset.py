@@ -182,7 +182,7 @@ class Dataset:
         return replace(self, **changed, **stats)
 
     def record(self) -> dict[str, Any]:
-        """What a run has to remember of its data, JSON-able: see :meth:`differences`."""
+        """The record that a run keeps of its data, JSON-able: see :meth:`differences`."""
         return record(self)
 
     def differences(self, record: Any) -> list[str]:
@@ -377,7 +377,7 @@ class Dataset:
 
 
 def _statistics(training: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
-    """What to scale by, along dimension 1, in float64."""
+    """Means and scales along dimension 1, in float64."""
     if wanted:
         return moments(training)
     width = training.shape[1]

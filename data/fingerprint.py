@@ -1,4 +1,4 @@
-"""What tells data apart, bit for bit: one fingerprint of a whole set, and which rows are in it."""
+"""Fingerprints of data, bit for bit: one fingerprint of a whole set, and which rows are in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run remembers of its data, and how other data differ from that."""
+"""The record of a run's data, and how other data differ from that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPLIT = ("seed", "split", "split_by", "n_train", "n_test")
 
 
 def record(data: Dataset) -> dict[str, Any]:
-    """What to remember of `data`: plain lists, numbers and texts."""
+    """The record of `data`: plain lists, numbers and texts."""
     scaling = {name: value.tolist() for name, value in data.scaling._asdict().items()}
     chosen = {k: v for k, v in data.source.items() if k in _SPLIT or k.endswith("_fraction")}
     return {
@@ -81,7 +81,7 @@ def _counts(of: dict[str, Any]) -> str:
 
 
 def _of_names(what: str, now: list[str], then: list[str]) -> list[str]:
-    """What became of a list of names."""
+    """Changes of a list of names."""
     if now == then:
         return []
     if sorted(now) == sorted(then):

@@ -221,7 +221,7 @@ def _scaled(key: str, x: Tensor, like: Dataset) -> Tensor:
 
 
 def far_off(new: Dataset) -> list[str]:
-    """What suggests that new rows are not in the units of the rows of the training.
+    """Signs that new rows are not in the units of the rows of the training.
 
     Arguments:
         new: Of :func:`new_rows`.
@@ -246,7 +246,7 @@ def _numbered(what: str, count: int) -> list[str]:
 
 
 def _doubt(what: str, then: Tensor, now: Tensor) -> str:
-    """What is odd about new values, beside those of the training; empty where nothing is."""
+    """Doubts about new values, beside those of the training; empty where nothing is."""
     spread = float(then.std(correction=0))
     if not spread:
         return ""

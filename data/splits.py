@@ -159,7 +159,7 @@ def carve(
 
 
 def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
-    """What to say when a share leaves too little to train on."""
+    """The error for a share that leaves too little to train on."""
     return DataError(
         f"{name}={fraction} leaves {left} of {rows} rows for training",
         "at least 2 training rows",

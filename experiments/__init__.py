@@ -1,4 +1,4 @@
-"""What a person runs: the command line, the table of methods, and the published results."""
+"""Programs that a person runs: command line, table of methods, published results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line prints: text as it is, in which no name of a person's is markup."""
+"""Printing of the command line: text as it is, in which no name of a person's is markup."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def draw(
     before: Sequence[Fit] = (),
     predictor: str = "all depths",
 ) -> list[Path]:
-    """What every run can show: q(d), functions by depth (inputs in the plane), reliability or
+    """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
     predictive bands, and the training curve.
 
     Arguments:
@@ -81,7 +81,7 @@ def draw(
 def draw_compressed(
     result: Fit, small: Compressed, written: PackedSize, folder: Path, first: Fit | None = None
 ) -> list[Path]:
-    """What a compressed network shows: the thresholds and the scales behind them, where there are
+    """Draw a compressed network: the thresholds and the scales behind them, where there are
     some, what is left of each layer, and what takes the bytes of the file.
 
     Arguments:

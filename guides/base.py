@@ -1,4 +1,4 @@
-"""What a guide says of itself, so that nobody has to ask of which class it is."""
+"""The base of guides: each says of itself what code needs, and nobody asks for its class."""
 
 from __future__ import annotations
 
@@ -139,15 +139,15 @@ class Guide(LocalModule):
         raise NotImplementedError
 
     def structure_parameters(self) -> list[nn.Parameter]:
-        """What is learnt of the posterior of random structure, each parameter once."""
+        """Parameters of the posterior of random structure, each parameter once."""
         return []
 
     def options(self) -> dict[str, Any]:
-        """What tells guides of one class apart, plain values: a checkpoint holds them."""
+        """Options that tell guides of one class apart, plain values: a checkpoint holds them."""
         return {"kind": type(self).__name__, "update": None, "hold": None, "rate": None}
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """What it was made with beside its model, where layers have the names ``names``."""
+        """Arguments it was made with beside its model, where layers have the names ``names``."""
         return {}
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:

@@ -16,7 +16,7 @@ __all__ = ["Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
 
 
 class Evidence(NamedTuple):
-    """What a posterior says of whether its numbers are needed.
+    """Evidence of a posterior on whether its numbers are needed.
 
     Attributes:
         kind: ``normal``, ``log-normal`` or ``gate``.
@@ -54,7 +54,7 @@ class Factor(nn.Module):
         return q.mean, q.mean.square() + q.variance
 
     def evidence(self) -> Evidence | None:
-        """What stands for its numbers where they are kept or cut; ``None`` without a spread."""
+        """Evidence by which its numbers are kept or cut; ``None`` without a spread."""
         return None
 
     def cdf(self, value: Tensor) -> Tensor | None:

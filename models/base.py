@@ -1,4 +1,4 @@
-"""What every Pyro model of a network says of itself."""
+"""The base of models, which say of themselves what code needs to know."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class BayesianNetwork(Model):
         return made
 
     def _given(self) -> dict[str, Any]:
-        """What it was made with beside network, data and priors; the likelihood as it began."""
+        """Arguments beside network, data and priors; the likelihood as it began."""
         return {
             "layers": list(self.layers) or None,
             "likelihood": as_it_began(self.likelihood, self.began["likelihood"]),
@@ -208,7 +208,7 @@ class BayesianNetwork(Model):
             return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """What the likelihood takes, for inputs ``(B, *)``; samples all latents.
+        """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents.
 
         Raises:
             TypeError: for a network that gives several tensors, or none.

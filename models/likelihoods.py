@@ -21,7 +21,7 @@ __all__ = [
 
 
 class TargetSpec(Protocol):
-    """What a model needs to know of a data set (``pyroccam.data.Dataset`` has it)."""
+    """The facts that a model needs of a data set (``pyroccam.data.Dataset`` has it)."""
 
     @property
     def N(self) -> int: ...

@@ -164,7 +164,7 @@ class StructuredNetwork(BayesianNetwork):
             self.temperature.anneal(progress)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """What the likelihood takes, for inputs ``(B, *)``, ``(enumerated dims..., B, *)``."""
+        """Outputs for inputs ``(B, *)``, of shape ``(enumerated dims..., B, *)``."""
         net = self.part("net")
         priors: Any = self.part("edge_priors")
         gammas = {

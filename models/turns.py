@@ -1,4 +1,4 @@
-"""What belongs to the whole process, Pyro's handlers and torch's random numbers: one at a time."""
+"""Turns, one at a time, at what a process has once: Pyro's handlers and torch's randomness."""
 
 from __future__ import annotations
 

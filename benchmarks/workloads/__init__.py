@@ -1,1 +1,1 @@
-"""What is timed: a step of each kind, with everyone who takes it."""
+"""Workloads to time: a step of each kind, with everyone who takes it."""

@@ -47,7 +47,7 @@ def children(module: ModuleType) -> list[ModuleType]:
 
 
 def names(module: ModuleType) -> list[str]:
-    """What a module offers, less other modules, which have pages of their own."""
+    """Names that a module offers, less other modules, which have pages of their own."""
     return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
 
 

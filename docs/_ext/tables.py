@@ -71,7 +71,7 @@ def _method(method: Method) -> Lines:
 
 
 def _attributes(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and of those above it say of its attributes."""
+    """Text that the docstrings of a class and of those above it say of its attributes."""
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__):
         _, _, section = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")
@@ -131,7 +131,7 @@ def guide_table() -> Lines:
 
 
 def diagnostic_functions() -> Lines:
-    """What there is to call."""
+    """Functions that there are to call."""
     found = [name for name in diagnostics.__all__ if inspect.isfunction(getattr(diagnostics, name))]
     if found:
         rows = (

@@ -118,7 +118,7 @@ def _change(rng: random.Random, value: Any) -> str:
 
 
 def _with_text(rng: random.Random, value: Any) -> tuple[str, bytes]:
-    """What no JSON writer writes, at some place."""
+    """Text that no JSON writer writes, at some place."""
     text = rng.choice(_TEXTS)
     places = _places(value)
     if not places:

@@ -1,4 +1,4 @@
-"""What became of an input: taken, refused in words that help, or a defect."""
+"""Verdicts on an input: taken, refused in words that help, or a defect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Failed(Exception):
 
 
 def command(arguments: list[str]) -> str:
-    """What ``pyroccam`` prints for these arguments, run in this process.
+    """Everything that ``pyroccam`` prints for these arguments, run in this process.
 
     Raises:
         Failed: for an exit code other than 0.

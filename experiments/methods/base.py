@@ -165,7 +165,7 @@ class Method(ABC):
         return PLAIN if self.over == "net" else GRAPHS
 
     def network(self, name: str) -> Callable[..., nn.Module]:
-        """What makes a network, from the shape of an input, the number of outputs and options.
+        """The maker of a network, from the shape of an input, the number of outputs and options.
 
         Arguments:
             name: of a ready network, or ``module:function`` for one of a person's own.

@@ -1,4 +1,4 @@
-"""What finished runs say, on one page: ``pyroccam report``."""
+"""A page on finished runs: ``pyroccam report``."""
 
 from .files import RunFiles, read_run
 from .pages import report

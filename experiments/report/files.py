@@ -1,4 +1,4 @@
-"""What a finished run left in its folder."""
+"""Files that a finished run left in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on a page, apart from how it looks."""
+"""Contents of a page, apart from how it looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found, in sentences for a person who did not run it."""
+"""Findings of a run, in sentences for a person who did not run it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _what(run: RunFiles) -> str:
 
 
 def _doubts(run: RunFiles) -> str:
-    """What speaks against the run, before what it says."""
+    """Doubts that speak against the run, before what it says."""
     each = [(one["seed"], text) for one in run.seeds for text in one.get("warnings", [])]
     several = len(run.seeds) > 1
     return " ".join(f"Seed {seed}: {text}" if several else text for seed, text in each)

@@ -106,7 +106,7 @@ def short(network: str) -> str:
 
 
 def _row(outcome: Outcome) -> Row:
-    """What is kept of a run.
+    """The row that is kept of a run.
 
     Raises:
         ValueError: for a run whose network was not compressed.

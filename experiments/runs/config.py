@@ -1,4 +1,4 @@
-"""What a run is made of, resolved from names and ``key=value`` settings, and written down."""
+"""The configuration of a run, resolved from names and ``key=value`` settings, and written down."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What was something else, in words; a setting that is not named is ``None``."""
+    """Settings that were something else, in words; a setting that is not named is ``None``."""
     then, after = _flat(before), _flat(now)
     return [
         f"{name} was {then.get(name)!r}, is {after.get(name)!r}"

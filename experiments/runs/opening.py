@@ -50,7 +50,7 @@ def check_files(folder: Path) -> None:
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """What does not fit while a file is read is a damage of the file.
+    """Say of what does not fit while a file is read that the file is damaged.
 
     Raises:
         RunError: naming the file, in place of whatever Python or torch raised.

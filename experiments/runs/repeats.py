@@ -1,4 +1,4 @@
-"""What the repeats of a run come to."""
+"""Summary of the repeats of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says to a person at its end."""
+"""Output of a run for a person at its end."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
 
 
 def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
-    """What is left of the network, its rates and its file; posterior, mean and small network."""
+    """Print the rest of the network, its rates and file; posterior, mean and small network."""
     structure, small = metrics["structure"], metrics["compressed"]
     rates = structure["rates"]
     shown = [f"pruning {rates['pruning']:.3g}"]
@@ -140,7 +140,7 @@ def _speed(ratio: float) -> str:
 
 
 def said_of_tensors(reason: str) -> list[Part]:
-    """What is said of a file without the description of its network."""
+    """Text on a file without the description of its network."""
     why = f" {reason} That is what inference.compress makes of the run's fit."
     return [("The file holds tensors only:", "yellow"), why]
 

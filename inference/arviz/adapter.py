@@ -110,7 +110,7 @@ def rhat(values: ArrayLike) -> Floats:
 
 
 def container(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any]) -> Any:
-    """What this ArviZ works with: an ``InferenceData``, or an ``xarray.DataTree``.
+    """The container of this ArviZ: an ``InferenceData``, or an ``xarray.DataTree``.
 
     Arguments:
         groups: data sets by the name of the group; others than ArviZ's own may be among them.
@@ -134,7 +134,7 @@ def write(data: Any, path: str | Path) -> Path:
 
 
 def read(path: str | Path) -> Any:
-    """What :func:`write` wrote, in memory: the file may be replaced afterwards.
+    """Contents that :func:`write` wrote, in memory: the file may be replaced afterwards.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -172,7 +172,7 @@ def stacking(pointwise: Mapping[str, ArrayLike]) -> dict[str, float]:
 
 
 def _elpd_data(pointwise: Floats) -> Any:
-    """What ArviZ's ``compare`` takes."""
+    """Input of ArviZ's ``compare``."""
     n = len(pointwise)
     elpd, se = float(pointwise.sum()), float(np.sqrt(n) * pointwise.std(ddof=1))
     array = _xarray().DataArray

@@ -29,7 +29,7 @@ MOST = 2**28  # numbers of log-likelihoods, 2 GiB
 
 @dataclass
 class PosteriorDraws:
-    """What S draws from a posterior say of N rows, on the CPU; densities in nats, double precision.
+    """S draws from a posterior with their densities of N rows, on the CPU; nats, double precision.
 
     Attributes:
         values: of sites, ``(S, *)``, as they are sampled.

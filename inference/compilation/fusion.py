@@ -72,7 +72,7 @@ def _batch_norm(
 
 
 def _write_out_dropout(graph: fx.Graph, node: fx.Node) -> None:
-    """What it draws is an operation by itself."""
+    """Write out dropout: what it draws is an operation by itself."""
     x, p, train = node.args
     drawn: fx.Node | None = None
     if train and 0.0 < p < 1.0:  # type: ignore[operator]
@@ -126,7 +126,7 @@ _NOISE: dict[Any, Callable[..., Tensor]] = {
 
 
 def source_of(node: fx.Node) -> fx.Node | None:
-    """What ``node`` is a view of, if it is one."""
+    """The node that ``node`` is a view of, if it is one."""
     if not node.args or not isinstance(node.args[0], fx.Node):
         return None
     if isinstance(node.target, torch._ops.OpOverload):

@@ -84,6 +84,6 @@ class _Recorder(fx.Interpreter):
         return found
 
     def _generators(self) -> list[Tensor]:
-        """What any draw changes."""
+        """Generators that any draw changes."""
         cuda = [device for device in self.devices if device.type == "cuda"]
         return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]

@@ -1,4 +1,4 @@
-"""What a network costs: its parameters, and the time of a pass."""
+"""Costs of a network: its parameters, and the time of a pass."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ __all__ = ["Live", "Rows", "find_live", "follow_input", "spread"]
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known of a layer's ``O`` outputs and ``I`` inputs.
+    """Facts on a layer's ``O`` outputs and ``I`` inputs.
 
     Arguments:
         constant: ``(O,)``, the value of each output, NaN if it is not constant.

@@ -1,4 +1,4 @@
-"""What a cut left of each layer, and how large the network is now."""
+"""Report of a cut: what it left of each layer, and how large the network is now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CutReport", "LayerCut"]
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What is left of one layer.
+    """The rest of one layer.
 
     Arguments:
         kind: ``linear`` or ``conv``.
@@ -34,7 +34,7 @@ class LayerCut:
 
     @classmethod
     def of(cls, module: nn.Module | None, edit: Edit) -> LayerCut:
-        """What ``edit`` leaves of ``module``."""
+        """The rest that ``edit`` leaves of ``module``."""
         assert isinstance(module, LAYERS)
         weight = rows_first(module)
         rows, columns = weight.shape[:2]
@@ -50,7 +50,7 @@ class LayerCut:
 
 @dataclass(frozen=True)
 class CutReport:
-    """What a cut left.
+    """The report of a cut.
 
     Arguments:
         layers: by name, in the order in which they run; without those that are left whole.

@@ -1,4 +1,4 @@
-"""What one step of a network does to features, for the steps that keep features apart.
+"""Effects of one step of a network to features, for the steps that keep features apart.
 
 A feature is one index along the axis of units or channels. A step *passes* features when every
 feature of its result depends on one feature of each tensor it reads, and on nothing else: ReLU,

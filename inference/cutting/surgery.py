@@ -250,7 +250,7 @@ def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> st
 
 
 def _compare(zeroed: nn.Module, small: nn.Module, examples: tuple[Tensor, ...]) -> None:
-    """What a trace does not show (``+=`` on a tensor that is read again) must not go unseen.
+    """Compare outputs, for what a trace does not show (``+=`` on a tensor that is read again).
 
     Raises:
         RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.

@@ -190,7 +190,7 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
 
 
 def _needed_whole(node: Node) -> set[Node]:
-    """What an unknown step needs whole: all it reads, but for the size of the batch."""
+    """Features that an unknown step needs whole: all it reads, but for the size of the batch."""
     if node.op == "placeholder":
         return set()
     if node.target is len or (node.target == "size" and node.args[1:] == (0,)):

@@ -102,7 +102,7 @@ def holm(p_values: Floats) -> Floats:
 
 
 def detectable(simulations: int, columns: int, level: float) -> tuple[float, float, float]:
-    """What the two tests, each at ``level / 2`` over all columns, see in half of the cases or more:
+    """Faults that the two tests, each at ``level / 2`` over all columns, see half of the time:
     a normal posterior whose standard deviation is too small by a factor, too large by a factor, or
     whose mean is off, in standard deviations.
 

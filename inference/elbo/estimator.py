@@ -293,7 +293,7 @@ class Bound(ELBOModule):
 
 
 def _before_pyro(error: Exception) -> Exception:
-    """What a network raised: Pyro makes it anew with the shapes of all sites in its message, and
+    """The error that a network raised: Pyro makes it anew with all shapes in its message, and
     fails where the class takes other arguments."""
     while True:
         own = error.__cause__

@@ -20,7 +20,7 @@ __all__ = ["first_non_finite"]
 def first_non_finite(
     model: nn.Module, guide: nn.Module, x: Tensor, y: Tensor, *, stepped: bool = True
 ) -> str:
-    """What is not finite: an input, a parameter, or the first site in the order of the model.
+    """Name of an input, a parameter or the first site in the model's order that is not finite.
 
     Arguments:
         stepped: whether a step has been made, which a parameter that is not finite comes of.

@@ -1,1 +1,1 @@
-"""What a person calls to train, and what comes back."""
+"""Functions that a person calls to train, and what comes back."""

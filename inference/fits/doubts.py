@@ -1,4 +1,4 @@
-"""What a fit says against itself: that it learnt nothing, or was chosen at the edge."""
+"""Warnings of a fit against itself: that it learnt nothing, or was chosen at the edge."""
 
 from __future__ import annotations
 

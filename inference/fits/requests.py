@@ -1,4 +1,4 @@
-"""What a fit is asked for: kinds and device, looked at before anything is moved or trained."""
+"""Checks of what a fit is asked for, before anything is moved or trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit gives: a trained pair, or several that differ in their seeds."""
+"""Results of a fit: a trained pair, or several that differ in their seeds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Fit(Generic[M, G]):
 
     @property
     def warnings(self) -> list[str]:
-        """What to know before the results are believed, a sentence or two each: a network no better
+        """Warnings before the results are believed, a sentence or two each: a network no better
         than the mean of the targets, a checkpoint at the edge of those that could be chosen."""
         return doubts(self)
 
@@ -136,7 +136,7 @@ class Fit(Generic[M, G]):
         noise: Noise = "weights",
         batch_size: int | None = None,
     ) -> Tensor:
-        """What a prediction mixes, ``(S, N, outputs)``: outputs at every depth, or of S draws of
+        """Outputs that a prediction mixes, ``(S, N, outputs)``: at every depth, or of S draws of
         random weights (by the seed of the fit), or of the one network of their means.
 
         Arguments:
@@ -218,7 +218,7 @@ class Fit(Generic[M, G]):
         )
 
     def components(self, x: Tensor, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
-        """What an ensemble mixes: :meth:`outputs` ``(S, N, outputs)`` and their weights ``(S,)``.
+        """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.
 
         Arguments:
             x, drawing: as for :meth:`outputs`.

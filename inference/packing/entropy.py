@@ -67,7 +67,7 @@ def bytes_of_counts(counts: NDArray[Any]) -> Bytes:
 
 
 def counts_of_bytes(table: Bytes) -> NDArray[np.int64]:
-    """What the bytes of :func:`bytes_of_counts` stand for."""
+    """The counts that the bytes of :func:`bytes_of_counts` stand for."""
     return _COUNTS[table]
 
 

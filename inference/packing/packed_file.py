@@ -56,7 +56,7 @@ _USUAL_TEXT = (
 
 
 class Parts(NamedTuple):
-    """What a file holds, and how many bytes JSON and tables take in it."""
+    """Parts of a file, and how many bytes JSON and tables take in it."""
 
     header: dict[str, Any]
     tables: bytes

@@ -1,4 +1,4 @@
-"""What a trained pair knows: moments, draws, predictions, their scores and how unsure they are."""
+"""Knowledge of a trained pair: moments, draws, predictions, their scores and spread."""
 
 from . import metrics
 from .depth import (

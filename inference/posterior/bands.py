@@ -1,4 +1,4 @@
-"""What a regression predicts: a mean, how unsure the network is of it, and how unsure of a row."""
+"""Bands of a regression: a mean, how unsure the network is of it, and how unsure of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit says about depth: the exact posterior, the chosen depth, how sure it is."""
+"""Findings of a fit on depth: the exact posterior, the chosen depth, how sure it is."""
 
 from __future__ import annotations
 

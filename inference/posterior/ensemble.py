@@ -218,7 +218,7 @@ def components(
     draws: int | None = None,
     noise: Noise = "weights",
 ) -> tuple[Tensor, Tensor]:
-    """What a prediction averages: outputs ``(S, N, outputs)`` and their weights ``(S,)``.
+    """Components of a prediction: outputs ``(S, N, outputs)`` and their weights ``(S,)``.
 
     Arguments:
         fits: one, or several with equal shares.

@@ -1,4 +1,4 @@
-"""What a pair predicts with and draws: the one place that asks what a model is."""
+"""Predictions and draws of a pair by its kind: the one place that asks what a model is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Family(Protocol):
         seed: int = 0,
         batch_size: int | None = None,
     ) -> Tensor:
-        """What a prediction mixes, ``(S, N, outputs)``, for inputs ``(N, *)``.
+        """Outputs that a prediction mixes, ``(S, N, outputs)``, for inputs ``(N, *)``.
 
         Arguments:
             draws, noise, seed: of random weights, see
@@ -77,7 +77,7 @@ class Family(Protocol):
     def structure(
         self, data: Dataset, threshold: float, running: Tensor | None = None
     ) -> DepthStructure | None:
-        """What was learnt about depth, or ``None`` where it was not.
+        """The learnt structure of depth, or ``None`` where it was not.
 
         Arguments:
             threshold: of the 95 % rule.
@@ -197,7 +197,7 @@ def family(model: object, guide: object) -> Family:
 
 
 def named(given: object) -> str:
-    """What something is, for an error."""
+    """Description of a thing for an error."""
     if isinstance(given, type):
         return f"the class {given.__name__}, not an instance of it"
     return f"a {type(given).__name__}"

@@ -34,7 +34,7 @@ class IndefiniteCurvature(UserWarning):
 
 @dataclass
 class Selection:
-    """What a selection found.
+    """Result of a selection.
 
     Attributes:
         fit: the pair at the outer step with the largest Q. Early ones, whose θ is not yet the best

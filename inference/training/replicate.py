@@ -146,7 +146,7 @@ class Replicate(Job):
         self.guide.check(self.model, settings, batches)
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree with, beside the settings."""
+        """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
             "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),

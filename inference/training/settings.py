@@ -115,7 +115,7 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        """What can be set."""
+        """Names that can be set."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
@@ -219,8 +219,8 @@ class ParameterGroup:
 def parameter_groups(
     settings: Settings, model: nn.Module, guide: nn.Module
 ) -> list[ParameterGroup]:
-    """What is trained. Weight decay is for weights that are numbers. A guide over structure has a
-    rate of its own; one over weights has that of the weights, with its schedule.
+    """Groups of parameters. Weight decay is for weights that are numbers. A guide over structure
+    has a rate of its own; one over weights has that of the weights, with its schedule.
 
     Raises:
         ValueError: if there is nothing to train.

@@ -341,7 +341,7 @@ class TrainingStep:
             warn_unrecorded(reason, CompileFallback)
 
     def _key(self, x: Tensor, y: Tensor) -> Any:
-        """What a graph holds for."""
+        """The key of what a graph holds for."""
         baked = tuple([module.get(name) for module, name in self._baked])
         return x.shape, x.stride(), x.dtype, y.shape, y.stride(), y.dtype, baked
 

@@ -67,7 +67,7 @@ class FitProgress:
         self.bar.stop()
 
     def say(self, text: str) -> None:
-        """What is happening, in the place of the loss."""
+        """Say what is happening, in the place of the loss."""
         self.bar.update(self.task, loss=text, refresh=True)
 
     def step(self, done: int, loss_sum: Tensor, part: float) -> None:

@@ -30,7 +30,7 @@ AFFINE: tuple[type[nn.Module], ...] = LAYERS
 
 
 class Affine:
-    """What a layer computes: affine in its weight and bias, for any values of them.
+    """The function of a layer: affine in its weight and bias, for any values of them.
 
     Arguments:
         name: of the layer in its network.

@@ -69,7 +69,7 @@ class BayesianLayer(nn.Module):
         }
 
     def __getattr__(self, name: str) -> Any:
-        """What the layer says of itself beside its weights, such as ``in_features``."""
+        """Attributes of the layer beside its weights, such as ``in_features``."""
         try:
             return super().__getattr__(name)
         except AttributeError:

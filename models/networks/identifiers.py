@@ -36,7 +36,7 @@ def identifiers(texts: Mapping[K, str]) -> dict[K, str]:
 
 
 def distinct(wanted: Mapping[K, str], taken: Iterable[str] = ()) -> dict[K, str]:
-    """What each asks for, with a number behind what is taken.
+    """Names that each asks for, with a number behind what is taken.
 
     Arguments:
         wanted: by what it is of.

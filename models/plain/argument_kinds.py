@@ -1,4 +1,4 @@
-"""What each constructor argument of a known module may be, where a file says it.
+"""Kinds that each constructor argument of a known module may have, where a file says it.
 
 Torch takes texts, truth values and lists for numbers, and complains only when the network runs, or
 never. So kinds are checked by name: an argument means the same in every module that has it.
@@ -91,6 +91,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def misfit(name: str, value: Any) -> str | None:
-    """What the argument `name` must be, if `value` is not; else ``None``."""
+    """Text on what the argument `name` must be, if `value` is not; else ``None``."""
     said, check = KINDS[name]
     return None if check(value) else said

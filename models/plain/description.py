@@ -41,7 +41,7 @@ MOST_CONSTANTS = 4096  # numbers that forward() makes itself; they are written i
 
 
 def describe(net: nn.Module) -> dict[str, Any]:
-    """What a network computes in evaluation mode, as JSON data.
+    """Description of what a network computes in evaluation mode, as JSON data.
 
     Arguments:
         net: made of the modules in :data:`~pyroccam.models.plain.vocabulary.MODULES`, and of

@@ -1,4 +1,4 @@
-"""What is left after cutting: a plain torch module."""
+"""The network after cutting: a plain torch module."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True)
 class Edit:
-    """What is left of one module; ``None`` leaves that side as it is.
+    """The rest of one module; ``None`` leaves that side as it is.
 
     Arguments:
         outputs: rows, filters or channels that are kept.

@@ -1,4 +1,4 @@
-"""What strangers wrote: JSON that is only JSON, and errors of other libraries in plain words."""
+"""Files of strangers: JSON that is only JSON, and errors of other libraries in plain words."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parsed(text: bytes, what: str, paths: bool = False) -> Any:
 
 
 def plain_words(error: BaseException) -> str:
-    """What an error of Python, torch or NumPy says, for a person: never its class or internals."""
+    """An error of Python, torch or NumPy in words for a person, without its class or internals."""
     if isinstance(error, PyroccamError):
         return str(error)
     if isinstance(error, KeyError):

@@ -1,4 +1,4 @@
-"""What a description of a network may say: known modules, known functions, plain arguments.
+"""Vocabulary of a network's description: known modules, known functions, plain arguments.
 
 A description is data. Nothing in it is looked up by name except in the tables of this file, and
 every name in it is checked, because a rebuilt graph turns names into source code.

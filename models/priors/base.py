@@ -1,4 +1,4 @@
-"""What every prior over weights has in common: the random tensors of one layer."""
+"""The base of priors over weights: the random tensors of one layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a prior needs to know of a layer.
+    """The facts that a prior needs of a layer.
 
     Attributes:
         name: in the network; its sites are ``name.weight``, ``name.scale`` and so on.
@@ -144,7 +144,7 @@ class WeightPrior:
         return make(value)
 
     def for_network(self) -> WeightPrior:
-        """What makes the priors of the layers of one network: itself, unless they share something.
+        """The maker of the priors of one network's layers: itself, unless they share something.
 
         A network calls it once, and then :meth:`for_layer` in the order in which it uses its
         layers.

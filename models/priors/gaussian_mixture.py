@@ -99,7 +99,7 @@ class GaussianMixture(WeightPrior):
 
 
 class _Mixture(nn.Module):
-    """What a mixture learns; see :data:`_MEAN_RATE` for the units."""
+    """The learnt part of a mixture; see :data:`_MEAN_RATE` for the units."""
 
     log_zero: Tensor
     log_rest: Tensor

@@ -99,7 +99,7 @@ def check_tau0(what: str, tau0: float) -> None:
 
 
 def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:
-    r"""What both KLs share: :math:`\log Γ(a) - \log scale - ½ (1 + \log 2π)`."""
+    r"""The part that both KLs share: :math:`\log Γ(a) - \log scale - ½ (1 + \log 2π)`."""
     constant = 0.5 * (1.0 + math.log(2.0 * math.pi))
     return torch.lgamma(p.concentration) - q.scale.log() - constant
 

@@ -19,7 +19,7 @@ __all__ = ["Floored", "NonCentred", "Scaling", "Share"]
 
 @dataclass(frozen=True)
 class Share:
-    """What a primitive counts in a pass.
+    """The share of a primitive in a pass.
 
     Attributes:
         gamma: γ_k, ``()`` or, for enumerated structures, ``(enumerated dims..., 1)``.

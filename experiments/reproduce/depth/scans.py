@@ -41,7 +41,7 @@ TEST_ROWS = 1800
 
 @dataclass(frozen=True)
 class Scan:
-    """What is varied.
+    """A setting that is varied.
 
     Attributes:
         title, xlabel, ticks, log: of the panel in the figure.
@@ -156,7 +156,7 @@ class Point:
         return fit_repeats(build, seeds, **more, **settings).fits
 
     def row(self, result: Fit) -> Row:
-        """What the CSV says of one network."""
+        """The row of one network in the CSV."""
         test, structure = result.evaluate("test"), result.structure
         row: Row = {"scan": self.scan, "value": self.value, "seed": result.settings.seed}
         row |= {name: test[name] for name in ("accuracy", "nll", "ece")}

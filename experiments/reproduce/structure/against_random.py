@@ -24,7 +24,7 @@ __all__ = ["row"]
 
 
 def row(outcome: Outcome) -> Row:
-    """What is kept of a run."""
+    """The row that is kept of a run."""
     metrics = outcome.metrics
     small = metrics["discretised"]
     parts = {

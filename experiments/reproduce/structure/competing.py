@@ -176,7 +176,7 @@ def scales_of(model: models.StructuredNetwork) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def look(pair: Pair) -> dict[str, Any]:
-    """What was learnt about the structure."""
+    """Findings on the structure."""
     model, guide = pair
     edge: Any = guide.edge(SITE)
     q, p = edge.probs(), model.structure[SITE].probs()

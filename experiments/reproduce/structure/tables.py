@@ -92,7 +92,7 @@ def passing(history: Sequence[float], value: float) -> int | None:
 
 
 def structures(folder: Path) -> Iterable[str]:
-    """What was learnt against what is drawn at random, of about the same size."""
+    """The learnt structure against those drawn at random, of about the same size."""
     for stem, found in read_all(folder).items():
         spread, runs = found["spread"], found["runs"]
         measure = "accuracy" if "mixture accuracy" in spread else "rmse"

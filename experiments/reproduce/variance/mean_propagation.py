@@ -158,7 +158,7 @@ def main(
 
 
 def _numbers(run: Row) -> dict[str, float]:
-    """What is averaged over seeds."""
+    """Numbers that are averaged over seeds."""
     known = run[ORDERS[0]]
     numbers = {
         "deterministic": known["accuracy"][0],

@@ -84,7 +84,7 @@ def _numbers(one: Row) -> dict[str, float]:
 
 
 def _row(outcome: Outcome) -> Row:
-    """What is kept of a run."""
+    """The row that is kept of a run."""
     metrics = outcome.metrics
     fit: Any = outcome.fit
     numbers: dict[str, float] = {}

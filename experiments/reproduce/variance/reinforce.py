@@ -65,7 +65,7 @@ _Moments = tuple[Tensor | None, Tensor | None, Tensor]
 
 @dataclass(frozen=True)
 class Spaces:
-    """What a Bayesian network asks of data, said of an environment.
+    """The shapes that a Bayesian network asks of data, said of an environment.
 
     Attributes:
         input_shape: of an observation.

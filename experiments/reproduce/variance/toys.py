@@ -61,7 +61,7 @@ TRAINING: dict[str, Any] = {
 
 
 def curve(x: Tensor) -> Tensor:
-    """What the regression is to find."""
+    """The curve that the regression is to find."""
     return torch.sin(2.5 * x) + 0.3 * x
 
 

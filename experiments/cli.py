@@ -29,7 +29,7 @@ from .report import report as report_page
 from .runs.config import RunConfig, parse_settings
 from .runs.loading import load_fit, names_own_data
 from .runs.repeats import put_together
-from .runs.run import run, run_repeats
+from .runs.run import RunOptions, run, run_repeats
 from .runs.scoring import read_new_rows, score
 from .runs.summary import print_run, said_of_tensors
 
@@ -131,13 +131,14 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
-    more: dict[str, Any] = {"out": out, "resume": resume, "device": device, "compare": compare}
+    options = RunOptions(resume=resume, device=device, compare=compare)
     with claimed(out):
         if repeats == 1:
-            outcomes = [run(config, dataset, **more)]
+            outcomes = [run(config, dataset, out=out, options=options)]
         else:
             pairs = [(config, dataset), *(resolve(seed=seed + k) for k in range(1, repeats))]
-            outcomes = run_repeats([one for one, _ in pairs], [one for _, one in pairs], **more)
+            configs, datas = zip(*pairs, strict=True)
+            outcomes = run_repeats(configs, datas, out=out, options=options)
         found = [outcome.metrics for outcome in outcomes]
         for metrics in found:
             print_run(console, metrics, dataset.task)

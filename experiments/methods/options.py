@@ -17,6 +17,7 @@ __all__ = [
     "Nats",
     "NotNegative",
     "Positive",
+    "Rounds",
     "Rule",
     "Share",
     "taken",
@@ -38,6 +39,7 @@ class Rule:
 
 FromZero = Annotated[int, Rule("a whole number of at least 0", lambda n: n >= 0)]
 FromOne = Annotated[int, Rule("a whole number of at least 1", lambda n: n >= 1)]
+Rounds = Annotated[int, Rule("a whole number from 1 to 100", lambda n: 1 <= n <= 100)]
 Positive = Annotated[
     float, Rule("a positive, finite number", lambda x: 0 < as_number(x) < math.inf)
 ]

@@ -20,7 +20,7 @@ from ...inference.pruning.magnitude import (
 )
 from ...inference.training.settings import Settings
 from .base import Pair, Stage
-from .options import FromOne, FromZero, NotNegative, Positive, Rule
+from .options import FromOne, FromZero, NotNegative, Positive, Rounds, Rule
 from .weights import OverWeights, tell_uncuttable
 
 __all__ = ["DeepCompression", "FromPoint", "Surgery"]
@@ -74,7 +74,7 @@ class DeepCompression(FromPoint):
         default_factory=lambda: {"linear": 1.0, "convolution": 0.7}
     )
     keep: PerLayer | None = None
-    rounds: FromOne = 2
+    rounds: Rounds = 2
     retrain: FromOne = 12
     retrain_lr: Positive = 1e-3
     bits: PerLayer | None = field(default_factory=lambda: {"linear": 5, "convolution": 8})

@@ -16,7 +16,7 @@ from .. import moved
 from ..methods.base import Pair
 from ..runs.building import build_network
 from ..runs.config import RunConfig, changed_settings
-from ..runs.run import Outcome, run
+from ..runs.run import Outcome, RunOptions, run
 
 __all__ = ["ResultFile", "Row", "add_seeds", "untrained"]
 
@@ -116,6 +116,7 @@ def add_seeds(
     for seed in file.missing(range(seeds)):
         config, dataset = RunConfig.resolve(method, data, seed=seed, **resolved)
         folder = None if runs is None else runs / f"{path.stem}-{seed}"
-        outcome = run(config, dataset, out=folder, device=device, resume=folder is not None)
+        options = RunOptions(device=device, resume=folder is not None)
+        outcome = run(config, dataset, out=folder, options=options)
         file.add(row(outcome), lambda rows: mean_spread([*map(numbers, rows)]), **(beside or {}))
         print(say(file.runs[-1]), flush=True)

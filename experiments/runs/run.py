@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings
+from .. import moved
 from ..methods import find
 from ..methods.base import Finished, Pair
 from ..run_figures import draw, draw_repeats
@@ -26,7 +28,7 @@ from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
 
-__all__ = ["Outcome", "fixed_depth", "pair_of", "run", "run_repeats"]
+__all__ = ["Outcome", "RunOptions", "fixed_depth", "pair_of", "run", "run_repeats"]
 
 NARROWED = "narrowed.json"
 
@@ -39,34 +41,46 @@ class Outcome:
     metrics: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How runs are done, whatever they are of.
+
+    Attributes:
+        resume: go on from the checkpoints of the run.
+        device, progress: as for :func:`~pyroccam.inference.fit`.
+        compare: also train the deterministic network of the chosen depth, at the same protocol.
+        figures: draw them into ``figures``.
+    """
+
+    resume: bool = False
+    device: str = "auto"
+    progress: bool | None = None
+    compare: bool = True
+    figures: bool = True
+
+    @property
+    def of_fits(self) -> dict[str, Any]:
+        return {"resume": self.resume, "device": self.device, "progress": self.progress}
+
+
 def run(
     config: RunConfig,
     data: Dataset,
     *,
     out: Path | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    progress: bool | None = None,
-    compare: bool = True,
-    figures: bool = True,
+    options: RunOptions = RunOptions(),
 ) -> Outcome:
     """Fit, cut, compare and write.
 
     Arguments:
         config, data: from :meth:`RunConfig.resolve`.
         out: the run directory; nothing is written without it.
-        resume: go on from the checkpoints in ``out``.
-        device: as for ``fit``.
-        progress: as for ``fit``.
-        compare: also train the deterministic network of the chosen depth, at the same protocol.
-        figures: draw them into ``out/figures``.
+        options: see :class:`RunOptions`.
 
     Raises:
-        FileExistsError: if ``out`` holds another run and ``resume`` is not asked for.
+        FileExistsError: if ``out`` holds another run and is not to be gone on with.
     """
-    job = _Job(config, data, out)
-    (outcome,) = _claimed_run([job], out, resume, device, progress, compare, figures)
-    return outcome
+    return _run([_Job(config, data, out)], out, options)[0]
 
 
 def run_repeats(
@@ -74,33 +88,20 @@ def run_repeats(
     datas: Sequence[Dataset],
     *,
     out: Path | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    progress: bool | None = None,
-    compare: bool = True,
-    figures: bool = True,
+    options: RunOptions = RunOptions(),
 ) -> list[Outcome]:
     """The same run at several seeds, trained together where that pays (``fit_repeats``).
 
     Arguments:
         configs, datas: of each seed.
         out: each run gets the folder ``seed-<n>`` inside it.
-        resume, device, progress, compare, figures: as for :func:`run`.
+        options: see :class:`RunOptions`.
     """
     jobs = [
         _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
         for config, data in zip(configs, datas, strict=True)
     ]
-    return _claimed_run(jobs, out, resume, device, progress, compare, figures)
-
-
-def _claimed_run(jobs: Sequence[_Job], out: Path | None, *options: Any) -> list[Outcome]:
-    """Run with the folders kept from other writers."""
-    folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
-    with ExitStack() as stack:
-        for folder in sorted(folders):
-            stack.enter_context(claimed(folder))
-        return _run(jobs, out, *options)
+    return _run(jobs, out, options)
 
 
 @dataclass
@@ -152,26 +153,27 @@ def _begun(out: Path) -> bool:
     return any(path.exists() for path in (*checkpoints, out / "model.safetensors"))
 
 
-def _run(
-    jobs: Sequence[_Job],
-    out: Path | None,
-    resume: bool,
-    device: str,
-    progress: bool | None,
-    compare: bool,
-    figures: bool,
-) -> list[Outcome]:
-    config, where = jobs[0].config, str(pick_device(device))
+def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
+    """Run with the folders kept from other writers."""
+    folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
+    with ExitStack() as stack:
+        for folder in sorted(folders):
+            stack.enter_context(claimed(folder))
+        return _run_claimed(jobs, out, options)
+
+
+def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
+    options = replace(options, device=str(pick_device(options.device)))
+    config, more = jobs[0].config, options.of_fits
     for job in jobs:
-        job.claim(resume)
-    more = {"resume": resume, "device": where, "progress": progress}
+        job.claim(options.resume)
     fits = _fit(jobs, _first, config.settings_of(0), out, label=config.method, **more)
     passed = [[one] for one in fits]
     for number, stage in enumerate(config.stages, start=1):
         for job, before in zip(jobs, passed, strict=True):
             before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
-    if compare:
+    if options.compare:
         by_depth: dict[int, list[int]] = {}
         for i, one in enumerate(fits):
             if one.structure is not None:
@@ -180,10 +182,10 @@ def _run(
             same = [replace(jobs[i], data=fits[i].data) for i in members]
             found = _fit_depth(same, depth, out, **more)
             compared |= dict(zip(members, found, strict=True))
-    if out is not None and figures and len(jobs) > 1:
+    if out is not None and options.figures and len(jobs) > 1:
         draw_repeats(passed, out / "figures")
     return [
-        _report(job, before, compared.get(i), figures, compare, **more)
+        _report(job, before, compared.get(i), options)
         for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
     ]
 
@@ -260,14 +262,7 @@ def _narrowed(folder: Path | None) -> dict[str, Any]:
         return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
 
 
-def _report(
-    job: _Job,
-    fits: Sequence[Fit],
-    ddn: Fit | None,
-    figures: bool,
-    compare: bool,
-    **arguments: Any,
-) -> Outcome:
+def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions) -> Outcome:
     """Cut, measure and write one run, of one fit or of several."""
     config, out, result = job.config, job.out, fits[-1]
     data = result.data
@@ -298,26 +293,33 @@ def _report(
     def train(pair: Pair, name: str) -> Fit:
         (model, guide), folder = pair, None if out is None else out / name
         own = config.settings_of(0)
-        return fit(model, guide, data, out=folder, label=name, **arguments, **own)
+        return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
 
+    begin = partial(build_network, config, data)
     metrics |= config.chosen.report(
-        Finished(fits, ddn, lambda: build_network(config, data), train, out, figures, compare)
+        Finished(fits, ddn, begin, train, out, options.figures, options.compare)
     )
     if out is not None:
         write_json(out / "metrics.json", metrics)
         seal(out)
-        if figures:
+        if options.figures:
             draw(result, ddn, out / "figures", fits[:-1], config.chosen.predictor)
     return Outcome(result, metrics)
 
 
 def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
     """A run is resumed as it was started: its checkpoint fits nothing else."""
-    if changed := changed_settings(then.flat(), now.flat()):
+    if changed := changed_settings(_renamed(then), _renamed(now)):
         raise ValueError(
             f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
             "it was, or give another --out."
         )
+
+
+def _renamed(config: RunConfig) -> dict[str, Any]:
+    """Settings with the present name of a network that has moved."""
+    flat = config.flat()
+    return {**flat, "network": moved(flat["network"])}
 
 
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:

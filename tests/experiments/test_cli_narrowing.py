@@ -11,6 +11,7 @@ import torch
 from command_line import SMALL, call, metrics_of
 from pyroccam.experiments.runs.config import RunConfig, parse_settings
 from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.experiments.runs.run import RunOptions
 from pyroccam.experiments.runs.run import run as run_config
 from pyroccam.inference.packing import read
 from pyroccam.inference.pruning import thresholds
@@ -110,7 +111,7 @@ def test_epochs_are_counted_over_the_rows_of_each_fit():
     rows = [data.N, data.N + len(data.x_val)]
     expected = [math.ceil(200 / math.ceil(n / 16)) for n in rows]
     assert expected[0] != expected[1]
-    found = run_config(config, data, progress=False, figures=False).metrics
+    found = run_config(config, data, options=RunOptions(progress=False, figures=False)).metrics
     assert found["epochs"] == sum(expected)
 
 

@@ -29,6 +29,8 @@ def test_usual_options_are_of_their_types(name):
     ("dns", {"c": {"0": 10**400}}, "give a number, a list of them or numbers by layer."),
     ("sws", {"tau": 10**400}, "give a positive, finite number."),
     ("dns", {"c": None}, "c=None: give a number, a list of them or numbers by layer."),
+    ("deep-compression", {"rounds": 10**18}, "give a whole number from 1 to 100."),
+    ("deep-compression", {"rounds": 0}, "rounds=0: give a whole number from 1 to 100."),
     ("structure", {"random": -1}, "random=-1: give a whole number of at least 0."),
     ("bayes", {"gaurd": 1}, "Unknown option of bayes 'gaurd'"),
 ])  # fmt: skip

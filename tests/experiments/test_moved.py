@@ -3,12 +3,15 @@
 import importlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import typer
 from pyroccam.experiments import MOVED, moved
 from pyroccam.experiments.methods.table import find
 from pyroccam.experiments.reproduce.runner import ResultFile
+from pyroccam.experiments.runs.config import RunConfig
+from pyroccam.experiments.runs.run import _check_same
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -42,6 +45,18 @@ def test_a_file_of_results_knows_a_network_by_its_old_name(tmp_path):
     assert found.content["config"]["network"] == old
     with pytest.raises(typer.BadParameter, match="network was .*:small_resnet', is 'mlp'"):
         ResultFile(path, config={"network": "mlp"})
+
+
+@pytest.mark.filterwarnings("ignore:.* is now:DeprecationWarning")
+def test_a_run_begun_with_an_old_name_is_gone_on_with(tmp_path):
+    old = "pyroccam.experiments.small_resnet:small_resnet"
+    begun, now = (
+        RunConfig.resolve("gnj", "digits", network=name, sets={"data.flatten": False})[0]
+        for name in (old, moved(old))
+    )
+    _check_same(begun, now, tmp_path)
+    with pytest.raises(ValueError, match=r"other settings: network"):
+        _check_same(begun, replace(now, network="perceptron"), tmp_path)
 
 
 def test_another_name_is_unknown():

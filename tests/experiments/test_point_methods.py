@@ -7,7 +7,7 @@ import torch
 from command_line import call, metrics_of
 from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.experiments.runs.loading import load_fit
-from pyroccam.experiments.runs.run import run
+from pyroccam.experiments.runs.run import RunOptions, run
 from pyroccam.inference.packing import read
 from safetensors.torch import load_file
 
@@ -89,7 +89,6 @@ def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
 
 
 @pytest.mark.parametrize(("method", "option", "message"), [
-    ("deep-compression", {"rounds": 0}, "rounds=0: give a whole number of at least 1"),
     ("deep-compression", {"retrain": 2.5}, "retrain=2.5: give a whole number of at least 1"),
     ("deep-compression", {"share": -1}, "share=-1: give a whole number of at least 0"),
     ("dns", {"surgery": 0}, "surgery=0: give a whole number of at least 1"),
@@ -116,4 +115,4 @@ def test_numbers_by_layer_are_checked_before_training(method, option, message):
     """The whole run would have an end that is long in coming."""
     config, data = RunConfig.resolve(method, "digits", sets={"epochs": 10**6, **option})
     with pytest.raises(ValueError, match=message):
-        run(config, data, progress=False)
+        run(config, data, options=RunOptions(progress=False))

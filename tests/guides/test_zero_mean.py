@@ -136,6 +136,10 @@ def test_a_swap_costs_what_the_means_are_worth():
     assert again.guide.zero_mean == ("0",)
     with pytest.raises(ValueError, match=r"worth more than max_kl=1e-05 nats \('0' 0\.1"):
         inference.pruning.without_means(fit, max_kl=1e-5)
+    _, just = inference.pruning.without_means(
+        fit, max_kl=inference.pruning.mean_costs(fit.model, fit.guide)["0"]
+    )
+    assert just.zero_mean == ("0",)
     _, both = inference.pruning.without_means(fit, layers=["0", "2"])
     assert both.zero_mean == ("0", "2")
 

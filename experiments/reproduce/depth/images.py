@@ -28,7 +28,7 @@ from ....models.networks import ready as networks
 from ....models.plain.pruned import PrunedNetwork
 from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
-from ...runs.run import fixed_depth, run
+from ...runs.run import RunOptions, fixed_depth, run
 from .. import options
 from ..runner import ResultFile
 
@@ -105,7 +105,7 @@ def _one(
         if price is not None:
             options["prior"] = f"cost:{price * dataset.N}"
         one = replace(config, options=options)
-        outcome = run(one, dataset, device=device, compare=False)
+        outcome = run(one, dataset, options=RunOptions(device=device, compare=False))
         result, metrics = outcome.fit, outcome.metrics
         test[kind] = metrics["test"]
         test[f"{kind}-pruned"] = metrics["pruned"]["test"]

@@ -17,7 +17,7 @@ from ....inference.posterior.metrics import mean_spread
 from ....inference.storage.checkpoint import versions, write_json
 from ...run_figures import draw
 from ...runs.config import RunConfig, parse_settings
-from ...runs.run import run_repeats
+from ...runs.run import RunOptions, run_repeats
 from .. import options
 
 METHODS = ("ldn", "ldn-gradient", "ldn-marginal")
@@ -37,7 +37,7 @@ def main(
             for seed in range(seeds)
         ]
         configs, datas = [r[0] for r in runs], [r[1] for r in runs]
-        outcomes = run_repeats(configs, datas, compare=method == "ldn")
+        outcomes = run_repeats(configs, datas, options=RunOptions(compare=method == "ldn"))
         rows: list[dict[str, Any]] = [outcome.metrics for outcome in outcomes]
         for seed, found in enumerate(rows):
             s = found["structure"]

@@ -21,7 +21,7 @@ from ....inference.posterior.metrics import mean_spread
 from ....inference.storage.checkpoint import write_json
 from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
-from ...runs.run import Outcome, fixed_depth, run
+from ...runs.run import Outcome, RunOptions, fixed_depth, run
 from .. import options
 from ..runner import ResultFile
 
@@ -84,7 +84,7 @@ def _one(name: str, split: int, data_root: str | None, chosen: dict[str, Any]) -
             seed=split,
             sets={"weight_decay": weight_decay, **chosen},
         )
-        outcome = run(config, data, compare=False)
+        outcome = run(config, data, options=RunOptions(compare=False))
         if best is None or outcome.fit.val_nll < best[1].fit.val_nll:
             best = config, outcome
         fixed = fixed_depth(config, outcome.fit.data, outcome.fit.model.max_depth)

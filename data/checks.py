@@ -32,6 +32,7 @@ __all__ = [
     "check_truth",
     "listed",
     "shown",
+    "with_channel",
 ]
 
 
@@ -155,12 +156,15 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
     )
 
 
-def check_inputs(name: str, x: Tensor) -> None:
+def check_inputs(name: str, x: Tensor, *, ids: bool = False) -> None:
     """Inputs are tables (B, features), or have channels in dimension 1: sequences (B, channels,
     length), images (B, channels, height, width), volumes.
 
+    Arguments:
+        ids: They are whole numbers to look up in a table.
+
     Raises:
-        DataError: if `x` has another shape, is empty, or is not finite.
+        DataError: if `x` has another shape, is empty, or is not finite; for ids that are none.
     """
     shape = tuple(x.shape)
     if x.ndim < 2:
@@ -172,6 +176,21 @@ def check_inputs(name: str, x: Tensor) -> None:
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
     check_finite(name, x)
+    if ids:
+        bad = (x < 0) | (x != x.round() if x.is_floating_point() else x.new_tensor(False).bool())
+        if bool(bad.any()):
+            row, *place = (int(i) for i in bad.nonzero()[0])
+            value = x[(row, *place)].item()
+            raise DataError(
+                f"{name} holds {value} in row {row}, for ids=True",
+                "whole numbers from 0, rows of a table of embeddings",
+                "without ids=, if inputs are amounts",
+            )
+
+
+def with_channel(x: Tensor) -> Tensor:
+    """Inputs, of which bytes (B, height, width) are grey images: they get their one channel."""
+    return x[:, None] if x.dtype == torch.uint8 and x.ndim == 3 else x
 
 
 def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:

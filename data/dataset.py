@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +18,10 @@ from .checks import (
     check_seed,
     check_targets,
     check_truth,
+    with_channel,
 )
 from .fingerprint import fingerprint, known_rows
-from .labels import check_labels, count_classes
+from .labels import are_names, check_labels, count_classes, number_names
 from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, carve, moments, number_groups, rescale
@@ -40,7 +42,8 @@ class Dataset:
     Arguments:
         name: What to call the data in reports.
         task: "classification" or "regression".
-        x_train: Inputs (N, features) or (N, channels, ...), float32, standardised.
+        x_train: Inputs (N, features) or (N, channels, ...), float32, standardised; or int64, if
+            they are ids.
         y_train: Labels (N,) int64, or standardised targets (N, T) float32.
         x_val: Validation inputs, carved out of the training rows; may have no rows.
         y_val: Validation labels or targets.
@@ -110,6 +113,11 @@ class Dataset:
     def outputs(self) -> int:
         """How many outputs a network needs: classes, or targets."""
         return self.y_train.shape[1] if self.classes is None else self.classes
+
+    @property
+    def ids(self) -> bool:
+        """Inputs are whole numbers to look up in a table of embeddings."""
+        return not self.x_train.is_floating_point()
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
         """Inputs and targets of "train", "val" or "test".
@@ -253,14 +261,15 @@ class Dataset:
         groups: Any = None,
         columns: Sequence[str] = (),
         target: str = "",
+        ids: bool = False,
     ) -> Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
         Arguments:
             x_train: Inputs (rows, features), sequences (rows, channels, length), images
-                (rows, channels, height, width) or volumes, numpy or torch. Grey images need
-                their one channel: x[:, None].
-            y_train: Labels (rows,), or targets (rows,) or (rows, T).
+                (rows, channels, height, width) or volumes, numpy or torch. Bytes
+                (rows, height, width) are grey images; others need their one channel: x[:, None].
+            y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T).
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
             task: None takes classification if there are `class_names` or `classes`, or else
@@ -279,6 +288,8 @@ class Dataset:
                 many as come nearest to `val_fraction`, instead of rows class by class.
             columns: One name a feature of a table.
             target: The name of what is predicted.
+            ids: Inputs are whole numbers to look up in a table, as torch.nn.Embedding does: words,
+                products, nodes. They stay int64, and are not scaled.
 
         Returns:
             The data set, on the CPU.
@@ -289,11 +300,20 @@ class Dataset:
         check_task(task)
         check_seed(seed)
         check_truth("standardise", standardise)
+        check_truth("ids", ids)
+        standardise = standardise and not ids
+        if are_names(y_train) and are_names(y_test) and task != "regression":
+            if not class_names:
+                class_names = np.unique(np.append(y_train, y_test).astype(str)).tolist()
+            y_train = number_names("y_train", y_train, class_names)
+            y_test = number_names("y_test", y_test, class_names)
         x_train, y_train = as_tensor("x_train", x_train), as_tensor("y_train", y_train)
         x_test, y_test = as_tensor("x_test", x_test), as_tensor("y_test", y_test)
         for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-            check_inputs(f"x_{split}", x)
+            check_inputs(f"x_{split}", x, ids=ids)
             check_pair(f"x_{split}", x, f"y_{split}", y)
+        if not ids:
+            x_train, x_test = with_channel(x_train), with_channel(x_test)
         if x_train.shape[1:] != x_test.shape[1:]:
             raise DataError(
                 f"x_test has inputs of shape {tuple(x_test.shape[1:])}",
@@ -346,7 +366,7 @@ class Dataset:
             ys = (*ys[:2], y_test.clone())
         scaling = Scaling(*_statistics(xs[0], standardise), *of_targets)
         x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
-        xs = tuple(scale(x, *scaling[:2]) for x in xs)
+        xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
         return cls(
             # The name of a file may hold bytes that are no text, which nobody could write down.
             name=name.encode("utf-8", "backslashreplace").decode(),
@@ -368,6 +388,7 @@ class Dataset:
                 "seed": int(seed),
                 "val_fraction": val_fraction,
                 "standardise": standardise,
+                **({"ids": True} if ids else {}),
             },
             columns=tuple(map(str, columns)),
             target=target,

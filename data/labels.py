@@ -1,18 +1,62 @@
-"""Class labels: whole numbers from 0, and how many classes they speak of."""
+"""Class labels: whole numbers from 0 or names, and how many classes they speak of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_count, check_finite
+from .checks import DataError, check_count, check_finite, listed, shown
 
-__all__ = ["check_labels", "count_classes"]
+__all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 
 
 _LARGEST = 2**53
+
+
+def are_names(y: Any) -> bool:
+    """True for labels that are text."""
+    if isinstance(y, Tensor):
+        return False
+    try:
+        array = np.asarray(y)
+    except ValueError:  # ragged nested lists, of which the checks of numbers tell
+        return False
+    return array.dtype.kind == "U" or (
+        array.dtype.kind in "OT" and array.size > 0 and all(isinstance(v, str) for v in array.flat)
+    )
+
+
+def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
+    """The number of each class that is named.
+
+    Arguments:
+        name: What to call `y` in the message.
+        y: Names (B,), of any array of text.
+        names: Those of all classes.
+
+    Returns:
+        Places in `names` (B,), int64.
+
+    Raises:
+        DataError: for a name that is not among them.
+    """
+    texts = np.asarray(y).astype(str)
+    if texts.ndim != 1:
+        raise DataError(f"{name} has shape {texts.shape}", "one class label a row, shape (rows,)")
+    places = {one: place for place, one in enumerate(names)}
+    numbers = np.array([places.get(text, -1) for text in texts.tolist()], dtype=np.int64)
+    if (numbers < 0).any():
+        row = int((numbers < 0).argmax())
+        raise DataError(
+            f"{name} has the class {shown(str(texts[row]))} in row {row} "
+            f"({int((numbers < 0).sum())} such row(s))",
+            f"one of {listed(map(repr, names))}",
+        )
+    return numbers
 
 
 def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:

@@ -22,12 +22,13 @@ from .checks import (
     check_truth,
     listed,
     shown,
+    with_channel,
 )
 from .dataset import Dataset
 from .fingerprint import fingerprint
 from .formats.archives import open_archive
 from .formats.csv_text import numbers, read_table, refuse_missing
-from .labels import check_labels
+from .labels import are_names, check_labels, number_names
 from .raw import keeping_raw
 from .registry import find, load
 from .splits import standardise
@@ -148,12 +149,13 @@ def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     """Inputs and targets that an archive holds for testing, or at all."""
     with open_archive(path) as archive:
         names = ("x_test", "y_test") if {"x_test", "y_test"} & {*archive.names} else ("x", "y")
-        x, y = (
-            as_tensor(f"{path}: {name}", array)
-            for name, array in zip(names, archive.read(names), strict=True)
-        )
-    check_inputs(f"{path}: {names[0]}", x)
-    where = f"{path}: {names[1]}"
+        inputs, targets = archive.read(names)
+    x, where = as_tensor(f"{path}: {names[0]}", inputs), f"{path}: {names[1]}"
+    check_inputs(f"{path}: {names[0]}", x, ids=like.ids)
+    x = x if like.ids else with_channel(x)
+    if like.classes and are_names(targets):
+        return x, torch.from_numpy(number_names(where, targets, _names(like)))
+    y = as_tensor(where, targets)
     if like.task == "regression":
         return x, _targets(where, y, like)
     known = _names(like)
@@ -211,6 +213,8 @@ def _scaled(key: str, x: Tensor, like: Dataset) -> Tensor:
     """Inputs on the scale of `like`, and flat if its own are."""
     mean, std = like.scaling.x_mean, like.scaling.x_std
     shape, wanted = tuple(x.shape[1:]), like.input_shape
+    if shape == wanted and like.ids:
+        return x.long()
     if shape == wanted:
         return standardise(x, mean, std)
     if len(shape) > 1 and (x[0].numel(),) == wanted and shape[0] == len(mean):
@@ -233,8 +237,9 @@ def far_off(new: Dataset) -> list[str]:
     width = len(new.x_mean)
     named = len(new.columns) == width
     names = [f"column {n!r}" for n in new.columns] if named else _numbered("channel", width)
-    then, now = _by_column(new.x_train, width), _by_column(new.x_test, width)
-    found = list(map(_doubt, names, then, now))
+    found: list[str] = []
+    if not new.ids:  # which have no units
+        found += map(_doubt, names, *(_by_column(x, width) for x in (new.x_train, new.x_test)))
     if new.task == "regression":
         targets = _numbered("target", new.outputs)
         found += map(_doubt, targets, new.y_train.T, new.y_test.T)

@@ -33,6 +33,7 @@ def load_npz(
     task: Task | None = None,
     val_fraction: float = 0.1,
     standardise: bool = True,
+    ids: bool = False,
 ) -> Dataset:
     """Arrays `x_train`, `y_train`, `x_test`, `y_test` of a numpy archive; others are ignored.
 
@@ -44,6 +45,7 @@ def load_npz(
         task: See :meth:`Dataset.from_tensors`, as for the rest.
         val_fraction: Share of the training rows kept aside for validation.
         standardise: Whether to scale by training statistics.
+        ids: Inputs are ids, for a network with an embedding; see :meth:`Dataset.from_tensors`.
 
     Returns:
         The data set.
@@ -63,6 +65,7 @@ def load_npz(
         seed=seed,
         standardise=standardise,
         name=path.stem,
+        ids=ids,
     )
 
 

@@ -76,8 +76,11 @@ def _told(error: BaseException) -> tuple[list[Part], int]:
     told = isinstance(error, OSError) or deliberate(error)
     if isinstance(error, PyroccamError) or (place is None and told):
         return [("Error: ", "red"), _words(error)], REFUSED
-    if place is not None:
-        return [("Error: ", "red"), f"your code failed, {place}: {_named(error)}"], REFUSED
+    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    if place is not None or notes:
+        failed = "the network failed" if place is None else f"your code failed, {place}"
+        named = f"{_named(error).rstrip('.')}.{notes}" if notes else _named(error)
+        return [("Error: ", "red"), f"{failed}: {named}"], REFUSED
     where = _keep_traceback(error)
     return [("Unexpected error: ", "red"), f"{_named(error).rstrip('.')}. This is a defect of "
             f"pyroccam; please report it with {where}."], BROKEN  # fmt: skip

@@ -103,10 +103,7 @@ class BayesianNetwork(Model):
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
         tell_hooks(net, names)
-        # Numbers in [0, 1) are pixels, and whole numbers of zero to a network that wants words.
-        generator = torch.Generator().manual_seed(0)
-        like = next(net.parameters(), torch.zeros(()))
-        example = torch.rand(2, *data.input_shape, generator=generator).to(like)
+        example = _example(data, next(net.parameters(), torch.zeros(())))
         order = order_of_use(net, names, example)
         before = outputs_in_evaluation(net, example)
         if type(self).outputs is BayesianNetwork.outputs:
@@ -313,3 +310,13 @@ def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> No
             "they are not. Ask for what it needs to know in another way, or leave such layers out "
             "by layers=[...]."
         )
+
+
+def _example(data: TargetSpec, like: Tensor) -> Tensor:
+    """Two inputs of the shape and type of the data, with the number type and device of ``like``."""
+    if getattr(data, "ids", False):
+        rows: Tensor = data.x_train[:2]  # type: ignore[attr-defined]
+        return rows.to(like.device)
+    # Numbers in [0, 1) are pixels, and whole numbers of zero to a network that wants words.
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(2, *data.input_shape, generator=generator).to(like)

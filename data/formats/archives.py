@@ -117,7 +117,8 @@ class Archive:
         shape, fortran, dtype = read(start)
         if dtype.hasobject:
             raise DataError(f"{self.path}: {name} holds objects", "numbers", _HINT)
-        check_numeric(f"{self.path}: {name}", dtype)
+        if dtype.kind != "U" or not name.startswith("y"):  # labels may be names
+            check_numeric(f"{self.path}: {name}", dtype)
         if min(shape, default=0) < 0:
             raise DataError(f"{self.path}: {name} says it has shape {shape}", hint=_HINT)
         header = _Header(shape, fortran, dtype, start.tell())

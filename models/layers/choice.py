@@ -148,9 +148,25 @@ def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
                 with torch.cuda.device(example.device):
                     torch.cuda.manual_seed(0)
             return net(example.clone())
+    except Exception as error:
+        error.add_note(_on_inputs(net, example))
+        raise
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def _on_inputs(net: nn.Module, example: Tensor) -> str:
+    """What a network was given, for an error in it, and what its data may lack."""
+    said = (
+        f"The network was given inputs of shape (batch, {', '.join(map(str, example.shape[1:]))})"
+    )
+    layers = list(net.modules())
+    if example.is_floating_point() and any(isinstance(m, nn.Embedding) for m in layers):
+        return f"{said} that are no ids: load the data with ids=True (--set data.ids=true)."
+    if example.dim() == 3 and any(isinstance(m, nn.Conv2d) for m in layers):
+        return f"{said}: grey images need their one channel, x[:, None]."
+    return f"{said}."
 
 
 @contextmanager

@@ -90,7 +90,9 @@ def traced(folder: str, tests: list[str]) -> dict[str, Any]:
         line: [t for t in order if {t, t.split("::")[0], ""} & who]
         for line, who in watch.lines.items()
     }
-    loaded = [m for m in sys.modules if m not in before and "pyroccam" not in m]
+    new = {name: getattr(sys.modules[name], "__file__", None) for name in {*sys.modules} - before}
+    # Of what is in the copied tree everything is loaded anew for each mutant.
+    loaded = [name for name, file in new.items() if file and str(Path.cwd()) not in file]
     return {"lines": lines, "seconds": watch.seconds, "loaded": loaded, "failed": [*watch.failed]}
 
 
@@ -135,6 +137,8 @@ def trial(folder: str, tests: str, drawn: Callable[..., list[Mutant]], most: flo
     for name in known["loaded"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(name)
+    if early := [name for name in sys.modules if name.startswith("pyroccam.")]:
+        raise SystemExit(f"{folder}: {early[0]} is loaded already, no mutant would be seen.")
 
     def killed_by(names: set[str]) -> str | None:
         chosen, total = [], 0.0

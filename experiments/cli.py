@@ -19,6 +19,7 @@ from ..inference.pruning.depth import prune as cut
 from ..inference.pruning.thresholds import Threshold
 from ..inference.storage.checkpoint import seal, versions, write_json
 from ..inference.storage.lock import claimed, confirm
+from ..inference.training.settings import Settings
 from .boundary import App
 from .console import PlainConsole
 from .diagnosis import diagnose_run, print_findings
@@ -260,7 +261,8 @@ def compress(
         )
     need_file(out)
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
-    options = RunConfig.read(folder).options
+    config = RunConfig.read(folder)
+    options = config.options
     cut_at: Threshold | None = options.get("threshold") if tolerance is None else "validation"
     if threshold is not None:
         (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
@@ -277,6 +279,10 @@ def compress(
     asked |= {"significand": None} if significand == "relative" else {}
     asked |= {"exponent": None} if exponent == "range" else {}
     target = out or folder / weights.file_of(asked)
+    method = config.chosen
+    if isinstance(method, weights.OverWeights) and len(result.data.x_val) and codebook is None:
+        whole = Settings.of(config.settings)
+        rules["retrain_epochs"] = method.retrain_epochs(whole, result.data.N)
     small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
     if target == folder / weights.FILE:  # the run's own, made again
         seal(folder)

@@ -61,6 +61,7 @@ class Finished:
         fixed: the network of the chosen depth, if it was trained for comparison.
         begin: makes the network as it was before the first fit.
         train: fits a pair as the first fit was, in a folder of this name.
+        settings: of the run.
         out: folder of the run, or ``None``.
         figures: draw them into ``out/figures``.
         compare: train other networks for comparison.
@@ -70,6 +71,7 @@ class Finished:
     fixed: Fit | None
     begin: Callable[[], nn.Module]
     train: Callable[[Pair, str], Fit]
+    settings: Settings
     out: Path | None
     figures: bool
     compare: bool
@@ -88,6 +90,7 @@ class Method(ABC):
         over: the kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
             one with a ``graph`` of alternatives in it.
         full_batch: it cannot take minibatches.
+        without: values of options that change nothing, for runs of before there were these options.
         predictor: what a prediction is made by, in the legends of figures.
     """
 
@@ -98,6 +101,7 @@ class Method(ABC):
 
     over: ClassVar[Literal["stack", "net", "graph"]]
     full_batch: ClassVar[bool] = False
+    without: ClassVar[Mapping[str, Any]] = {}
     predictor: ClassVar[str] = "drawn networks"
 
     @property

@@ -1,11 +1,13 @@
-"""Any prior and guide over the weights, narrowed while it trains where that is asked for."""
+"""Any prior and guide over the weights: trained as numbers first, then as random, narrowed on the
+way, and what is left as numbers again, where that is asked for."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import nn
 
@@ -13,12 +15,13 @@ from ... import guides, models
 from ...data import Dataset
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.draws import DrawnNetwork, Noise
+from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage
-from .options import Layers, Nats, Rule
+from .options import Layers, Nats, Part, Rule
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
 __all__ = ["Bayes"]
@@ -56,6 +59,8 @@ class Bayes(OverWeights):
     Attributes:
         prior: prior of the weights, in words.
         guide: posterior of the weights, in words.
+        start: fraction of the run in which weights are numbers, with which their posterior begins.
+        finish: fraction of the run in which what is left in the end is trained as numbers.
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.
         threshold: rule or number by which the network is cut in the end.
@@ -69,8 +74,12 @@ class Bayes(OverWeights):
         noise: draws of a prediction have noise on their ``weights`` or their ``activations``.
     """
 
+    without: ClassVar[Mapping[str, Any]] = {"start": 0.0, "finish": 0.0}
+
     prior: str = "normal:1"
     guide: str = "mean-field"
+    start: Part = 0.0
+    finish: Part = 0.0
     scales: Scales = "example"
     max_scale: Limit = None
     threshold: Threshold | None = None
@@ -88,11 +97,23 @@ class Bayes(OverWeights):
         return {**super().cuts, **({"narrow_at": self.narrow_at} if self.narrow else {})}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
+        pair = self._posterior(net, data)
+        if not self.start or pair[1].is_point:
+            return pair
+        prior = models.priors.Normal(1.0)
+        model = models.BayesianNetwork(net, data, prior=prior, layers=list(pair[0].layers))
+        return model, guides.Delta(model)
+
+    def _posterior(
+        self, net: nn.Module, data: Dataset, likelihood: nn.Module | None = None
+    ) -> Pair:
+        """The pair over random weights, which begin where those of the network are."""
         model = models.BayesianNetwork(
             net,
             data,
             prior=models.priors.parse_weights(self.prior),
             layers=named_layers(self.layers, net),
+            likelihood=likelihood,
             random_biases=self.random_biases,
         )
         limit = self.max_scale
@@ -131,14 +152,26 @@ class Bayes(OverWeights):
             without = f"narrow={at} cuts nothing on the way. Set data.val_fraction=0 instead"
             yield "last_rows", f"changes nothing: {without}."
         if not len(data.x_val):
+            yield "finish", "needs validation rows, and there are none."
             yield "last_rows", "changes nothing: there are no validation rows."
         if "threshold" in by_rows:
             chosen = f"threshold={self.threshold!r} is chosen. Add threshold=noise or a number"
             yield "last_rows", f"leaves no validation rows, on which {chosen}."
 
-    def _lengths(self, settings: Settings) -> list[int]:
-        """Epochs, or steps, of the fits of a run that is narrowed at fractions of the whole."""
+    def retrain_epochs(self, settings: Settings, rows: int) -> int:
+        return round(self.finish * settings.epochs_for(rows))
+
+    def _parts(self, settings: Settings) -> tuple[int, int]:
+        """Epochs, or steps, in which weights are numbers at first, and random."""
         whole = settings.steps if settings.epochs is None else settings.epochs
+        first, last = (round(part * whole) for part in (self.start, self.finish))
+        if self.start and not first:
+            first = min(1, whole - last - 1)
+        return first, max(1, whole - first - last)
+
+    def _lengths(self, settings: Settings) -> list[int]:
+        """Epochs, or steps, of the fits of random weights, narrowed at fractions of their whole."""
+        whole = self._parts(settings)[1]
         # Fractions that fall on one epoch are one.
         ends = sorted({max(1, round(f * whole)) for f in self.narrow or ()} | {whole})
         return [b - a for a, b in itertools.pairwise([0, *(e for e in ends if e <= whole)])]
@@ -149,10 +182,15 @@ class Bayes(OverWeights):
         Raises:
             ValueError: if the KL has not its full weight by then: nothing could be told by it.
         """
+        if numbers := self._parts(settings)[0]:
+            return {_unit(settings): numbers, "schedule": "linear", "kl_warmup": 0.0}
+        return self._first_random(settings)
+
+    def _first_random(self, settings: Settings) -> dict[str, Any]:
         first, *rest = self._lengths(settings)
-        if not rest:
-            return {}
         unit, whole = _unit(settings), first + sum(rest)
+        if not rest:
+            return {} if whole == sum(self._parts(settings)) else {unit: whole}
         warmup = settings.kl_warmup * whole / first
         if warmup >= 1:
             raise ValueError(
@@ -165,6 +203,9 @@ class Bayes(OverWeights):
     def stages(self, settings: Settings) -> list[Stage]:
         """The fits over what the one before leaves."""
         tolerance = self.tolerance if self.narrow_tolerance is None else self.narrow_tolerance
+        found: list[Stage] = []
+        if self._parts(settings)[0]:
+            found.append(Stage("posterior", self._from_numbers, self._first_random(settings)))
 
         def over(all_rows: bool) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:
@@ -174,7 +215,6 @@ class Bayes(OverWeights):
 
             return build
 
-        found: list[Stage] = []
         rest = self._lengths(settings)[1:]
         for k, n in enumerate(rest, start=1):
             last = k == len(rest)
@@ -183,6 +223,13 @@ class Bayes(OverWeights):
             all_rows = last and self.last_rows == "all"
             found.append(Stage(f"narrow-{k}", over(all_rows), own, all_rows))
         return found
+
+    def _from_numbers(self, before: Fit) -> Pair:
+        """The pair of a posterior that begins where weights are that were numbers."""
+        model, guide = before.model, before.guide
+        return self._posterior(
+            mean_network(model, guide), before.data, copy.deepcopy(model.likelihood)
+        )
 
 
 def _unit(settings: Settings) -> str:

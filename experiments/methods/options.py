@@ -16,6 +16,7 @@ __all__ = [
     "Layers",
     "Nats",
     "NotNegative",
+    "Part",
     "Positive",
     "Rounds",
     "Rule",
@@ -46,6 +47,7 @@ Positive = Annotated[
 NotNegative = Annotated[float, Rule("a number of at least 0", lambda x: x >= 0)]
 Nats = Annotated[float, Rule("a number of nats, 0 or more", lambda x: x >= 0)]
 Share = Annotated[float, Rule("the share of units that is dropped, in (0, 1)", lambda x: 0 < x < 1)]
+Part = Annotated[float, Rule("a fraction of the run, in [0, 1)", lambda x: 0 <= x < 1)]
 Layers = Annotated[
     str | float | Sequence[str] | None, Rule("hidden, penultimate, names of layers or null")
 ]

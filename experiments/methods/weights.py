@@ -55,6 +55,10 @@ class OverWeights(Method):
     threshold: Threshold | None = None
     tolerance: float | None = None
 
+    def retrain_epochs(self, settings: Settings, rows: int) -> int:
+        """Passes over the rows in which the smaller network is trained as numbers in the end."""
+        return 0
+
     @property
     def cuts(self) -> dict[str, Threshold | None]:
         """Thresholds of all cuts of a run, by the names of their options."""
@@ -77,13 +81,21 @@ class OverWeights(Method):
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean)}
+        if first.guide.is_point and not guide.is_point:
+            numbers = mean_network(first.model, first.guide)
+            found["numbers"] = {
+                "parameters": count_parameters(numbers),
+                "epochs": first.settings.epochs_for(first.data.N),
+                "test": evaluate(first, numbers),
+            }
         if guide.zero_mean:
             return found  # there is no mean network to cut
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if out is None else out) / FILE
             try:
+                epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
                 small, written, sizes, again = _compressed(
-                    result, self.threshold, self.tolerance, path
+                    result, self.threshold, self.tolerance, path, retrain_epochs=epochs
                 )
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}

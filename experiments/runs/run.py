@@ -295,9 +295,9 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         own = config.settings_of(0)
         return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
 
-    begin = partial(build_network, config, data)
+    begin, whole = partial(build_network, config, data), Settings.of(config.settings)
     metrics |= config.chosen.report(
-        Finished(fits, ddn, begin, train, out, options.figures, options.compare)
+        Finished(fits, ddn, begin, train, whole, out, options.figures, options.compare)
     )
     if out is not None:
         write_json(out / "metrics.json", metrics)

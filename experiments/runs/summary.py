@@ -121,7 +121,12 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
     ways, method = metrics["test"], metrics["method"]
     named = {way: (f"{method}, {label}", ways[way]) for way, label in _WAYS.items()}
     size, seconds = metrics["parameters"], metrics["mean"]["seconds_per_batch"]
-    rows: list[Row] = [
+    rows: list[Row] = []
+    if "numbers" in metrics:
+        part = metrics["numbers"]
+        label = f"trained as numbers, {part['epochs']} epochs"
+        rows = [(label, part["test"], part["parameters"], None)]
+    rows += [
         (*named["stochastic"], None, None),
         (*named["ensemble"], None, None),
         (*named["deterministic"], size, seconds),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ..cutting.report import CutReport
+from ..fits.retraining import Retrained, retrain
 from ..packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from ..packing.rates import (
@@ -49,6 +50,7 @@ class Compressed:
             values, ``maximum`` counts their own codebooks, and there is no ``fast``: values
             would have to be looked up.
         report: what the cut left of each layer.
+        retrained: what training the cut network further has changed, if that was asked for.
     """
 
     net: nn.Module
@@ -57,6 +59,7 @@ class Compressed:
     bits: dict[str, LayerBits]
     rates: Rates
     report: CutReport
+    retrained: Retrained | None = None
 
     @property
     def nonzero(self) -> int:
@@ -83,6 +86,7 @@ class Compressed:
                 name: t if math.isfinite(t) else None for name, t in self.thresholds.items()
             },
             "left_whole": dict(self.report.left_whole),
+            **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
         }
 
 
@@ -94,6 +98,7 @@ def compress(
     significand: SignificandRule = "relative",
     exponent: ExponentRule = "range",
     codebook: PerLayer | None = None,
+    retrain_epochs: int = 0,
 ) -> Compressed:
     """Cut what the posterior does not need, and round the rest to the digits that it knows.
 
@@ -124,12 +129,16 @@ def compress(
         codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
             k-means. For numbers by layer see
             :func:`~pyroccam.inference.pruning.magnitude.by_layer`.
+        retrain_epochs: train what is left as numbers for so many passes, before it is rounded
+            (:func:`~pyroccam.inference.fits.retraining.retrain`). The bits are those that the
+            posterior knows.
 
     Raises:
         TypeError: for a fit of another model.
         ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
             ``validation`` without validation rows, a tolerance of another rule, any threshold for a
-            point estimate, rules for bits that nothing is rounded by, or weights without a mean.
+            point estimate, rules for bits that nothing is rounded by, weights without a mean, or
+            epochs of weights that share values.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -137,6 +146,15 @@ def compress(
     decision = decide(fit, "compress", threshold, tolerance)
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
+    again = None
+    if retrain_epochs:
+        if _shared(model, guide, None):
+            raise ValueError(
+                f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
+                "Leave it out, and train such weights by inference.pruning.share_weights."
+            )
+        again = retrain(small, fit, retrain_epochs)
+        small = again.net
     kept = _kept(report, moments(model, guide), small, model)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small, name) for name in bits}
@@ -176,7 +194,8 @@ def compress(
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    return Compressed(quantised(small, rounded), decision.thresholds, found, bits, rates, report)
+    small = quantised(small, rounded)
+    return Compressed(small, decision.thresholds, found, bits, rates, report, again)
 
 
 def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:

@@ -295,6 +295,8 @@ def test_what_does_not_fit_is_said():
         guides.Codebook(model, {"2": (BOOK, INDEX)})
     with pytest.raises(ValueError, match=r"in -1 \.\.\. 1, got -1 \.\.\. 2"):
         guides.Codebook(model, {"0": (BOOK[:2], INDEX)})
+    with pytest.raises(ValueError, match=r"in -1 \.\.\. 2, got -3 \.\.\. 0"):
+        guides.Codebook(model, {"0": (BOOK[:3], INDEX - 2)})
     with pytest.raises(ValueError, match=r"Spliced\(gamma\) must be at least 0, got -1"):
         guides.Spliced(model, gamma=-1)
     other = models.BayesianNetwork(small_net(width=5), Rows(3), prior=priors.Normal())

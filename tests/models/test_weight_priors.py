@@ -294,3 +294,28 @@ def test_each_of_a_batch_has_its_own_best_variances(shared):
     q = [dist.Normal(value, 0.2 + value.abs()).to_event(2) for value in (*values, values)]
     kls = torch.stack([kl_divergence(one, p) for one in q[:4]])
     torch.testing.assert_close(kl_divergence(q[4], p.expand((4,))), kls)
+
+
+@pytest.mark.parametrize(
+    ("prior", "starts", "unbounded"),
+    [
+        (priors.Normal(), {"weight": (None, 1e-2), "bias": (None, 1e-2)}, ""),
+        (priors.LogUniform(), {"weight": (None, math.exp(-5)), "bias": (None, math.exp(-5))},
+         "weight"),
+        (priors.GroupNormalJeffreys(), {"weight": (None, math.exp(-4.5)),
+         "scale": (1.0, math.exp(-4.5)), "bias": (None, math.exp(-4.5))}, "scale"),
+        (priors.SpikeSlab(), {"weight": (None, 1e-2), "gate": (3.0, 0.5),
+         "bias": (None, 1e-2)}, ""),
+    ],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_where_guides_begin(prior, starts, unbounded):
+    latents = prior.for_layer(LINEAR).latents()
+    assert {name: one.start for name, one in latents.items()} == starts
+    assert [name for name, one in latents.items() if one.unbounded] == unbounded.split()
+
+
+def test_settings_of_priors_as_published():
+    assert priors.GroupHorseshoe().tau0 == 1e-5
+    spike = priors.SpikeSlab()
+    assert (spike.slab, spike.temperature, spike.scale) == (0.5, 0.5, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ class PosteriorDraws:
     """S draws from a posterior with their densities of N rows, on the CPU; nats, double precision.
 
     Attributes:
-        values: of sites, ``(S, *)``, as they are sampled.
+        values: of sites, ``(S, *)``, as they are sampled; without weights, and where nothing else
+            is random, the root mean square of each layer's, ``1.weight_rms``.
         log_prior: of every site, ``(S,)``; of an improper prior up to a constant.
         log_q: by site, ``(S,)``; of a point nothing.
         log_likelihood: of each row in original units of the target, ``(S, N)``.
@@ -149,8 +151,7 @@ def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) ->
     model, guide = require(fit, BayesianNetwork, "to_arviz")
     net = mean_network(model, guide)
     count = sum(p.numel() for p in net.parameters())
-    kept = [site for site in (*model.structure, *model.sites) if weights or _is_small(site)]
-    values: dict[str, list[Tensor]] = {site: [] for site in kept}
+    values: dict[str, list[Tensor]] = {}
     log_prior: dict[str, list[Tensor]] = {}
     log_q: dict[str, list[Tensor]] = {}
     likelihoods, predictions = [], []
@@ -162,8 +163,8 @@ def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) ->
                 if not guide.factor_of(site).is_point:  # which has no density
                     q = guide.posterior(site)
                     log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
-            for site in kept:
-                values[site].append(drawn[site].cpu())
+            for name, value in _shown(drawn, weights).items():
+                values.setdefault(name, []).append(value)
             networks = weights_of(model, drawn)
             outputs = torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
             found, predicted = _said(fit, outputs, y)
@@ -178,8 +179,13 @@ def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) ->
     )
 
 
-def _is_small(site: str) -> bool:
-    return site.rpartition(".")[2] not in ("weight", "bias")
+def _shown(drawn: Mapping[str, Tensor], weights: bool) -> dict[str, Tensor]:
+    """What is kept of draws ``(S, *)``: all, or without weights and biases; where nothing else is
+    random, their root mean squares ``(S,)``, which sum a layer up in one number."""
+    large = {site for site in drawn if site.rpartition(".")[2] in ("weight", "bias")}
+    if weights or large != {*drawn}:
+        return {site: v.cpu() for site, v in drawn.items() if weights or site not in large}
+    return {f"{site}_rms": v.flatten(1).square().mean(1).sqrt().cpu() for site, v in drawn.items()}
 
 
 def _log_prob(fn: Any, value: Tensor) -> Tensor:
@@ -303,9 +309,9 @@ def _network_prior(
                 drawn[site] = fn.sample(() if fn.batch_shape else (size,))
             except NotImplementedError:
                 improper.append(site)
-        for site, value in drawn.items():
-            if weights or _is_small(site):
-                values.setdefault(site, []).append(value.cpu())
+        for name, value in _shown(drawn, weights).items():
+            if name in drawn or not improper:  # biases alone are no summary of a layer
+                values.setdefault(name, []).append(value)
         if not improper:
             networks = weights_of(model, drawn)
             with dropping(net):

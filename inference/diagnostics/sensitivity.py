@@ -122,10 +122,6 @@ def prior_sensitivity(
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:
         what = "a point" if drawn.log_prior else "of no latent at all"
-        if drawn.log_q:
-            raise ValueError(
-                "The posterior has no structure and no scales, only weights: pass weights=True."
-            )
         raise ValueError(f"The posterior is {what}: there are no draws to reweight.")
     chosen = [*drawn.log_prior] if sites is None else list(sites)
     for site in chosen:

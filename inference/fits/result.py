@@ -193,9 +193,10 @@ class Fit(Generic[M, G]):
         ``sample_stats`` (``log_p`` of latents and targets, ``log_q`` of latents), ``log_prior`` by
         site, ``log_likelihood`` and ``posterior_predictive`` of each row, ``observed_data``,
         ``prior`` and ``prior_predictive`` where the prior is proper, and ``structure``: exact
-        probabilities of depths and primitives. Targets are in original units. Variables have the
-        names of their sites; dimensions are ``depth``, ``row``, ``1.input``, ``1.output`` (of the
-        layer ``1``), ``x-h.primitive`` (of an edge).
+        probabilities of depths and primitives. Where only weights are random, ``posterior`` and
+        ``prior`` hold the root mean square of each layer's, ``1.weight_rms``. Targets are in
+        original units. Variables have the names of their sites; dimensions are ``depth``, ``row``,
+        ``1.input``, ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge).
 
         Draws of a variational posterior are independent: effective sample sizes and R-hat of one
         fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).

@@ -246,6 +246,19 @@ def test_improper_priors_are_named(spirals: data.Dataset) -> None:
     assert "prior" not in groups(tree)
 
 
+def test_weights_alone_are_summed_up_by_layer(spirals: data.Dataset) -> None:
+    model = network(spirals, models.priors.Normal(2.0))
+    fit = fitted(model, guides.MeanField(model), spirals)
+    short, whole = fit.to_arviz(6), fit.to_arviz(6, weights=True)
+    for group in ("posterior", "prior"):
+        assert {*short[group].data_vars} == {
+            f"{site}_rms" for site in ("0.weight", "0.bias", "2.weight", "2.bias")
+        }
+        for name, value in short[group].data_vars.items():
+            drawn = whole[group][name.removesuffix("_rms")].values.reshape(1, 6, -1)
+            np.testing.assert_allclose(value.values, np.sqrt((drawn**2).mean(-1)), rtol=1e-5)
+
+
 def test_a_point_is_drawn_once_and_says_so(spirals: data.Dataset) -> None:
     model = network(spirals, models.priors.Normal(1.0))
     tree = fitted(model, guides.Delta(model), spirals).to_arviz(30)

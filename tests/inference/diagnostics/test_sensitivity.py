@@ -99,8 +99,7 @@ def test_what_cannot_be_scaled() -> None:
     with pytest.raises(ValueError, match="is a point"):
         diagnostics.prior_sensitivity(point, 10, weights=True)
     normal = inference.fit(model, guides.MeanField(model), spirals, epochs=1, progress=False)
-    with pytest.raises(ValueError, match="weights=True"):
-        diagnostics.prior_sensitivity(normal, 10)
+    assert {*diagnostics.prior_sensitivity(normal, 10).prior} == {".weight_rms", ".bias_rms"}
     with pytest.raises(ValueError, match="names 'b'; the model has .weight"):
         diagnostics.prior_sensitivity(normal, 10, weights=True, sites=("b",))
     part = diagnostics.prior_sensitivity(normal, 100, weights=True, rows=5)

@@ -236,7 +236,7 @@ def convergence(
         history: a fit, or its rows, with ``epoch`` and ``loss``.
         after: epochs up to which the objective was another one. Of a fit it is known (the warm-up
             of the KL, a temperature, q(d) held); of rows it is 0 if left out.
-        share: of the evaluations after that, the last ones, that make the window.
+        share: of the evaluations after that, the last ones, that make the window; 16 at least.
         worth: a gain that would matter, in nats for each row. 0.01 is 1 % of likelihood a row.
 
     Raises:
@@ -260,11 +260,12 @@ def convergence(
     epochs, losses = _series(history)
     # The loss of row e is of the epoch that ended there, which began at e - 1.
     settled = np.flatnonzero(epochs - 1.0 >= after - 1e-9)
-    kept = settled[len(settled) - math.ceil(share * len(settled)) :]
+    window = max(math.ceil(share * len(settled)), LEAST_ROWS)
+    kept = settled[-window:]
     common: dict[str, Any] = {"worth": worth, "rows": rows, "caution": caution}
     common |= {"epochs": tuple(epochs.tolist()), "losses": tuple(losses.tolist())}
     if len(kept) < LEAST_ROWS:
-        need = math.ceil(LEAST_ROWS / share)
+        need = LEAST_ROWS
         why = (
             f"Only {len(settled)} evaluations followed epoch {after:g}, up to which the objective "
             f"was another one; a trend needs {need} there."

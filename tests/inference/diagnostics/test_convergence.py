@@ -154,14 +154,16 @@ def test_a_fit_knows_when_its_objective_was_another():
 
 
 def test_few_evaluations_are_refused():
-    least = 2 * LEAST_ROWS
+    least = LEAST_ROWS
+    found = convergence(history(np.arange(40.0)), after=20.0)  # half of 20 would be too few
+    assert (found.first, found.last) == (25.0, 40.0)
     assert convergence(history(np.ones(least) + 1e-3 * np.arange(least) % 2)).line is not None
-    found = convergence(history(np.ones(least - 2)))
+    found = convergence(history(np.ones(least - 1)))
     finding = found.finding()
     assert finding.verdict == "refused"
     assert "evaluations" in finding.text
     assert finding.figure is None
-    assert finding.to_json()["numbers"] == {"evaluations": least - 2, "worth": 0.01}
+    assert finding.to_json()["numbers"] == {"evaluations": least - 1, "worth": 0.01}
     with pytest.raises(ValueError, match="no trend to draw"):
         found.figure()
     late = convergence(history(np.ones(100)), after=90).finding()

@@ -20,6 +20,7 @@ from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
+from ...models.likelihoods import Likelihood
 from .base import Pair, Stage
 from .options import Layers, Nats, Part, Rule
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
@@ -105,7 +106,7 @@ class Bayes(OverWeights):
         return model, guides.Delta(model)
 
     def _posterior(
-        self, net: nn.Module, data: Dataset, likelihood: nn.Module | None = None
+        self, net: nn.Module, data: Dataset, likelihood: Likelihood | None = None
     ) -> Pair:
         """The pair over random weights, which begin where those of the network are."""
         model = models.BayesianNetwork(

@@ -79,11 +79,10 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Retrained:
     weights: dict[str, Any] = {name: one.weight for name, one in layers.items()}
     guide = Pruned(pair, {name: w != 0 for name, w in weights.items() if (w == 0).any()})
     own = fit.settings
-    settings = {"optimizer": own.optimizer, "batch_size": own.batch_size, "seed": own.seed}
     trained = train(
         pair, guide, data, device=str(data.x_train.device), epochs=epochs, lr=0.5 * own.lr,
         schedule="linear", weight_decay=0.0, clip_norm=own.clip_norm, checkpoint="best",
-        label="retrained", **settings,
+        label="retrained", optimizer=own.optimizer, batch_size=own.batch_size, seed=own.seed,
     )  # fmt: skip
     after = mean_network(trained.model, trained.guide).cpu()
     losses = [_loss(one, like, data) for one in (net, after)]

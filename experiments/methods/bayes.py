@@ -29,6 +29,13 @@ __all__ = ["Bayes"]
 
 _FIRST = "first:"
 
+# The fit of numbers with which a posterior begins. By then its weights are near where they end: the
+# best by the validation rows is taken, from which what was learnt by heart is gone.
+_NUMBERS: dict[str, Any] = {
+    "optimizer": "adamw", "lr": 3e-3, "schedule": "cosine", "kl_warmup": 0.0, "kl_weight": 1.0,
+    "checkpoint": "best",
+}  # fmt: skip
+
 
 def _is_limit(asked: object) -> bool:
     try:
@@ -184,7 +191,7 @@ class Bayes(OverWeights):
             ValueError: if the KL has not its full weight by then: nothing could be told by it.
         """
         if numbers := self._parts(settings)[0]:
-            return {_unit(settings): numbers, "schedule": "linear", "kl_warmup": 0.0}
+            return {**_NUMBERS, _unit(settings): numbers}
         return self._first_random(settings)
 
     def _first_random(self, settings: Settings) -> dict[str, Any]:

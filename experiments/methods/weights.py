@@ -81,6 +81,7 @@ class OverWeights(Method):
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean)}
+        numbers = None
         if first.guide.is_point and not guide.is_point:
             numbers = mean_network(first.model, first.guide)
             found["numbers"] = {
@@ -94,9 +95,12 @@ class OverWeights(Method):
             path = (Path(scratch) if out is None else out) / FILE
             try:
                 epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
+                # What was narrowed since has other weights.
+                same = len(run.fits) == 2 and epochs > 0
                 small, written, sizes, again = _compressed(
-                    result, self.threshold, self.tolerance, path, retrain_epochs=epochs
-                )
+                    result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
+                    trained=numbers if same else None,
+                )  # fmt: skip
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}
             read_back = evaluate(result, again)

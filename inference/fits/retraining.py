@@ -1,29 +1,35 @@
-"""Train what a cut left once more, as numbers: what stays makes up for what went."""
+"""Training of what a cut left, as numbers: what stays makes up for what went."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...guides.pruned import Pruned
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating
 from ...models.layers.affine import AFFINE
-from ...models.likelihoods import Likelihood
+from ...models.layers.choice import order_of_use
+from ...models.likelihoods import Classification
 from ...models.priors.normal import Normal
+from ..posterior.noise import LEAST_ROWS, temperature_of_rows, validated
 from ..posterior.predict import streamed
 from ..posterior.weight_moments import mean_network
 from .fitting import fit as train
 
 if TYPE_CHECKING:
-    from ...data import Dataset
     from .fitting import Fit
 
-__all__ = ["Retrained", "retrain"]
+__all__ = ["RATES", "Retrained", "retrain", "row_losses", "tempered"]
+
+
+RATES = (1e-3, 4e-3)
+"""Learning rates that are tried, of which the validation rows take one."""
 
 
 @dataclass(frozen=True)
@@ -31,38 +37,37 @@ class Retrained:
     """What training a cut network as numbers has changed.
 
     Attributes:
-        net: the better of both networks, in evaluation mode, on the CPU.
-        before, after: mean negative log-likelihood of the validation rows, in nats.
+        net: the best of the networks, the cut one among them, in evaluation mode, on the CPU.
+        before: mean negative log-likelihood of the validation rows before, in nats.
+        losses: that of each row now.
+        lr: the learning rate that was best, or ``None`` if the cut network was better than all.
     """
 
     net: nn.Module
     before: float
-    after: float
+    losses: Tensor
+    lr: float | None
 
-    def to_json(self) -> dict[str, float | bool]:
+    def to_json(self) -> dict[str, float | None]:
         """What a result file says of it."""
-        return {"kept": self.kept, "val_nll_before": self.before, "val_nll_after": self.after}
-
-    @property
-    def kept(self) -> bool:
-        """True if the network is the one that was trained further."""
-        return self.after < self.before
+        after = float(self.losses.mean())
+        return {"val_nll_before": self.before, "val_nll_after": after, "lr": self.lr}
 
 
-def retrain(net: nn.Module, fit: Fit, epochs: int) -> Retrained:
-    """Train a network that was cut from a fit, on the fit's data and by its optimiser.
+def retrain(net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float] = RATES) -> Retrained:
+    """Train a network that was cut from a fit, on the fit's data.
 
-    Zeros stay zeros, so nothing that was cut comes back. The checkpoint is chosen on the validation
-    rows, and the network as it was is kept if that is no better: training can only help.
+    Zeros stay zeros, so nothing that was cut comes back. Checkpoint and learning rate are chosen
+    on the validation rows, and the network as it was is kept if that is no better.
 
     Arguments:
         net: a plain network.
         fit: the one that it was cut from.
-        epochs: passes over the training rows, at half of the fit's learning rate, which falls
-            linearly to zero.
+        epochs: passes over the training rows for each learning rate, which falls along a cosine.
+        rates: learning rates that are tried.
 
     Raises:
-        ValueError: for epochs that are none, or data without validation rows.
+        ValueError: for data without validation rows.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
@@ -71,28 +76,63 @@ def retrain(net: nn.Module, fit: Fit, epochs: int) -> Retrained:
     if not len(data.x_val):
         raise ValueError(
             "To train the cut network further needs validation rows, by which it is seen whether "
-            "that helps: load the data with a val_fraction=, or leave out retrain=."
+            "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
         )
-    like: Likelihood = copy.deepcopy(model.likelihood).requires_grad_(False)
     layers = {name: one for name, one in net.named_modules() if type(one) in AFFINE}
-    pair = BayesianNetwork(net, data, prior=Normal(1.0), layers=list(layers), likelihood=like)
     weights: dict[str, Any] = {name: one.weight for name, one in layers.items()}
-    guide = Pruned(pair, {name: w != 0 for name, w in weights.items() if (w == 0).any()})
-    own = fit.settings
-    trained = train(
-        pair, guide, data, device=str(data.x_train.device), epochs=epochs, lr=0.5 * own.lr,
-        schedule="linear", weight_decay=0.0, clip_norm=own.clip_norm, checkpoint="best",
-        label="retrained", optimizer=own.optimizer, batch_size=own.batch_size, seed=own.seed,
-    )  # fmt: skip
-    after = mean_network(trained.model, trained.guide).cpu()
-    losses = [_loss(one, like, data) for one in (net, after)]
-    return Retrained(after if losses[1] < losses[0] else net, *losses)
+    zeros = {name: w != 0 for name, w in weights.items() if (w == 0).any()}
+    losses = row_losses(net, fit)
+    best = Retrained(net, float(losses.mean()), losses, None)
+    for lr in rates:
+        like = copy.deepcopy(model.likelihood)
+        pair = BayesianNetwork(net, data, prior=Normal(1.0), layers=list(layers), likelihood=like)
+        trained = train(
+            pair, Pruned(pair, zeros), data, device=str(data.x_train.device), epochs=epochs, lr=lr,
+            optimizer="adamw", schedule="cosine", clip_norm=1.0, checkpoint="best",
+            batch_size=fit.settings.batch_size, seed=fit.settings.seed,
+            label=f"retrained, lr {lr:g}", progress=False,
+        )  # fmt: skip
+        found = mean_network(trained.model, trained.guide).cpu()
+        losses = row_losses(found, fit)
+        if losses.mean() < best.losses.mean():
+            best = Retrained(found, best.before, losses, lr)
+    return best
 
 
 @torch.no_grad()
-def _loss(net: nn.Module, likelihood: Likelihood, data: Dataset) -> float:
-    """The mean negative log-likelihood of the validation rows."""
-    x, y = data.x_val.cpu(), data.y_val.cpu()
+def row_losses(net: nn.Module, fit: Fit) -> Tensor:
+    """Negative log-likelihood of each validation row, ``(N,)``, by the noise that suits them."""
+    data = fit.data
+    net = copy.deepcopy(net).to(data.x_val.device)
+    like = validated(fit.model.likelihood, net, data)
     with evaluating(net):
-        (outputs,) = streamed(lambda part: net(part)[None], x)
-    return -float(copy.deepcopy(likelihood).cpu()(outputs).log_prob(y).mean())
+        (outputs,) = streamed(lambda part: net(part)[None], data.x_val)
+    return -like(outputs).log_prob(data.y_val).double().cpu()
+
+
+@torch.no_grad()
+def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
+    """A network whose logits are divided by the temperature that suits the validation rows, and
+    that temperature, which is part of the last layer. It is at least 1: rows by which a network
+    was chosen make it look better than it is. Where no layer gives the logits, they stay.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599.
+    """
+    x, y = fit.data.x_val.cpu(), fit.data.y_val.cpu()
+    if type(fit.model.likelihood) is not Classification or len(x) < LEAST_ROWS:
+        return net, 1.0
+    with evaluating(net):
+        (logits,) = streamed(lambda part: net(part)[None], x)
+    temperature = max(1.0, temperature_of_rows(logits, y))
+    own = copy.deepcopy(net)
+    names = [name for name, one in own.named_modules() if type(one) in AFFINE]
+    last: Any = own.get_submodule(order_of_use(own, names, x[:2])[-1])
+    last.weight /= temperature
+    if last.bias is not None:
+        last.bias /= temperature
+    with evaluating(own):
+        (found,) = streamed(lambda part: own(part)[None], x)
+    if not torch.allclose(found, logits / temperature, rtol=1e-3, atol=1e-4):
+        return net, 1.0
+    return own, temperature

@@ -14,6 +14,7 @@ from ...models.likelihoods import Likelihood, Regression
 from ...models.plain.pruned import PrunedNetwork
 from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
+from .noise import validated
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -135,7 +136,12 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[flo
 
 @torch.no_grad()
 def evaluate_net(
-    net: nn.Module, model: Model, data: Dataset, split: str = "test"
+    net: nn.Module,
+    model: Model,
+    data: Dataset,
+    split: str = "test",
+    *,
+    likelihood: Likelihood | None = None,
 ) -> dict[str, float]:
     """Metrics of a plain network on a split of the data set.
 
@@ -143,8 +149,11 @@ def evaluate_net(
         net: gives what the likelihood of ``model`` takes.
         model: of which it was made.
         data: with the split.
+        likelihood: by which it predicts; that of ``model``, with the noise of the validation rows
+            (:func:`~pyroccam.inference.posterior.noise.validated`), if left out.
     """
     x, y = data.split(split)
+    likelihood = validated(model.likelihood, net, data) if likelihood is None else likelihood
     outputs = streamed(lambda part: net(part)[None], x)
     one = torch.ones(1, device=x.device)
-    return evaluate_outputs(outputs, one, model.likelihood, y, data.y_std)
+    return evaluate_outputs(outputs, one, likelihood, y, data.y_std)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ..cutting.report import CutReport
-from ..fits.retraining import Retrained, retrain
-from ..packing.bits import ExponentRule, LayerBits, SignificandRule, bit_precision
+from ..fits.retraining import Retrained, retrain, row_losses, tempered
+from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from ..packing.rates import (
     FLOAT_BITS,
@@ -28,7 +28,8 @@ from ..posterior.weight_moments import Moments, moments
 from .decision import decide, inside
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
-from .thresholds import Threshold
+from .smallest import smallest
+from .thresholds import TOLERANCE, Threshold
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
@@ -60,6 +61,7 @@ class Compressed:
     rates: Rates
     report: CutReport
     retrained: Retrained | None = None
+    temperature: float = 1.0
 
     @property
     def nonzero(self) -> int:
@@ -87,6 +89,7 @@ class Compressed:
             },
             "left_whole": dict(self.report.left_whole),
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
+            "temperature": self.temperature,
         }
 
 
@@ -99,6 +102,7 @@ def compress(
     exponent: ExponentRule = "range",
     codebook: PerLayer | None = None,
     retrain_epochs: int = 0,
+    trained: nn.Module | None = None,
 ) -> Compressed:
     """Cut what the posterior does not need, and round the rest to the digits that it knows.
 
@@ -143,25 +147,35 @@ def compress(
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
     """
-    decision = decide(fit, "compress", threshold, tolerance)
+    again, temperature = None, 1.0
+    if retrain_epochs and threshold is None and not fit.guide.is_point:
+        decision, again = smallest(fit, retrain_epochs, trained)
+    else:
+        decision = decide(fit, "compress", threshold, tolerance)
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
-    again = None
     if retrain_epochs:
         if _shared(model, guide, None):
             raise ValueError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."
             )
-        again = retrain(small, fit, retrain_epochs)
-        small = again.net
+        again = again or retrain(small, fit, retrain_epochs)
+        small, temperature = tempered(again.net, fit)
     kept = _kept(report, moments(model, guide), small, model)
     bits = bit_precision(kept, significand=significand, exponent=exponent)
     where = {name: inside(small, name) for name in bits}
     # An absolute step belongs to the published rules, digits to the other.
     rounding = Significand if significand == "relative" else FixedPoint
-    rounded: dict[str, Rounding] = {
-        where[name]: rounding(b.significand) for name, b in bits.items() if b.total
+
+    def of_digits(more: int) -> dict[str, Rounding]:
+        return {where[n]: rounding(b.significand + more) for n, b in bits.items() if b.total}
+
+    # Weights that were trained once more need not end where the posterior knows them.
+    more = 0 if again is None else _more_digits(small, of_digits, bits, fit)
+    rounded = of_digits(more)
+    bits = {
+        n: replace(b, significand=b.significand + more if b.total else 0) for n, b in bits.items()
     }
     shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
     if {*shared} == {name for name, b in bits.items() if b.total}:
@@ -195,7 +209,7 @@ def compress(
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     small = quantised(small, rounded)
-    return Compressed(small, decision.thresholds, found, bits, rates, report, again)
+    return Compressed(small, decision.thresholds, found, bits, rates, report, again, temperature)
 
 
 def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:
@@ -227,25 +241,41 @@ def _with_books(
     return replace(rates, fast=math.nan, maximum=maximum)
 
 
+def _more_digits(
+    small: nn.Module,
+    rounding: Callable[[int], dict[str, Rounding]],
+    bits: Mapping[str, LayerBits],
+    fit: Fit,
+) -> int:
+    """Further significand bits with which rounding costs the validation rows no more than a cut
+    may by default."""
+    allowed = float(row_losses(small, fit).mean()) + TOLERANCE
+    most = MOST - max((b.significand for b in bits.values()), default=MOST)
+    for more in range(most):
+        if float(row_losses(quantised(small, rounding(more)), fit).mean()) <= allowed:
+            return more
+    return most
+
+
 def _kept(
     report: CutReport, known: Mapping[str, Moments], small: nn.Module, model: BayesianNetwork
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Means and variances of the weights that are left, by layer; zeros are not among them.
+    """The weights that are left, and their variances, by layer; zeros are not among them.
 
     Zeros of the cut network: also what only fills a place there, as on a dead branch.
     """
     kept = {}
     for name, m in known.items():
-        mean, variance = m.mean.cpu(), m.variance.cpu()
+        variance = m.variance.cpu()
         layer: Any = small.get_submodule(inside(small, name))
-        nonzero = layer.weight.detach().cpu() != 0
+        weight = layer.weight.detach().cpu()
         part = report.layers.get(name)
         if part is not None:
             dim = model.layers[name].affine.output_dim
             # A channel of a depthwise convolution has one input, whichever it is.
-            plain = part.inputs_before == mean.shape[1 - dim]
-            mean, variance = (t.index_select(dim, part.outputs) for t in (mean, variance))
+            plain = part.inputs_before == variance.shape[1 - dim]
+            variance = variance.index_select(dim, part.outputs)
             if plain:
-                mean, variance = (t.index_select(1 - dim, part.inputs) for t in (mean, variance))
-        kept[name] = (mean[nonzero], variance[nonzero])
+                variance = variance.index_select(1 - dim, part.inputs)
+        kept[name] = (weight[weight != 0], variance[weight != 0])
     return kept

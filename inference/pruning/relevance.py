@@ -34,12 +34,14 @@ class Irrelevance:
             the larger, the less it matters.
         statistic: what the values are, for the axis of a figure.
         grouped: whether a value is of a group.
+        size: weights of the layer.
     """
 
     layer: str
     values: Tensor
     statistic: str
     grouped: bool
+    size: int
 
 
 class Judged(NamedTuple):
@@ -136,8 +138,9 @@ def _log_alpha(q: Any) -> Tensor:
 
 
 def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
-    grouped = values.shape != layer.affine.shape.weight
-    return Irrelevance(layer.name, values.double().cpu(), statistic, grouped)
+    weight = layer.affine.shape.weight
+    grouped = values.shape != weight
+    return Irrelevance(layer.name, values.double().cpu(), statistic, grouped, math.prod(weight))
 
 
 def valley(values: Tensor) -> float | None:

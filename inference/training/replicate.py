@@ -207,7 +207,7 @@ class Replicate(Job):
     def _noise_step(self) -> Tensor | None:
         """Set the noise of a regression as the validation rows have it, where a checkpoint may be
         chosen. Returns the parameter of the noise that trains, or ``None`` if that stays."""
-        if not has_validated_noise(self.model, self.data):
+        if not has_validated_noise(self.model, self.guide, self.data):
             return None
         training = self.model.likelihood.get_parameter("log_scale").detach().clone()
         with evaluating(self.model), pyro.validation_enabled(False):

@@ -32,7 +32,7 @@ def scales(sizes=(30, 7), positive=(False, True), threshold=0.0, seed=0):
         )
         intervals[name] = ScaleIntervals(name, low, median, high, "scale", 0.9, above)
         values = torch.randn(size, generator=generator, dtype=torch.float64)
-        found[name] = Irrelevance(name, values, "log alpha of the group", True)
+        found[name] = Irrelevance(name, values, "log alpha of the group", True, 100)
     return intervals, found, dict.fromkeys(intervals, threshold)
 
 

@@ -20,26 +20,28 @@ __all__ = ["METHODS", "Method", "find"]
 
 _LDN = "Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797"
 _COMPRESSION = "Louizos, Ullrich, Welling 2017, arXiv:1705.08665"
-_WEIGHTS = {
-    "optimizer": "adam", "lr": 2e-3, "schedule": "linear", "weight_decay": 0.0, "kl_warmup": 0.1,
-    "batch_size": 128, "epochs": None, "steps": 8000,
-}  # fmt: skip
+_ADAM = {"optimizer": "adam", "schedule": "linear", "weight_decay": 0.0}
 
-# Tried on LeNet-300-100 and MNIST. The limit is that of the authors' code: without it, weights that
-# mean nothing in a group that does are noise of the prior's size.
-_LONG = {**_WEIGHTS, "kl_warmup": 0.02}
-# What is left was chosen on the validation rows already; to choose again would follow their luck.
-_GROUPS: dict[str, Any] = {
-    "max_scale": "first:0.2", "start": 0.25, "finish": 0.1,
+# Chosen on sets of the half "tuned" of experiments.strangers, and judged on the other half there;
+# the published tables have settings of their own (experiments.reproduce.compression). Steps, and
+# not epochs: a set of 300 rows needs as many as one of 7,000.
+_WEIGHTS = {
+    **_ADAM, "lr": 2e-3, "kl_warmup": 0.1, "batch_size": 128, "epochs": None, "steps": 6000,
 }  # fmt: skip
+_TRAINED: dict[str, Any] = {"start": 0.25, "finish": 0.15}
+# The limit is that of the authors' code: without it, weights that mean nothing in a group that does
+# are noise of the prior's size.
+_GROUPS: dict[str, Any] = {**_TRAINED, "max_scale": "first:0.2"}
 
 _VARIANCE = "Neklyudov, Molchanov, Ashukha, Vetrov 2018, arXiv:1803.03764"
 # Deviations settle slowly, and there is no KL to overfit against.
-_STEPS = {**_WEIGHTS, "epochs": None, "steps": 8000, "kl_warmup": 0.0}
+_STEPS = {
+    **_ADAM, "lr": 2e-3, "kl_warmup": 0.0, "batch_size": 256, "epochs": None, "steps": 8000,
+}  # fmt: skip
 # As in the source: the last layer and the biases are numbers, and noise is of activations.
 _HIDDEN: dict[str, Any] = {"random_biases": False, "noise": "activations"}
 
-_POINT = {**_WEIGHTS, "batch_size": 256, "lr": 1e-3, "kl_warmup": 0.0, "epochs": 30}
+_POINT = {**_ADAM, "lr": 1e-3, "kl_warmup": 0.0, "batch_size": 256, "epochs": 30}
 
 METHODS: dict[str, Method] = {
     row.name: row
@@ -64,7 +66,7 @@ METHODS: dict[str, Method] = {
             "gnj",
             "Bayesian compression, log-uniform scales of groups",
             _COMPRESSION,
-            _LONG,
+            _WEIGHTS,
             prior="gnj",
             **_GROUPS,
         ),
@@ -72,9 +74,8 @@ METHODS: dict[str, Method] = {
             "ghs",
             "Bayesian compression, half-Cauchy scales of groups",
             _COMPRESSION,
-            _LONG,
+            _WEIGHTS,
             prior="ghs:1e-5",
-            narrow_tolerance=0.02,  # its error is the lowest: there is more to give
             **_GROUPS,
         ),
         Bayes(
@@ -83,7 +84,7 @@ METHODS: dict[str, Method] = {
             "Molchanov, Ashukha, Vetrov 2017, arXiv:1701.05369",
             _WEIGHTS,
             prior="log-uniform",
-            threshold=3.0,  # as published: a dropout rate above 0.95
+            **_TRAINED,
         ),
         Bayes(
             "variance",
@@ -140,13 +141,14 @@ METHODS: dict[str, Method] = {
             "graphs of alternatives: which primitive on which edge",
             "Bakhteev, Strijov, Bayesian selection of deep learning model structure; Maddison, "
             "Mnih, Teh 2017, arXiv:1611.00712; Liu, Simonyan, Yang 2019, arXiv:1806.09055",
-            {**_WEIGHTS, "lr": 5e-3, "guide_lr": 0.02, "kl_warmup": 0.0, "weight_decay": 1e-4},
+            {**_POINT, "lr": 5e-3, "guide_lr": 0.02, "weight_decay": 1e-4, "epochs": 60},
         ),
         Bayes(
             "bayes",
             "any prior and guide over the weights (--set prior=... --set guide=...)",
             "Graves 2011; Blundell et al. 2015, arXiv:1505.05424",
             _WEIGHTS,
+            **_TRAINED,
         ),
     )
 }

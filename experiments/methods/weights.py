@@ -113,6 +113,7 @@ class OverWeights(Method):
         found["mean"] = {"seconds_per_batch": times["mean"]}
         found["compressed"] = {
             "parameters": count_parameters(small.net),
+            "nonzero": sum(int(p.count_nonzero()) for p in small.net.parameters()),
             "parameters_before": count_parameters(before),
             "seconds_per_batch": times["compressed"],
             "seconds_per_batch_before": times["before"],

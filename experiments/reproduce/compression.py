@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -20,7 +20,7 @@ from ..runs.run import Outcome
 from . import options
 from .runner import Row, add_seeds
 
-__all__ = ["PUBLISHED", "Published", "short"]
+__all__ = ["PUBLISHED", "SETTINGS", "Published", "short"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,20 @@ PUBLISHED: dict[str, dict[str, Published]] = {
     },
 }
 
+# Settings of ours for that table, tried on LeNet-300-100 and MNIST. What is left in the end was
+# chosen on the validation rows already; to choose again would follow their luck. The error of ghs
+# is the lowest, so it has more to give; sparse-vd is cut at a rate above 0.95, as published.
+_NUMBERS = {"start": 0.0, "finish": 0.0, "batch_size": 256}
+_GROUPS = {
+    **_NUMBERS, "epochs": 180, "kl_warmup": 0.02,
+    "threshold": "noise", "narrow": [0.22, 0.44, 0.67],
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gnj": _GROUPS,
+    "ghs": {**_GROUPS, "narrow_tolerance": 0.02},
+    "sparse-vd": {**_NUMBERS, "epochs": 60, "threshold": 3.0},
+}
+
 SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",
           "file_bytes", "file_rate")  # fmt: skip
 
@@ -91,12 +105,13 @@ def main(
     for network in networks.split(","):
         for method in methods.split(","):
             published = PUBLISHED.get(network, {}).get(method) if data == "mnist" else None
+            own = {**SETTINGS.get(method, {}), **chosen}
             add_seeds(
                 out / f"{data}-{short(network)}-{method}.json", seeds, method, data, row=_row,
                 numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
                 say=partial(_line, short(network), method), runs=runs, device=device,
                 beside={"published": None if published is None else vars(published)},
-                network=network, data_root=data_root, sets=chosen,
+                network=network, data_root=data_root, sets=own,
             )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from ...data import Dataset
 from ...inference.posterior.metrics import mean_spread
 from ...inference.storage.checkpoint import versions, write_json
 from .. import moved
+from ..methods import find
 from ..methods.base import Pair
 from ..runs.building import build_network
 from ..runs.config import RunConfig, changed_settings
@@ -45,6 +46,8 @@ class ResultFile:
         self.content: Row = {**settings, **({"runs": []} if empty is None else empty)}
         if path.exists():
             self.content = json.loads(path.read_text())
+            if "options" in (then := self.content.get("config", {})):  # there are more by now
+                then["options"] = {**find(then["method"]).without, **then["options"]}
             then, now = (_joined(found, settings) for found in (self.content, settings))
             if changed := changed_settings(then, now):
                 raise typer.BadParameter(

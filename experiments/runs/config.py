@@ -115,8 +115,8 @@ class RunConfig:
                 _refuse_no_bool(name, value, builder[name].default)
                 network_options[name] = value
             elif name in Settings.names():
-                if name == "steps":
-                    settings.pop("epochs", None)
+                other = {"steps": "epochs", "epochs": "steps"}.get(name, "")
+                settings.pop(other, None)  # one of them says how long
                 settings[name] = value
             else:
                 fit = [setting for setting in Settings.names() if setting not in _COMMAND]

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...guides.pruned import Pruned
-from ...models.bayesian import BayesianNetwork
-from ...models.contexts import evaluating
+from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Classification
-from ...models.priors.normal import Normal
 from ..posterior.noise import LEAST_ROWS, temperature_of_rows, validated
 from ..posterior.predict import streamed
-from ..posterior.weight_moments import mean_network
-from .fitting import fit as train
 
 if TYPE_CHECKING:
     from .fitting import Fit
@@ -30,6 +25,8 @@ __all__ = ["RATES", "Retrained", "retrain", "row_losses", "tempered"]
 
 RATES = (1e-3, 4e-3)
 """Learning rates that are tried, of which the validation rows take one."""
+
+_EVALUATIONS = 20  # at most, of a training
 
 
 @dataclass(frozen=True)
@@ -72,31 +69,57 @@ def retrain(net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float] = RATE
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
     """
-    model, data = fit.model, fit.data
+    data = fit.data
     if not len(data.x_val):
         raise ValueError(
             "To train the cut network further needs validation rows, by which it is seen whether "
             "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
         )
-    layers = {name: one for name, one in net.named_modules() if type(one) in AFFINE}
-    weights: dict[str, Any] = {name: one.weight for name, one in layers.items()}
-    zeros = {name: w != 0 for name, w in weights.items() if (w == 0).any()}
     losses = row_losses(net, fit)
     best = Retrained(net, float(losses.mean()), losses, None)
     for lr in rates:
-        like = copy.deepcopy(model.likelihood)
-        pair = BayesianNetwork(net, data, prior=Normal(1.0), layers=list(layers), likelihood=like)
-        trained = train(
-            pair, Pruned(pair, zeros), data, device=str(data.x_train.device), epochs=epochs, lr=lr,
-            optimizer="adamw", schedule="cosine", clip_norm=1.0, checkpoint="best",
-            batch_size=fit.settings.batch_size, seed=fit.settings.seed,
-            label=f"retrained, lr {lr:g}", progress=False,
-        )  # fmt: skip
-        found = mean_network(trained.model, trained.guide).cpu()
-        losses = row_losses(found, fit)
+        with seeded(fit.settings.seed, data.x_train.device):
+            found, losses = _trained(net, fit, epochs, lr)
         if losses.mean() < best.losses.mean():
             best = Retrained(found, best.before, losses, lr)
     return best
+
+
+def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Module, Tensor]:
+    """A network at the best of the epochs that are looked at, and its validation losses.
+
+    Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
+    over, and Pyro would only take time.
+    """
+    (x, y), size = fit.data.split("train"), fit.settings.batch_size
+    net = copy.deepcopy(net).to(x.device)
+    like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
+    free = [p for p in net.parameters() if p.requires_grad]
+    zeros = [(p, p == 0) for p in free if p.dim() > 1 and (p == 0).any()]
+    groups: list[dict[str, Any]] = [{"params": free, "weight_decay": 0.01}]
+    if noise := [*like.parameters()]:
+        groups.append({"params": noise, "weight_decay": 0.0})
+    optimizer = torch.optim.AdamW(groups, lr=lr)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // size))
+    every = max(1, epochs // _EVALUATIONS)
+    best, kept = row_losses(net, fit), copy.deepcopy(net.state_dict())
+    for epoch in range(1, epochs + 1):
+        net.train()
+        for rows in torch.randperm(len(x)).to(x.device).split(size):
+            if len(rows) > 1:  # batch normalisation needs two
+                optimizer.zero_grad()
+                (-like(net(x[rows])).log_prob(y[rows]).mean()).backward()
+                nn.utils.clip_grad_norm_(free, 1.0)
+                optimizer.step()
+                for p, zero in zeros:
+                    p.data.masked_fill_(zero, 0.0)
+            falling.step()
+        if epoch % every == 0 or epoch == epochs:
+            losses = row_losses(net, fit)
+            if losses.mean() < best.mean():
+                best, kept = losses, copy.deepcopy(net.state_dict())
+    net.load_state_dict(kept)
+    return net.cpu().eval(), best
 
 
 @torch.no_grad()

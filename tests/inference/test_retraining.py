@@ -1,0 +1,185 @@
+"""The training of cut networks as numbers, the smallest that is as good, and temperatures."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from fitting import blobs, fit_weights
+from pyroccam import inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference.fits.retraining import retrain, row_losses, tempered
+from pyroccam.inference.posterior.noise import LEAST_ROWS, temperature_of_rows, validated
+from pyroccam.inference.pruning.relevance import Irrelevance
+from pyroccam.inference.pruning.smallest import smallest, thresholds_of_share
+from pyroccam.models import priors
+from scipy import optimize
+from torch import nn
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_weights(priors.GroupNormalJeffreys(), rows=blobs(n=400), epochs=20)
+
+
+def small_net(data, zeros=0.0):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(data.x_train.shape[1], 8), nn.ReLU(), nn.Linear(8, data.outputs))
+    with torch.no_grad():
+        net[0].weight.masked_fill_(torch.rand_like(net[0].weight) < zeros, 0.0)
+    return net
+
+
+def test_zeros_stay_zeros_and_the_validation_rows_are_better_off(fitted):
+    net = small_net(fitted.data, 0.5)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    found = retrain(net, fitted, 30)
+    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # a copy
+    assert torch.equal(found.net[0].weight == 0, net[0].weight == 0)
+    assert found.lr is not None
+    assert float(found.losses.mean()) < found.before - 0.3
+    torch.testing.assert_close(row_losses(found.net, fitted), found.losses)
+    assert torch.equal(retrain(net, fitted, 30).net[2].weight, found.net[2].weight)  # by its seed
+
+
+def test_a_network_that_gets_no_better_stays(fitted):
+    net = retrain(small_net(fitted.data), fitted, 30).net
+    again = retrain(net, fitted, 1, rates=(30.0,))
+    assert again.lr is None
+    assert again.net is net
+
+
+def test_losses_are_those_of_the_likelihood(fitted):
+    net, data = small_net(fitted.data), fitted.data
+    expected = nn.functional.cross_entropy(net(data.x_val), data.y_val, reduction="none")
+    torch.testing.assert_close(row_losses(net, fitted), expected.detach().double())
+
+
+def test_without_validation_rows_nothing_is_trained(fitted):
+    rows = dataclasses.replace(fitted, data=fitted.data.all_rows())
+    with pytest.raises(ValueError, match="needs validation rows"):
+        retrain(small_net(fitted.data), rows, 1)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
+def test_the_temperature_against_a_search(factor):
+    """Logits of known probabilities times a factor, which the temperature takes back but for the
+    prior; the optimum by a grid."""
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(4000, 3)
+    y = torch.distributions.Categorical(logits=logits).sample()
+
+    def loss(t):
+        nll = nn.functional.cross_entropy(factor * logits.double() / t, y, reduction="sum")
+        return float(nll) + 2 * math.log(t) ** 2
+
+    found = temperature_of_rows(factor * logits, y)
+    best = optimize.brute(lambda t: loss(float(t[0])), [(0.05, 6.0)], Ns=600, finish=optimize.fmin)
+    assert found == pytest.approx(float(best[0]), rel=1e-3)
+    assert found == pytest.approx(factor, rel=0.1)
+
+
+def test_the_prior_keeps_the_temperature_of_a_few_sure_rows():
+    """Without it, that of rows that are all right would be zero."""
+    found = temperature_of_rows(torch.tensor([[4.0, 0.0]] * 12), torch.zeros(12, dtype=torch.long))
+    assert 0.5 < found < 1.0
+
+
+def test_a_temperature_is_part_of_the_last_layer(fitted):
+    net = retrain(small_net(fitted.data), fitted, 30).net
+    with torch.no_grad():
+        net[2].weight *= 20  # far too sure
+        net[2].bias *= 20
+    x = fitted.data.x_val
+    cooled, temperature = tempered(net, fitted)
+    assert temperature > 1.5
+    torch.testing.assert_close(cooled(x), net(x) / temperature, rtol=1e-4, atol=1e-5)
+    assert row_losses(cooled, fitted).mean() < row_losses(net, fitted).mean()
+
+
+def test_logits_that_no_layer_gives_stay(fitted):
+    net = nn.Sequential(*small_net(fitted.data), nn.Softsign())
+    assert tempered(net, fitted) == (net, 1.0)
+
+
+def test_rows_are_not_trusted_to_make_a_network_surer(fitted):
+    net = retrain(small_net(fitted.data), fitted, 30).net
+    with torch.no_grad():
+        net[2].weight /= 5  # too unsure
+    cooled, temperature = tempered(net, fitted)
+    assert temperature == 1.0
+    assert torch.equal(cooled[2].weight, net[2].weight)
+
+
+def test_thresholds_of_a_share_keep_that_share_and_some_of_each_layer():
+    torch.manual_seed(0)
+    found = {
+        "a": Irrelevance("a", torch.randn(100).double(), "", True, 500),
+        "b": Irrelevance("b", 10 + torch.rand(20).double(), "", True, 400),
+    }
+    for share in (1.0, 0.5, 0.2, 0.01):
+        at = thresholds_of_share(found, share)
+        kept = {name: int((one.values <= at[name]).sum()) for name, one in found.items()}
+        assert min(kept.values()) >= 1
+        assert abs(5 * kept["a"] + 20 * kept["b"] - 900 * share) <= 25
+    assert kept == {"a": 2, "b": 1}  # two of five weights are one percent of 900
+
+
+def wide_fit(noise=0.3):
+    """A fit of 32 hidden units and 8 inputs, of which one counts."""
+    torch.manual_seed(0)
+    x = torch.randn(600, 8)
+    y = torch.sin(2 * x[:, :1]) + noise * torch.randn(600, 1)
+    data = Dataset.from_tensors(x[:500], y[:500], x[500:], y[500:], val_fraction=0.2)
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    return fit_weights(priors.GroupNormalJeffreys(), net, data, epochs=150)
+
+
+def test_the_smallest_network_that_is_as_good():
+    """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
+    fit = wide_fit()
+    small = inference.compress(fit, retrain_epochs=60)
+    whole = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60)
+    left = sum(int(p.count_nonzero()) for p in small.net.parameters())
+    assert left < sum(p.numel() for p in whole.net.parameters()) / 3
+    worse = row_losses(small.net, fit) - whole.losses
+    assert worse.mean() <= max(0.02, float(worse.std()) / 20) + 0.01
+    assert small.to_json()["retrained"]["val_nll_after"] < whole.before
+
+
+def test_the_trained_network_is_one_of_those_compared():
+    fit = wide_fit()
+    good = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net
+    with torch.no_grad():  # a posterior that has lost its way
+        for one in fit.guide.factors.values():
+            one.loc += 0.5 * torch.randn_like(one.loc)
+    _, alone = smallest(fit, 1)
+    _, found = smallest(fit, 1, good)
+    assert found.losses.mean() < alone.losses.mean() - 0.05
+
+
+def test_the_noise_of_a_plain_network_is_that_of_its_errors():
+    fit = wide_fit()
+    net = inference.posterior.mean_network(fit.model, fit.guide)
+    own = validated(fit.model.likelihood, net, fit.data)
+    errors = (net(fit.data.x_val) - fit.data.y_val).detach().square().sum()
+    expected = float((errors / (len(fit.data.x_val) - 2)).sqrt())
+    assert float(own.scale.detach()) == pytest.approx(expected, rel=1e-3)
+    few = dataclasses.replace(
+        fit.data, x_val=fit.data.x_val[: LEAST_ROWS - 1], y_val=fit.data.y_val[: LEAST_ROWS - 1]
+    )
+    assert validated(fit.model.likelihood, net, few) is fit.model.likelihood
+    known = models.likelihoods.Regression(1).requires_grad_(False)
+    assert validated(known, net, fit.data) is known
+
+
+def test_digits_are_added_where_rounding_costs_too_much():
+    """A posterior that is sure of no digit leaves few bits; a network that was trained once more
+    keeps those that its predictions need."""
+    fit = wide_fit(noise=0.02)
+    rough = inference.compress(fit)
+    for one in fit.guide.factors.values():
+        one.log_scale.data += 3.0
+    small = inference.compress(fit, retrain_epochs=60)
+    assert row_losses(small.net, fit).mean() <= small.retrained.losses.mean() + 0.002
+    assert small.bits["0"].significand > rough.bits["0"].significand

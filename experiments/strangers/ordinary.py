@@ -55,14 +55,13 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
     """AdamW with a learning rate that falls along a cosine, and the epoch of the best validation.
 
     Arguments:
-        net: a copy of it is trained.
+        net: trained in place.
         data: with validation rows.
         lr: at the start.
         seed: of the order of the rows.
         epochs: passes over the training rows.
     """
     begun = time.perf_counter()
-    net = copy.deepcopy(net)
     loss = nn.CrossEntropyLoss() if data.task == "classification" else nn.MSELoss()
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=1e-2)
     batches = -(-len(data.x_train) // BATCH)

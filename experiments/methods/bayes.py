@@ -32,7 +32,7 @@ _FIRST = "first:"
 # The fit of numbers with which a posterior begins. By then its weights are near where they end: the
 # best by the validation rows is taken, from which what was learnt by heart is gone.
 _NUMBERS: dict[str, Any] = {
-    "optimizer": "adamw", "lr": 3e-3, "schedule": "cosine", "kl_warmup": 0.0, "kl_weight": 1.0,
+    "optimizer": "adamw", "lr": 6e-3, "schedule": "cosine", "kl_warmup": 0.0, "kl_weight": 1.0,
     "checkpoint": "best",
 }  # fmt: skip
 
@@ -108,7 +108,7 @@ class Bayes(OverWeights):
         pair = self._posterior(net, data)
         if not self.start or pair[1].is_point:
             return pair
-        prior = models.priors.Normal(1.0)
+        prior = models.priors.Normal(10.0)  # which says next to nothing
         model = models.BayesianNetwork(net, data, prior=prior, layers=list(pair[0].layers))
         return model, guides.Delta(model)
 

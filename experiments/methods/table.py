@@ -26,9 +26,9 @@ _ADAM = {"optimizer": "adam", "schedule": "linear", "weight_decay": 0.0}
 # the published tables have settings of their own (experiments.reproduce.compression). Steps, and
 # not epochs: a set of 300 rows needs as many as one of 7,000.
 _WEIGHTS = {
-    **_ADAM, "lr": 2e-3, "kl_warmup": 0.1, "batch_size": 128, "epochs": None, "steps": 6000,
+    **_ADAM, "lr": 2e-3, "kl_warmup": 0.1, "batch_size": 64, "epochs": None, "steps": 6000,
 }  # fmt: skip
-_TRAINED: dict[str, Any] = {"start": 0.25, "finish": 0.15}
+_TRAINED: dict[str, Any] = {"start": 0.25, "finish": 0.2}
 # The limit is that of the authors' code: without it, weights that mean nothing in a group that does
 # are noise of the prior's size.
 _GROUPS: dict[str, Any] = {**_TRAINED, "max_scale": "first:0.2"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RATES", "Retrained", "retrain", "row_losses", "tempered"]
 
 
-RATES = (1e-3, 4e-3)
+RATES = (1e-3, 3e-3, 1e-2)
 """Learning rates that are tried, of which the validation rows take one."""
 
 _EVALUATIONS = 20  # at most, of a training

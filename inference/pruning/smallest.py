@@ -1,12 +1,12 @@
-"""The smallest network that, trained once more, predicts as well as the best of all sizes."""
+"""The smallest network that, trained once more, predicts as well as the whole one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..cutting.surgery import ROWS, cut
 from ..fits.retraining import RATES, Retrained, retrain, row_losses
@@ -24,27 +24,24 @@ SHARES = (0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.0
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
 NATS = 0.02
-"""What a smaller network may lose of a row, however well the rows tell the two apart."""
+"""What a smaller network may lose of a validation row."""
 
 
 def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[Decision, Retrained]:
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
     Groups (or weights) go in the order of their irrelevance, in all layers alike; at each size the
-    rest is trained as numbers. A network is as good as the best if its mean loss on the
-    validation rows is above that of the best by no more than half a standard error of the
-    difference, or 0.02 nats. Sizes are bisected, as if a smaller network were never
-    better.
+    rest is trained as numbers. A network is as good as the whole one if its mean loss on the
+    validation rows, with half a standard error of the difference for luck, is above that of the
+    whole by 0.02 nats at most. Sizes are bisected, as if a smaller network were never better.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
         epochs: passes of each training.
-        trained: the whole network as numbers; it is one of those that are compared, and what is
-            left begins with its weights where they predict better than the posterior means.
+        trained: the whole network as numbers; it is what the others have to be as good as, and what
+            is left begins with its weights where they predict better than the posterior means.
 
     References:
-        Breiman, Friedman, Olshen, Stone 1984, section 3.4.3: the rule of one standard error, of
-            which a set of 40 validation rows lets too much pass.
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
     model, guide = fit.model, fit.guide
@@ -53,35 +50,37 @@ def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[D
     if trained is not None:
         sources.append(trained)
 
-    def cut_at(thresholds: Mapping[str, float]) -> Decision:
-        drafts = []
-        for whole in sources:
-            zeros = with_zeros(whole, found, thresholds, model)
-            net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
-            drafts.append(Decision(model, guide, whole, net, report, found, dict(thresholds)))
-        return min(drafts, key=lambda one: float(row_losses(one.net, fit).mean()))
+    def cut_at(share: float, whole: nn.Module) -> Decision:
+        thresholds = thresholds_of_share(found, share)
+        zeros = with_zeros(whole, found, thresholds, model)
+        net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
+        return Decision(model, guide, whole, net, report, found, thresholds)
 
-    def candidate(share: float, rates: Sequence[float]) -> tuple[Decision, Retrained]:
-        decision = cut_at(thresholds_of_share(found, share))
-        return decision, retrain(decision.net, fit, epochs, rates)
+    def loss(one: tuple[Decision, Retrained]) -> float:
+        return float(one[1].losses.mean())
 
-    tried = [candidate(1.0, RATES)]
-    rates = RATES if tried[0][1].lr is None else (tried[0][1].lr,)
+    first = [cut_at(1.0, source) for source in sources]
+    whole = first[-1], retrain(first[-1].net, fit, epochs)
+    means = first[0], retrain(first[0].net, fit, 0, ())
+    rates = (min(whole[1].lr or RATES[0], RATES[1]),)
+    good = [min(whole, means, key=loss)]
     low, high = 0, len(SHARES)  # all before low are good, none from high on
     while low < high:
         middle = (low + high) // 2
-        tried.append(candidate(SHARES[middle], rates))
-        best = min((one[1].losses for one in tried), key=lambda losses: float(losses.mean()))
-        low, high = (middle + 1, high) if _as_good(tried[-1][1], best) else (low, middle)
-    best = min((one[1].losses for one in tried), key=lambda losses: float(losses.mean()))
-    good = [one for one in tried if _as_good(one[1], best)]
+        drafts = [cut_at(SHARES[middle], source) for source in sources]
+        best = min(drafts, key=lambda one: float(row_losses(one.net, fit).mean()))
+        tried = best, retrain(best.net, fit, epochs, rates)
+        if _as_good(tried[1].losses - whole[1].losses):
+            good.append(tried)
+            low = middle + 1
+        else:
+            high = middle
     return min(good, key=lambda one: sum(int(p.count_nonzero()) for p in one[1].net.parameters()))
 
 
-def _as_good(one: Retrained, best: torch.Tensor) -> bool:
-    worse = one.losses - best
-    error = float(worse.std()) / len(worse) ** 0.5
-    return float(worse.mean()) <= max(error / 2, NATS)
+def _as_good(worse: Tensor) -> bool:
+    """True if losses are higher by no more than is allowed, half a standard error included."""
+    return float(worse.mean() + 0.5 * worse.std() / len(worse) ** 0.5) <= NATS
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

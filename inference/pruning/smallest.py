@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NATS", "SHARES", "smallest", "thresholds_of_share"]
 
-SHARES = (0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
+SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
 NATS = 0.02
@@ -62,14 +62,14 @@ def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[D
     first = [cut_at(1.0, source) for source in sources]
     whole = first[-1], retrain(first[-1].net, fit, epochs)
     means = first[0], retrain(first[0].net, fit, 0, ())
-    rates = (min(whole[1].lr or RATES[0], RATES[1]),)
+    rates = {whole[1].lr or RATES[0], RATES[1]}  # the second is for what lost much
     good = [min(whole, means, key=loss)]
     low, high = 0, len(SHARES)  # all before low are good, none from high on
     while low < high:
         middle = (low + high) // 2
         drafts = [cut_at(SHARES[middle], source) for source in sources]
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit).mean()))
-        tried = best, retrain(best.net, fit, epochs, rates)
+        tried = best, retrain(best.net, fit, epochs, sorted(rates))
         if _as_good(tried[1].losses - whole[1].losses):
             good.append(tried)
             low = middle + 1

@@ -18,6 +18,7 @@ from ..inference.posterior.predict import evaluate_pruned
 from ..inference.pruning.depth import prune as cut
 from ..inference.pruning.thresholds import Threshold
 from ..inference.storage.checkpoint import seal, versions, write_json
+from ..inference.storage.exporting import SUFFIXES, ExportForm
 from ..inference.storage.lock import claimed, confirm
 from ..inference.training.settings import Settings
 from .boundary import App
@@ -306,6 +307,47 @@ def decompress(
     reads; runs no pickled code."""
     need_folder(out)
     target = inference.save(packing.read(file), out or file.with_suffix(""))
+    console.say("Written to ", (str(target), "bold"))
+
+
+@app.command()
+def export(
+    folder: Run,
+    form: Annotated[
+        ExportForm,
+        typer.Option(help="torch: a .pt2 file for torch.export.load; torchscript: a .pt file for "
+                     "torch.jit.load; onnx: for any runtime of ONNX."),
+    ] = "torch",
+    out: Annotated[
+        Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
+    ] = None,
+    scaling: Annotated[
+        bool,
+        typer.Option(help="With the scaling of the run's data in it: the file takes rows as they "
+                     "are in the data, and gives targets in their own units."),
+    ] = True,
+    device: Device = "auto",
+    data_root: Moved = None,
+    network: Network = None,
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
+    no pyroccam, and compare what was written with it."""
+    need_file(out)
+    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    net = RunConfig.read(folder).chosen.smaller(result, folder)
+    target = out or folder / f"exported{SUFFIXES[form]}"
+    made = inference.export(net, target, result.data, form=form, scaling=scaling)
+    shape = "rows x " + " x ".join(map(str, result.data.input_shape))
+    takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
+    console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
+    if made.difference is None:
+        console.say(("Not compared: ", "yellow"), "onnxruntime is not installed.")
+    else:
+        console.say(
+            f"Read back: outputs differ by {made.difference:.2g} at most, the largest is "
+            f"{made.largest:.3g}."
+        )
     console.say("Written to ", (str(target), "bold"))
 
 

@@ -161,6 +161,18 @@ class Method(ABC):
         """Further parts of ``metrics.json``; writes the smaller networks."""
         return {}
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        """The smaller network of a finished run.
+
+        Arguments:
+            result: its fit.
+            folder: of the run.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        raise ValueError(f"{folder} has no smaller network: {self.name} learns no structure.")
+
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
         """Ready networks that it takes, by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 from torch import nn
@@ -84,6 +85,9 @@ class _LearntDepth(_OverDepth):
         x, y = result.data.split(split)
         pruned = evaluate_pruned(prune(result), x, y, result.data.y_std)
         return {**super().scores(result, split), "pruned": pruned}
+
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        return prune(result)
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The depth, two networks that are cut there, and the one of fixed depth beside them."""

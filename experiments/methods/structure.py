@@ -71,6 +71,9 @@ class RandomStructure(Method):
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split)
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        return discretise(result)
+
     def report(self, run: Finished) -> dict[str, Any]:
         """The choice and its network, which is then trained afresh beside random ones."""
         (result,) = run.fits

@@ -75,6 +75,14 @@ class OverWeights(Method):
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split, noise=self.noise)
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        if not (folder / FILE).is_file():
+            raise ValueError(
+                f"{folder} has no {FILE}, the network that would be exported.\nTry `pyroccam "
+                f"compress {folder}` first; a posterior without means has none."
+            )
+        return network_of_file(result, folder / FILE, self.threshold, self.tolerance)
+
     def report(self, run: Finished) -> dict[str, Any]:
         """The network of the means, the compressed one and its file, if there is a way to it."""
         result, first, out = run.fits[-1], run.fits[0], run.out

@@ -261,6 +261,23 @@ def test_prune_and_evaluate(run, tmp_path):
     assert found["full"]["nll"] == pytest.approx(metrics_of(folder)["test"]["nll"], rel=1e-6)
 
 
+def test_export_takes_rows_as_they_are_in_the_data(run, tmp_path):
+    folder, _ = run
+    said = call("export", folder, "--form", "torchscript", "--out", tmp_path / "net.pt")
+    assert f"{(tmp_path / 'net.pt').stat().st_size:,} bytes; takes rows x 2 (as in the" in said
+    assert "Read back: outputs differ by" in said
+    data = load_fit(folder).data
+    expected = inference.load(folder / "pruned")(data.x_test)
+    with pytest.warns(FutureWarning):
+        net = torch.jit.load(tmp_path / "net.pt")
+    torch.testing.assert_close(net(data.x_test * data.x_std + data.x_mean), expected)
+    said = call("export", folder, "--no-scaling")
+    assert "(as the network was trained on)" in said
+    net = torch.export.load(folder / "exported.pt2").module()
+    torch.testing.assert_close(net(data.x_test), expected)
+    call("evaluate", folder)  # it is no part of the run
+
+
 def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
     """The run's own test rows, in raw units and beside other training rows, score the same."""
     folder, _ = run

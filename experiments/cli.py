@@ -14,11 +14,11 @@ from .. import data as datasets
 from .. import inference
 from ..inference import packing
 from ..inference.cutting.cost import count_parameters
+from ..inference.packing.exporting import SUFFIXES, ExportForm
 from ..inference.posterior.predict import evaluate_pruned
 from ..inference.pruning.depth import prune as cut
 from ..inference.pruning.thresholds import Threshold
 from ..inference.storage.checkpoint import seal, versions, write_json
-from ..inference.storage.exporting import SUFFIXES, ExportForm
 from ..inference.storage.lock import claimed, confirm
 from ..inference.training.settings import Settings
 from .boundary import App
@@ -337,7 +337,7 @@ def export(
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
     net = RunConfig.read(folder).chosen.smaller(result, folder)
     target = out or folder / f"exported{SUFFIXES[form]}"
-    made = inference.export(net, target, result.data, form=form, scaling=scaling)
+    made = packing.export(net, target, result.data, form=form, scaling=scaling)
     shape = "rows x " + " x ".join(map(str, result.data.input_shape))
     takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
     console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")

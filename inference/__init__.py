@@ -14,7 +14,6 @@ from .fits.result import Fit, Repeats
 from .pruning import compress, discretise, narrow, prune
 from .selection import select
 from .storage.checkpoint import CheckpointError
-from .storage.exporting import export
 from .storage.network_folder import load, save
 from .training.settings import Settings
 from .training.step import CompileFallback, TrainingStep
@@ -38,7 +37,6 @@ __all__ = [
     "discretise",
     "elbo",
     "evidence",
-    "export",
     "figures",
     "fit",
     "fit_repeats",

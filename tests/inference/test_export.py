@@ -8,8 +8,8 @@ import torch
 from cut_stacks import cut, trained
 from fitting import blobs
 from pyroccam import data
-from pyroccam.inference.storage import exporting
-from pyroccam.inference.storage.exporting import SUFFIXES, ExportError, export
+from pyroccam.inference.packing import exporting
+from pyroccam.inference.packing.exporting import SUFFIXES, ExportError, export
 from pyroccam.models.plain.feature_choice import select
 from torch import nn
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
 from ...models.plain.torch_only import torch_only
-from .whole import write_whole
+from ..storage.whole import write_whole
 
 if TYPE_CHECKING:
     from ...data import Dataset

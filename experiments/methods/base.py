@@ -24,7 +24,7 @@ from ...models.networks.plain import PLAIN
 from ..boundary import place_in_own_code
 from .options import taken
 
-__all__ = ["Finished", "Method", "Pair", "Stage"]
+__all__ = ["Finished", "Method", "Pair", "Stage", "timed"]
 
 Pair = tuple[Any, Guide]
 """A model and its guide."""
@@ -75,6 +75,21 @@ class Finished:
     out: Path | None
     figures: bool
     compare: bool
+
+
+def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The part of ``metrics.json`` on the speed of a network, of one row and of many.
+
+    Arguments:
+        speed: of :func:`~pyroccam.inference.cutting.cost.compare_speed`.
+    """
+    many = speed[-1]
+    return {
+        "seconds_per_batch": many["seconds"],
+        "seconds_per_batch_before": many["seconds_before"],
+        "batch": many["batch"],
+        "speed": list(speed),
+    }
 
 
 @dataclass(frozen=True)

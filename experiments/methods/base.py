@@ -88,7 +88,7 @@ def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds_per_batch": many["seconds"],
         "seconds_per_batch_before": many["seconds_before"],
         "batch": many["batch"],
-        "speed": list(speed),
+        "seconds_by_batch": list(speed),
     }
 
 

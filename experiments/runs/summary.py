@@ -84,7 +84,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         fewer = part["parameters_before"] / part["parameters"]
         console.say(
             f"Pruned: {fewer:.1f} x fewer parameters. Beside the network of all depths it is "
-            f"{said_of_speed(part['speed'])}. {_trained(metrics)}"
+            f"{said_of_speed(part['seconds_by_batch'])}. {_trained(metrics)}"
         )
 
 
@@ -133,7 +133,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
     ]
     console.print(_table(task, rows))
     console.say(
-        f"Beside the network that was given it is {said_of_speed(small['speed'])}. "
+        f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "
         f"{_trained(metrics)}"
     )
 

@@ -191,7 +191,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         described["structure"] = None if structure is None else structure.to_json()
         described["versions"] = checkpoint.versions()
         checkpoint.write_json(one.out / "fit.json", described)
-        checkpoint.write_history(one.out / "history.csv", result.history)
+        checkpoint.write_history(one.out / checkpoint.HISTORY, result.history)
         checkpoint.save_weights(one.out / checkpoint.WEIGHTS, model=one.model, guide=one.guide)
         checkpoint.seal(one.out)
     return result

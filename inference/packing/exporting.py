@@ -188,7 +188,7 @@ def _write_onnx(net: nn.Module, x: Tensor) -> bytes:
 def _read_onnx(content: bytes) -> Run | None:
     if find_spec("onnxruntime") is None:
         return None
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name

@@ -36,7 +36,7 @@ __all__ = [
     "write_json",
 ]
 
-CHECKPOINT, WEIGHTS = "checkpoint.pt", "model.safetensors"
+CHECKPOINT, WEIGHTS, HISTORY = "checkpoint.pt", "model.safetensors", "history.csv"
 # What a run is opened from. Pictures and what is written later are not among it.
 _SEALED = (
     "config.json", "data.json", "network.json", "fit.json", "history.csv", "model.safetensors",

@@ -24,7 +24,7 @@ from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .raw import keep_raw
 from .record import differences, record
-from .splits import Scaling, carve, moments, number_groups, rescale
+from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
 from .tasks import Task, check_task, decide_task
 
@@ -167,6 +167,12 @@ class Dataset:
             x_val=self.x_val[:0],
             y_val=self.y_val[:0],
         )
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Means and standard deviations by which rows were scaled, `x_mean`, `x_std`, `y_mean` and
+        `y_std`, in float64 and in shapes that act on inputs (B, ...) and targets (B, T)."""
+        found = self.scaling._asdict()
+        return {n: along(s, self.x_train) if n[0] == "x" else s for n, s in found.items()}
 
     def standardised_as(self, other: Dataset) -> Dataset:
         """The same data on the scale of another set, whose network is to predict it.

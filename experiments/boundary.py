@@ -20,8 +20,6 @@ from typing import Any
 
 import typer
 
-from ..data.errors import PyroccamError
-from ..inference.training.trainer import Interrupted
 from .console import Part, PlainConsole
 
 __all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code"]
@@ -63,13 +61,16 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
 
 def _told(error: BaseException) -> tuple[list[Part], int]:
     """The message for an error, and the exit code."""
+    if type(error) is KeyboardInterrupt:
+        return [("Stopped.", "yellow"), " What is in the folder of the run goes on with "
+                "--resume."], STOPPED  # fmt: skip
+    from ..data.errors import PyroccamError  # with it comes torch, which help can do without
+    from ..inference.training.trainer import Interrupted
+
     if isinstance(error, Interrupted):
         how = " Go on by the same command with --resume, and --out with the folder of the run."
         return [(str(error), "yellow"), how], STOPPED
     place = place_in_own_code(error)
-    if isinstance(error, KeyboardInterrupt):
-        return [("Stopped.", "yellow"), " What is in the folder of the run goes on with "
-                "--resume."], STOPPED  # fmt: skip
     if isinstance(error, MemoryError):
         return [("Error: ", "red"), "there is not enough memory for this; try: fewer rows, a "
                 "smaller --set batch_size, or a smaller network."], REFUSED  # fmt: skip

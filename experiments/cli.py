@@ -1,4 +1,8 @@
-"""The command line: ``pyroccam``."""
+"""The command line: ``pyroccam``.
+
+What takes seconds to import, torch above all, is imported by the command that needs it: help,
+versions and completion come at once.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
-from rich.table import Table
 
-from .. import data as datasets
-from .. import inference
-from ..inference import packing
-from ..inference.cutting.cost import count_parameters
-from ..inference.posterior.predict import evaluate_pruned
-from ..inference.pruning.depth import prune as cut
-from ..inference.pruning.thresholds import Threshold
-from ..inference.storage.checkpoint import seal, versions, write_json
-from ..inference.storage.lock import claimed, confirm
-from ..inference.training.settings import Settings
-from .boundary import App
-from .console import PlainConsole
-from .diagnosis import diagnose_run, print_findings
-from .methods import METHODS, weights
-from .methods.options import taken
+from .application import Device, Moved, Network, Root, Run, Trust, app, console
 from .places import need_file, need_folder, new_folder
-from .report import report as report_page
-from .runs.config import RunConfig, parse_settings
-from .runs.loading import load_fit, names_own_data
-from .runs.repeats import put_together
-from .runs.run import RunOptions, run, run_repeats
-from .runs.scoring import read_new_rows, score
-from .runs.summary import print_run, said_of_tensors
 
 __all__ = ["app"]
-
-app = App(
-    help="Learn how much network your data needs, and get the smaller network.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-)
-console = PlainConsole()
-
-Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
-Root = Annotated[
-    str | None, typer.Option("--data-root", help="Folder of the data files.", metavar="FOLDER")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
-Moved = Annotated[
-    str | None,
-    typer.Option(
-        "--data-root",
-        help="Folder where data files are now, those of the run if they were moved.",
-        metavar="FOLDER",
-    ),
-]
-Network = Annotated[
-    str | None,
-    typer.Option(
-        help="MODULE:FUNCTION that makes the network of the run, if it is of your own and the run "
-        "holds no description of it; it is imported."
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Import the MODULE:FUNCTION that the run names: its code runs."),
-]
 
 
 @app.command()
@@ -112,13 +60,30 @@ def fit(
     compare: Annotated[
         bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
     ] = True,
+    tensorboard: Annotated[
+        bool,
+        typer.Option("--tensorboard", help="Write the history of every fit of the run for "
+                     "TensorBoard, too, at the end."),
+    ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
+    import torch
+
+    from ..inference.storage.lock import claimed, confirm
+    from ..inference.storage.tensorboard import refuse_missing, write_tensorboard
+    from .methods import METHODS
+    from .runs.config import RunConfig, parse_settings
+    from .runs.repeats import put_together
+    from .runs.run import RunOptions, run, run_repeats
+    from .runs.summary import print_run
+
     if resume and out is None:
         raise ValueError("--resume needs --out, the folder of the run to go on with.")
     if out == Path():
         raise ValueError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
+    if tensorboard:
+        refuse_missing()
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
         if value is not None and name in settings:
@@ -145,6 +110,8 @@ def fit(
             print_run(console, metrics, dataset.task)
         if repeats > 1:
             put_together(console, outcomes, config, out)
+        if tensorboard:
+            write_tensorboard(out)
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
@@ -153,11 +120,17 @@ def fit(
 @app.command()
 def methods() -> None:
     """List the methods."""
-    table = Table("method", "what it is", "settings of its own", "source", box=None)
+    from rich.table import Column, Table
+
+    from .methods import METHODS
+
+    table = Table("method", Column("what it is, settings of its own, source", overflow="fold"),
+                  box=None)  # fmt: skip
     takes: dict[str, list[str]] = {}
     for row in METHODS.values():
         options = ", ".join(f"{k}={v}" for k, v in row.options.items())
-        table.add_row(row.name, row.title, options, row.reference)
+        parts = [row.title, options, row.reference]
+        table.add_row(row.name, "\n".join(part for part in parts if part) + "\n")
         takes.setdefault(", ".join(row.networks), []).append(row.name)
     console.print(table)
     for networks, names in takes.items():
@@ -167,6 +140,10 @@ def methods() -> None:
 @app.command("data")
 def list_data() -> None:
     """List the data sets."""
+    from rich.table import Table
+
+    from .. import data as datasets
+
     table = Table("data", "task", "from", "what it is", box=None)
     for entry in datasets.available():
         table.add_row(*entry)
@@ -194,6 +171,12 @@ def prune(
     trust: Trust = False,
 ) -> None:
     """Cut the network of a run at its chosen depth, or another, and save it."""
+    from .. import inference
+    from ..inference.cutting.cost import count_parameters
+    from ..inference.posterior.predict import evaluate_pruned
+    from ..inference.pruning.depth import prune as cut
+    from .runs.loading import load_fit
+
     need_folder(out)
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
     net = cut(result, form=form, depth=depth, rule=rule)
@@ -254,6 +237,15 @@ def compress(
     trust: Trust = False,
 ) -> None:
     """Cut and round the network of a run over random weights; write it into one small file."""
+    from ..inference.pruning.thresholds import Threshold
+    from ..inference.storage.checkpoint import seal
+    from ..inference.training.settings import Settings
+    from .methods import weights
+    from .methods.options import taken
+    from .runs.config import RunConfig, parse_settings
+    from .runs.loading import load_fit
+    from .runs.summary import said_of_tensors
+
     if tolerance is not None and threshold not in (None, "validation"):
         raise ValueError(
             f"--tolerance is of --threshold validation, and changes nothing for {threshold!r}: "
@@ -304,8 +296,56 @@ def decompress(
 ) -> None:
     """Turn a compressed file into model.safetensors and description.json, which `inference.load`
     reads; runs no pickled code."""
+    from ..inference import packing, save
+
     need_folder(out)
-    target = inference.save(packing.read(file), out or file.with_suffix(""))
+    target = save(packing.read(file), out or file.with_suffix(""))
+    console.say("Written to ", (str(target), "bold"))
+
+
+@app.command()
+def export(
+    folder: Run,
+    form: Annotated[
+        Literal["torch", "torchscript", "onnx"],
+        typer.Option(help="torch: a .pt2 file for torch.export.load; torchscript: a .pt file for "
+                     "torch.jit.load; onnx: for any runtime of ONNX."),
+    ] = "torch",
+    out: Annotated[
+        Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
+    ] = None,
+    scaling: Annotated[
+        bool,
+        typer.Option(help="With the scaling of the run's data in it: the file takes rows as they "
+                     "are in the data, and gives targets in their own units."),
+    ] = True,
+    device: Device = "auto",
+    data_root: Moved = None,
+    network: Network = None,
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
+    no pyroccam, and compare what was written with it."""
+    from ..inference.packing.exporting import SUFFIXES
+    from ..inference.packing.exporting import export as write
+    from .runs.config import RunConfig
+    from .runs.loading import load_fit
+
+    need_file(out)
+    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    net = RunConfig.read(folder).chosen.smaller(result, folder)
+    target = out or folder / f"exported{SUFFIXES[form]}"
+    made = write(net, target, result.data, form=form, scaling=scaling)
+    shape = "rows x " + " x ".join(map(str, result.data.input_shape))
+    takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
+    console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
+    if made.difference is None:
+        console.say(("Not compared: ", "yellow"), "onnxruntime is not installed.")
+    else:
+        console.say(
+            f"Read back: outputs differ by {made.difference:.2g} at most, the largest is "
+            f"{made.largest:.3g}."
+        )
     console.say("Written to ", (str(target), "bold"))
 
 
@@ -330,6 +370,12 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
 ) -> None:
     """Evaluate the full and the pruned network of a run, on its own or on other data."""
+    from rich.table import Table
+
+    from ..inference.storage.checkpoint import versions, write_json
+    from .runs.loading import load_fit, names_own_data
+    from .runs.scoring import read_new_rows, score
+
     need_file(out)
     same = data is not None and names_own_data(folder, data)
     if data is not None and not same and split != "test":
@@ -361,6 +407,8 @@ def report(
 ) -> None:
     """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
     settings. It holds everything itself and opens in any browser, offline."""
+    from .report import report as report_page
+
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"--out {out}: expected a file name that ends in .html.")
     need_file(out)
@@ -384,6 +432,8 @@ def diagnose(
 ) -> None:
     """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
     whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ."""
+    from .diagnosis import diagnose_run, print_findings
+
     opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
     found, written = diagnose_run(folder, device, draws=draws, thorough=thorough, **opening)
     print_findings(console, found)

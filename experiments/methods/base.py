@@ -24,7 +24,7 @@ from ...models.networks.plain import PLAIN
 from ..boundary import place_in_own_code
 from .options import taken
 
-__all__ = ["Finished", "Method", "Pair", "Stage"]
+__all__ = ["Finished", "Method", "Pair", "Stage", "timed"]
 
 Pair = tuple[Any, Guide]
 """A model and its guide."""
@@ -75,6 +75,21 @@ class Finished:
     out: Path | None
     figures: bool
     compare: bool
+
+
+def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The part of ``metrics.json`` on the speed of a network, of one row and of many.
+
+    Arguments:
+        speed: of :func:`~pyroccam.inference.cutting.cost.compare_speed`.
+    """
+    many = speed[-1]
+    return {
+        "seconds_per_batch": many["seconds"],
+        "seconds_per_batch_before": many["seconds_before"],
+        "batch": many["batch"],
+        "seconds_by_batch": list(speed),
+    }
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,18 @@ class Method(ABC):
     def report(self, run: Finished) -> dict[str, Any]:
         """Further parts of ``metrics.json``; writes the smaller networks."""
         return {}
+
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        """The smaller network of a finished run.
+
+        Arguments:
+            result: its fit.
+            folder: of the run.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        raise ValueError(f"{folder} has no smaller network: {self.name} learns no structure.")
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...inference.cutting.cost import count_parameters, seconds_per_batch
+from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.metrics import poster_ece
 from ...inference.posterior.predict import (
@@ -23,7 +24,7 @@ from ...inference.pruning.depth import full_network, prune
 from ...inference.storage.network_folder import save
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
-from .base import Finished, Method, Pair
+from .base import Finished, Method, Pair, timed
 from .options import Rule
 
 __all__ = ["AtDepth", "ByGradient", "ClosedForm", "MarginalLikelihood", "metrics_on_test"]
@@ -85,6 +86,9 @@ class _LearntDepth(_OverDepth):
         pruned = evaluate_pruned(prune(result), x, y, result.data.y_std)
         return {**super().scores(result, split), "pruned": pruned}
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        return prune(result)
+
     def report(self, run: Finished) -> dict[str, Any]:
         """The depth, two networks that are cut there, and the one of fixed depth beside them."""
         (result,), ddn = run.fits, run.fixed
@@ -97,16 +101,14 @@ class _LearntDepth(_OverDepth):
             ),
         }
         nets = {form: prune(result, form=form) for form in ("marginal", "single")}
-        times = seconds_per_batch({"full": full_network(result), **nets}, data.x_test[:256])
+        speed = compare_speed({"full": full_network(result), **nets}, data.x_test, "full")
         for key, form in (("pruned", "marginal"), ("single_exit", "single")):
             net = nets[form]
             found[key] = {
                 "depth": net.depth,
                 "parameters": count_parameters(net),
                 "parameters_before": count_parameters(model),
-                "seconds_per_batch": times[form],
-                "seconds_per_batch_before": times["full"],
-                "batch": min(256, len(data.x_test)),
+                **timed(speed[form]),
                 "test": metrics_on_test(result, net),
             }
             if run.out is not None:

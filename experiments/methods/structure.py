@@ -12,7 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...inference.cutting.cost import count_parameters, seconds_per_batch
+from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.family import require
@@ -29,7 +29,7 @@ from ...inference.pruning.graph import (
 from ...inference.storage.network_folder import save as save_network
 from ...models.networks.structure_graph import discretised, structures
 from ..run_figures import FORMATS
-from .base import Finished, Method, Pair
+from .base import Finished, Method, Pair, timed
 from .options import FromZero
 
 __all__ = ["RandomStructure"]
@@ -71,6 +71,9 @@ class RandomStructure(Method):
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split)
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        return discretise(result)
+
     def report(self, run: Finished) -> dict[str, Any]:
         """The choice and its network, which is then trained afresh beside random ones."""
         (result,) = run.fits
@@ -78,15 +81,13 @@ class RandomStructure(Method):
         small = discretise(result)
         data = result.data
         whole = mean_network(*require(result, models.StructuredNetwork, "discretise"))
-        times = seconds_per_batch({"whole": whole, "chosen": small}, data.x_test[:256])
+        speed = compare_speed({"whole": whole, "chosen": small}, data.x_test, "whole")["chosen"]
         found: dict[str, Any] = {
             "structure": choice.to_json(),
             "discretised": {
                 "parameters": count_parameters(small),
                 "parameters_before": count_parameters(whole),
-                "seconds_per_batch": times["chosen"],
-                "seconds_per_batch_before": times["whole"],
-                "batch": len(data.x_test[:256]),
+                **timed(speed),
                 "test": evaluate_net(small, result.model, data),
             },
         }

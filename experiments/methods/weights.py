@@ -13,7 +13,7 @@ from torch import nn
 
 from ...data import Dataset
 from ...inference.cutting import cut
-from ...inference.cutting.cost import count_parameters, seconds_per_batch
+from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.draws import Noise
@@ -27,7 +27,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
 from ...models.plain.description import DescriptionError
 from ..run_figures import draw_compressed
-from .base import Finished, Method
+from .base import Finished, Method, timed
 
 __all__ = [
     "FILE",
@@ -75,6 +75,14 @@ class OverWeights(Method):
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split, noise=self.noise)
 
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        if not (folder / FILE).is_file():
+            raise ValueError(
+                f"{folder} has no {FILE}, the network that would be exported.\nTry `pyroccam "
+                f"compress {folder}` first; a posterior without means has none."
+            )
+        return network_of_file(result, folder / FILE, self.threshold, self.tolerance)
+
     def report(self, run: Finished) -> dict[str, Any]:
         """The network of the means, the compressed one and its file, if there is a way to it."""
         result, first, out = run.fits[-1], run.fits[0], run.out
@@ -107,17 +115,15 @@ class OverWeights(Method):
         if out is not None and run.figures:
             draw_compressed(result, small, written, out / "figures", first)
         small.net.to(data.x_test.device)
-        x = data.x_test[:256]
         before = mean_network(*require(first, BayesianNetwork, "compress"))
-        times = seconds_per_batch({"before": before, "mean": mean, "compressed": small.net}, x)
-        found["mean"] = {"seconds_per_batch": times["mean"]}
+        nets = {"before": before, "mean": mean, "compressed": small.net}
+        speed = compare_speed(nets, data.x_test, "before")
+        found["mean"] = timed(speed["mean"])
         found["compressed"] = {
             "parameters": count_parameters(small.net),
             "nonzero": sum(int(p.count_nonzero()) for p in small.net.parameters()),
             "parameters_before": count_parameters(before),
-            "seconds_per_batch": times["compressed"],
-            "seconds_per_batch_before": times["before"],
-            "batch": len(x),
+            **timed(speed["compressed"]),
             "test": evaluate_net(small.net, model, data),
             "test_after_reading": read_back,
         }

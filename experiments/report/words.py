@@ -107,9 +107,11 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
     after = [one["parameters"] for one in found]
     before = [one["parameters_before"] for one in found]
     faster = [one["seconds_per_batch_before"] / one["seconds_per_batch"] for one in found]
+    alike = abs(sum(faster) / len(faster) - 1) < 0.05
+    fast = "about as fast" if alike else f"{_mean(faster, '.1f')} times as fast"
     out = (
         f"The smaller network has {one_of_each(after)} of {one_of_each(before)} parameters"
-        f" and is {_mean(faster, '.1f')} times as fast as the whole one"
+        f" and is {fast} as the whole one"
     )
     structure = [one.get("structure") or {} for one in run.seeds]
     if all("file_bytes" in one for one in structure):

@@ -15,7 +15,7 @@ from ...data import Dataset
 from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.posterior.family import family
-from ...inference.storage.checkpoint import read_history
+from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
 from ...inference.training.settings import Settings
 from ..methods import find
 from ..methods.base import Pair
@@ -148,10 +148,10 @@ def _known_network(
 
 def _loaded(pair: Pair, folder: Path, device: torch.device) -> Pair:
     """A pair with the weights that a fit wrote to its folder."""
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(
-            f"{folder} has no model.safetensors: the run did not finish. Go on with it with "
+            f"{folder} has no {WEIGHTS}: the run did not finish. Go on with it with "
             "`pyroccam fit ... --resume`."
         )
     with reading(path):
@@ -192,8 +192,8 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
     kind = family(model, guide)
     path = folder / "fit.json"
     written = read_json(path)
-    with reading(folder / "history.csv"):
-        history = read_history(folder / "history.csv")
+    with reading(folder / HISTORY):
+        history = read_history(folder / HISTORY)
     with reading(path):
         value = written["val_nll"]
         return Fit(

@@ -16,7 +16,7 @@ from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
-from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
+from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings
 from .. import moved
@@ -150,7 +150,7 @@ def _begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
-    return any(path.exists() for path in (*checkpoints, out / "model.safetensors"))
+    return any(path.exists() for path in (*checkpoints, out / WEIGHTS))
 
 
 def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
-__all__ = ["print_repeats", "print_run", "said_of_tensors"]
+__all__ = ["print_repeats", "print_run", "said_of_speed", "said_of_tensors"]
 
 _COLUMNS = {
     "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
@@ -81,11 +81,10 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         console.say(_trained(metrics))
     if "pruned" in metrics:
         part = metrics["pruned"]
-        ratio = part["seconds_per_batch_before"] / part["seconds_per_batch"]
         fewer = part["parameters_before"] / part["parameters"]
         console.say(
-            f"Pruned: {fewer:.1f} x fewer parameters, {_speed(ratio)} "
-            f"(batches of {part['batch']}). {_trained(metrics)}"
+            f"Pruned: {fewer:.1f} x fewer parameters. Beside the network of all depths it is "
+            f"{said_of_speed(part['seconds_by_batch'])}. {_trained(metrics)}"
         )
 
 
@@ -117,7 +116,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
         console.say(*said_of_tensors(structure["not_described"]))
     for name, reason in structure["left_whole"].items():
         console.say(f"Layer {name} was left whole: {reason}")
-    before, after = small["seconds_per_batch_before"], small["seconds_per_batch"]
+    after = small["seconds_per_batch"]
     ways, method = metrics["test"], metrics["method"]
     named = {way: (f"{method}, {label}", ways[way]) for way, label in _WAYS.items()}
     size, seconds = metrics["parameters"], metrics["mean"]["seconds_per_batch"]
@@ -134,14 +133,33 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
     ]
     console.print(_table(task, rows))
     console.say(
-        f"{_speed(before / after)} than the network that was given "
-        f"(batches of {small['batch']}). {_trained(metrics)}"
+        f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "
+        f"{_trained(metrics)}"
     )
 
 
-def _speed(ratio: float) -> str:
-    """Words for the speed of a network that takes ``1 / ratio`` of the time."""
-    return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
+def said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
+    """Words for the speed of a network beside another, with both times.
+
+    Arguments:
+        speed: for each size of batch, as
+            :func:`~pyroccam.inference.cutting.cost.compare_speed` gives it.
+    """
+    said = []
+    for one in speed:
+        after, before = 1e3 * one["seconds"], 1e3 * one["seconds_before"]
+        low, high = one["times_faster"]
+        told = "about as fast"
+        if low > 1 and before / after >= 1.05:
+            told = f"{before / after:.1f} x faster"
+        elif high < 1 and after / before >= 1.05:
+            told, low, high = f"{after / before:.1f} x slower", 1 / high, 1 / low
+        rows = "of 1 row" if one["batch"] == 1 else f"of {one['batch']} rows"
+        said.append(
+            f"{told} in a batch {rows} ({after:.3g} ms, before {before:.3g} ms; half of the rounds "
+            f"{low:.2f} to {high:.2f} x)"
+        )
+    return ", ".join(said)
 
 
 def said_of_tensors(reason: str) -> list[Part]:

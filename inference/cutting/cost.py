@@ -10,12 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["count_parameters", "seconds_per_batch"]
+__all__ = ["BATCHES", "compare_speed", "count_parameters", "seconds_per_batch"]
 
 
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""
     return sum(p.numel() for p in module.parameters())
+
+
+BATCHES = (1, 256)
+"""Rows at once for which networks are timed: one that is asked for alone, and many."""
 
 
 def seconds_per_batch(
@@ -29,6 +33,48 @@ def seconds_per_batch(
         rounds: measurements of each.
         least_seconds: a measurement repeats the pass until it lasts this long.
     """
+    times = _rounds(nets, x, rounds, least_seconds)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def compare_speed(
+    nets: Mapping[str, nn.Module], x: Tensor, before: str, *, rounds: int = 41,
+    least_seconds: float = 0.002,
+) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
+    """Times of networks beside those of one of them, for one row and for many.
+
+    Arguments:
+        nets: contenders, in evaluation mode.
+        x: rows, of which :data:`BATCHES` are taken.
+        before: the name of the network with which the others are compared.
+        rounds, least_seconds: as for :func:`seconds_per_batch`. Other programs slow down a round or
+            two: many short rounds have medians and quartiles that do not mind.
+
+    Returns:
+        By name, for each size of batch: ``batch``; ``seconds`` and ``seconds_before``, medians; and
+        ``times_faster``, the quartiles of the ratios of what stood beside each other in a round.
+    """
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in nets}
+    for batch in sorted({min(size, len(x)) for size in BATCHES}):
+        times = _rounds(nets, x[:batch], rounds, least_seconds)
+        for name, own in times.items():
+            ratios = [a / b for a, b in zip(times[before], own, strict=True)]
+            low, _, high = statistics.quantiles(ratios, method="inclusive")
+            found[name].append(
+                {
+                    "batch": batch,
+                    "seconds": statistics.median(own),
+                    "seconds_before": statistics.median(times[before]),
+                    "times_faster": [low, high],
+                }
+            )
+    return found
+
+
+def _rounds(
+    nets: Mapping[str, nn.Module], x: Tensor, rounds: int, least_seconds: float
+) -> dict[str, list[float]]:
+    """Seconds of a pass, in each round."""
 
     def passes(net: Any, count: int) -> float:
         start = time.perf_counter()
@@ -48,4 +94,4 @@ def seconds_per_batch(
         for _ in range(rounds):
             for name, net in nets.items():
                 times[name].append(passes(net, counts[name]))
-    return {name: statistics.median(t) for name, t in times.items()}
+    return times

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ...models.plain.feature_choice import Select
+from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import rows_first
 from .operations import is_depthwise, pads_zeros
 from .wiring import Step, Wiring
@@ -102,7 +102,7 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             fed = moves[step.reads]
             if not step.aligned:
                 fed = torch.full((step.width,), bool(fed.any()))
-            if isinstance(step.module, Select):
+            if is_select(step.module):
                 mine = fed[step.module.index.cpu()]
             else:
                 mine = (_weight(step) != 0).any(2)[:, fed].any(1)
@@ -187,7 +187,7 @@ def _constants(wiring: Wiring) -> dict[Node, Tensor]:
             values[node] = unknown
         elif step.passing is not None:
             values[node] = step.passing.constants(values)
-        elif isinstance(step.module, Select):
+        elif is_select(step.module):
             assert step.reads is not None
             values[node] = values[step.reads][step.module.index.cpu()] if step.aligned else unknown
         else:
@@ -219,7 +219,7 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
         if step.kind != "layer":
             continue
         assert step.reads is not None
-        if isinstance(step.module, Select):
+        if is_select(step.module):
             columns = torch.zeros_like(used[step.reads])
             if step.aligned:
                 columns[step.module.index.cpu()[mine]] = True

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ...models.plain.feature_choice import Select
+from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
@@ -154,7 +154,7 @@ def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
             assert step.reads is not None
             given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
             place = given.cumsum(0) - given.long()  # where each input now stands
-            if isinstance(step.module, Select):
+            if is_select(step.module):
                 index = step.module.index.cpu()
                 # What is there but unused may point at what is gone: anything else will do.
                 new = torch.where(given[index], place[index], 0)[there]

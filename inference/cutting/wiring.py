@@ -12,7 +12,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ...models.plain.feature_choice import Select
+from ...models.plain.feature_choice import is_select, selected_dim
 from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
 from .operations import is_depthwise, overwritten
 from .steps import Link, Passing, Port, passing
@@ -26,7 +26,7 @@ class Step:
 
     ``source`` steps are made in a way unknown here, so none of their features can be removed.
     ``passing`` steps keep features apart. ``layer`` steps mix them with a weight of rows and
-    columns (or pick some, for :class:`~pyroccam.models.plain.feature_choice.Select`), so that
+    columns (or pick some, for :func:`~pyroccam.models.plain.feature_choice.select`), so that
     either side can be cut by itself.
 
     Arguments:
@@ -58,7 +58,7 @@ class Step:
         """Number of inputs of a layer."""
         if isinstance(self.module, nn.Linear):
             return self.module.in_features
-        if isinstance(self.module, Select):
+        if is_select(self.module):
             return int(self.module.index.max()) + 1
         assert isinstance(self.module, (*CONVS, *TRANSPOSED))
         return self.module.in_channels
@@ -80,9 +80,9 @@ class Wiring:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def layers(self) -> Iterator[Step]:
-        """The layers that can be cut, in the order in which they run; no ``Select``."""
+        """The layers that can be cut, in the order in which they run; no ``select``."""
         for step in self.steps.values():
-            cuttable = step.kind == "layer" and not isinstance(step.module, Select)
+            cuttable = step.kind == "layer" and not is_select(step.module)
             if cuttable or (step.module is not None and is_depthwise(step.module)):
                 yield step
 
@@ -181,8 +181,8 @@ def _layer_axis(module: nn.Module, port: Port) -> int | None:
     last = len(port.shape) - 1
     if type(module) is nn.Linear:
         return last
-    if isinstance(module, Select):
-        return module.dim % len(port.shape) or None  # never the axis of the batch
+    if is_select(module):
+        return selected_dim(module) % len(port.shape) or None  # never the axis of the batch
     convolves = type(module) in (*CONVS, *TRANSPOSED)
     if convolves and isinstance(module, (*CONVS, *TRANSPOSED)) and module.groups == 1:
         return 1 if last == len(module.kernel_size) + 1 else None
@@ -224,7 +224,7 @@ def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
     reasons = {}
     for name, module in net.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=False))
-        kept = bool(own) or isinstance(module, Select)
+        kept = bool(own) or is_select(module)
         if module is net and type(module) in LAYERS:
             reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"
         elif module._forward_hooks or module._forward_pre_hooks:

@@ -146,6 +146,8 @@ def train(
             with FitProgress(name, trainer.total_steps, how.progress, trainer.step_number) as bar:
                 trainer.run(bar, stop)
         sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
+        if len(sound) == len(jobs):
+            trainer.settle()
         if stop:
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
@@ -189,8 +191,8 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         described["structure"] = None if structure is None else structure.to_json()
         described["versions"] = checkpoint.versions()
         checkpoint.write_json(one.out / "fit.json", described)
-        checkpoint.write_history(one.out / "history.csv", result.history)
-        checkpoint.save_weights(one.out / "model.safetensors", model=one.model, guide=one.guide)
+        checkpoint.write_history(one.out / checkpoint.HISTORY, result.history)
+        checkpoint.save_weights(one.out / checkpoint.WEIGHTS, model=one.model, guide=one.guide)
         checkpoint.seal(one.out)
     return result
 

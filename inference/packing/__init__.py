@@ -1,12 +1,14 @@
-"""Bits, rates, and plain networks in small files."""
+"""Bits, rates, and plain networks in small files, or in files for other programs."""
 
 from .bits import LayerBits, bit_precision
+from .exporting import ExportError, export
 from .packed import PackedFileError, PackedSize, is_described, read, write
 from .quantise import Codebook, FixedPoint, Significand, quantised
 from .rates import Rates, group_rates
 
 __all__ = [
     "Codebook",
+    "ExportError",
     "FixedPoint",
     "LayerBits",
     "PackedFileError",
@@ -14,6 +16,7 @@ __all__ = [
     "Rates",
     "Significand",
     "bit_precision",
+    "export",
     "group_rates",
     "is_described",
     "quantised",

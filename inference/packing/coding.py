@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .decode_pocc import DENSITIES, DIGITS, digit_widths
 from .entropy import (
-    DENSITIES,
     PackedFileError,
     SymbolReader,
     SymbolWriter,
@@ -34,7 +34,6 @@ from .entropy import (
 __all__ = ["get_floats", "put_floats"]
 
 Array = NDArray[Any]
-DIGITS = 24  # significand bits of a float32, the leading one counted
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
 LARGEST_CODEBOOK = 2**12
 # What a table costs, roughly, after the tables are compressed: an entry, and an empty place.
@@ -52,7 +51,7 @@ class _Split(NamedTuple):
     digits: int  # most digits of any number
 
     def widths(self) -> Array:
-        return _widths(self.exponent, self.lowest, self.floor, self.digits)
+        return digit_widths(self.exponent, self.lowest, self.floor, self.digits)
 
 
 def put_floats(writer: SymbolWriter, values: NDArray[np.float32], rows: int) -> str:
@@ -201,11 +200,6 @@ def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np
 # -- floats: sign, exponent, digits ---------------------------------------------------------------
 
 
-def _widths(exponent: Array, lowest: int, floor: int, digits: int) -> Array:
-    # Far above the floor a number has all its digits; near it, a fixed-point number has fewer.
-    return np.minimum(exponent + (lowest - floor), digits).clip(1, DIGITS)
-
-
 def _split(values: NDArray[np.float32]) -> _Split:
     mantissa, exponent = np.frexp(values.astype(np.float64))
     whole = (np.abs(mantissa) * 2**DIGITS).astype(np.int32)
@@ -214,7 +208,7 @@ def _split(values: NDArray[np.float32]) -> _Split:
     lowest, floor = int(exponent.min()), int((exponent + trailing).min()) - DIGITS
     digits = DIGITS - int(trailing.min())
     relative = exponent.astype(np.int32) - lowest
-    widths = _widths(relative, lowest, floor, digits)
+    widths = digit_widths(relative, lowest, floor, digits)
     fraction = (whole >> (DIGITS - widths)) - np.left_shift(1, widths - 1)
     sign = (values < 0).astype(np.int32)
     return _Split(sign, relative, fraction, lowest, floor, digits)
@@ -281,7 +275,7 @@ def _get_split(reader: SymbolReader, count: int) -> NDArray[np.float32]:
     for piece in pieces(count):
         upper, top = symbols[piece] >> leading, symbols[piece] & ((1 << leading) - 1)
         exponent, sign = upper >> 1, upper & 1
-        widths = _widths(exponent, lowest, floor, digits) - 1
+        widths = digit_widths(exponent, lowest, floor, digits) - 1
         left = widths - leading
         fraction = np.where(left >= 0, top << left.clip(0), top >> (-left).clip(0))
         some = left > 0

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.errors import PyroccamError
+from .decode_pocc import COUNTS
 
 __all__ = [
-    "DENSITIES",
     "PackedFileError",
     "SymbolReader",
     "SymbolWriter",
@@ -33,8 +33,6 @@ Ints = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 _model = constriction.stream.model
-_EXACT = 16  # counts up to 15 are kept as they are
-_STEPS = 8  # then as many bytes for each doubling
 _PIECE = 2**20
 
 
@@ -48,33 +46,17 @@ def pieces(count: int) -> Iterator[slice]:
         yield slice(start, min(start + _PIECE, count))
 
 
-def _count_table() -> NDArray[np.int64]:
-    small = np.arange(_EXACT, dtype=np.int64)
-    doublings = range((256 - _EXACT) // _STEPS)
-    large = [(_STEPS + m) << (d + 1) for d in doublings for m in range(_STEPS)]
-    return np.concatenate([small, np.array(large, dtype=np.int64)])
-
-
-_COUNTS = _count_table()  # from 0 to 15 * 2^30
-
-
 def bytes_of_counts(counts: NDArray[Any]) -> Bytes:
     """Counts as bytes, to the nearest that a byte stands for; only 0 becomes 0."""
-    above = np.searchsorted(_COUNTS, counts).clip(0, 255)
+    above = np.searchsorted(COUNTS, counts).clip(0, 255)
     below = np.maximum(above - 1, 0)
-    nearer = np.where(_COUNTS[above] - counts <= counts - _COUNTS[below], above, below)
+    nearer = np.where(COUNTS[above] - counts <= counts - COUNTS[below], above, below)
     return nearer.astype(np.uint8)
 
 
 def counts_of_bytes(table: Bytes) -> NDArray[np.int64]:
     """The counts that the bytes of :func:`bytes_of_counts` stand for."""
-    return _COUNTS[table]
-
-
-# Byte b stands for a probability p with log2 of the odds (b - 128) / 8; 0 and 255 are certain.
-_odds = np.exp2((np.arange(256) - 128) / 8)
-DENSITIES: Floats = np.rint(65536 * _odds / (1 + _odds)).clip(1, 65535) / 65536
-DENSITIES[0], DENSITIES[255] = 0.0, 1.0
+    return COUNTS[table]
 
 
 def density_bytes(ones: NDArray[Any], size: int) -> Bytes:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
 from ..fits.retraining import Retrained, retrain, row_losses, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
@@ -42,7 +43,8 @@ class Compressed:
     """A small network, and how it came about.
 
     Attributes:
-        net: plain, cut and rounded, in evaluation mode.
+        net: plain, cut and rounded, in evaluation mode; of no class of this package, so that it
+            can be unpickled without it.
         thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
@@ -208,7 +210,7 @@ def compress(
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    small = quantised(small, rounded)
+    small = torch_only(quantised(small, rounded))
     return Compressed(small, decision.thresholds, found, bits, rates, report, again, temperature)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from ...models.contexts import seeded
 from ...models.networks.structure_graph import discretised
+from ...models.plain.torch_only import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
 from ..posterior.family import require
@@ -91,8 +92,8 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
         choice: primitives by edge; the most probable (:func:`choose_structure`) if left out.
 
     Returns:
-        a ``torch.nn.Module`` without anything of Pyro, in evaluation mode; what was not chosen is
-        not in it.
+        a ``torch.nn.Module`` of no class of this package, which can be unpickled without it, in
+        evaluation mode; what was not chosen is not in it.
 
     Raises:
         TypeError: for a fit of another model.
@@ -101,7 +102,7 @@ def discretise(fit: Fit, choice: Mapping[str, str | Sequence[str]] | None = None
     model, guide = require(fit, StructuredNetwork, "discretise", KNOWN)
     if choice is None:
         choice = choose_structure(fit).chosen
-    return discretised(mean_network(model, guide), choice).eval()
+    return torch_only(discretised(mean_network(model, guide), choice).eval())
 
 
 def random_structures(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from ...models.plain.feature_choice import Select
+from ...models.plain.feature_choice import is_select
 from ..packing import PackedSize
 from .compression import Compressed
 from .decision import inside
@@ -87,7 +87,7 @@ def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Te
     counts = (small.net.get_parameter(f"{path}.weight").detach().cpu() != 0).sum(0)
     # Behind a selection, perhaps, which knows the numbers of its inputs.
     front = small.net.get_submodule(path[:-1] + "0") if path.endswith(".1") else None
-    if isinstance(front, Select):
+    if is_select(front):
         every = torch.zeros(total, dtype=counts.dtype)
         counts = every.index_add_(0, front.index.cpu(), counts)
     return counts.reshape(*shape)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError
-from .digests import write_digests
+from .digests import check_digests, write_digests
 from .whole import write_whole
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "load_checkpoint",
     "plain",
     "read_history",
+    "read_weights",
     "save_checkpoint",
     "save_weights",
     "seal",
@@ -35,7 +36,7 @@ __all__ = [
     "write_json",
 ]
 
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT, WEIGHTS, HISTORY = "checkpoint.pt", "model.safetensors", "history.csv"
 # What a run is opened from. Pictures and what is written later are not among it.
 _SEALED = (
     "config.json", "data.json", "network.json", "fit.json", "history.csv", "model.safetensors",
@@ -126,6 +127,27 @@ def save_weights(path: Path, **modules: nn.Module) -> None:
         for name, t in module.state_dict().items()
     }
     write_whole(path, lambda f: f.write(save(tensors)))
+
+
+def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tensor]]:
+    """The weights that a finished fit wrote, of ``model`` and ``guide``.
+
+    Raises:
+        CheckpointError: if it is gone.
+        DamagedFile: if it is not what was written.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} is a finished fit, but its {WEIGHTS} is gone",
+            hint="copy it again, or give another folder with out=",
+        )
+    check_digests(folder, may_lack=[name for name in _SEALED if name != WEIGHTS])
+    found: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}}  # which may have none
+    for name, tensor in load(path.read_bytes()).items():
+        module, _, own = name.partition(".")
+        found[module][own] = tensor.to(device)
+    return found
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:

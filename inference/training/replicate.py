@@ -21,7 +21,7 @@ from ...models.layers.bayesian_layer import convolves
 from ..compilation.flat_parameters import difference
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.family import family
-from ..storage.checkpoint import fingerprint
+from ..storage.checkpoint import fingerprint, read_weights
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise
 
@@ -247,8 +247,19 @@ class Replicate(Job):
         """State of the replicate, as a checkpoint keeps it."""
         return {**self.weights(), **{name: getattr(self, name) for name in self._KEPT}}
 
+    def outcome(self) -> dict[str, Any]:
+        """State of a finished replicate, but for its best weights, which are in its folder."""
+        assert self.best is not None
+        kept = {name: getattr(self, name) for name in self._KEPT if name != "good"}
+        best = {name: v for name, v in self.best.items() if name not in ("model", "guide")}
+        return {**kept, "best": best}
+
     def load(self, state: dict[str, Any]) -> None:
         """Take over the state that a checkpoint kept."""
+        if "good" not in state:
+            assert self.out is not None
+            good = read_weights(self.out, self.data.x_train.device)
+            state = {**state, **good, "best": {**state["best"], **good}, "good": good}
         self.restore(state)
         for name in self._KEPT:
             setattr(self, name, state[name])

@@ -361,20 +361,27 @@ class Trainer:
             return time.perf_counter()
         cuda = self.device.type == "cuda"
         state = {
-            "identity": self._identity(),
+            **self._where(),
             "replicates": [one.state() for one in self.replicates],
             "optimizer": self.step.optimizer.state_dict(),
             "closed": None if self.closed is None else self.closed.state_dict(),
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
-            "epoch": self.epoch,
-            "position": self.position,
-            "loss_sum": self.loss_sum,
-            "elapsed": self.elapsed,
-            "finished": self.finished,
         }
         save_checkpoint(self.out, state)
         return time.perf_counter()
+
+    def _where(self) -> dict[str, Any]:
+        """How far it is, and of what."""
+        done = ("epoch", "position", "loss_sum", "elapsed", "finished")
+        return {"identity": self._identity(), **{name: getattr(self, name) for name in done}}
+
+    def settle(self) -> None:
+        """Keep of a finished fit only what says that it is finished, and how it went: its weights
+        are in the folders of the replicates by now, and no step follows."""
+        if self.out is not None:
+            outcomes = [one.outcome() for one in self.replicates]
+            save_checkpoint(self.out, {**self._where(), "replicates": outcomes})
 
     def load(self) -> bool:
         """Take up the checkpoint in ``out``, if there is one.
@@ -417,6 +424,8 @@ class Trainer:
         """The part of a checkpoint that needs parameters in place and an optimiser."""
         for one, kept in zip(self.replicates, state["replicates"], strict=True):
             one.load(kept)
+        if "optimizer" not in state:  # settled
+            return
         self.step.load_optimizer(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])

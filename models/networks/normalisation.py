@@ -57,15 +57,14 @@ class DepthBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         K, features = self.depths, self.num_features
-        if x.shape[0] % K:
+        if isinstance(x, Tensor) and x.shape[0] % K:  # it may be traced
             raise ValueError(
                 f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
                 f"is not a multiple of {K}. Stack the activations of all {K} depths along the "
                 "batch dimension, or take one depth out with single_depth()."
             )
         # (K * B, C, *) -> (B, K * C, *): a depth's channels become channels of their own.
-        stacked = x.reshape(K, -1, *x.shape[1:]).transpose(0, 1)
-        stacked = stacked.reshape(stacked.shape[0], K * features, *x.shape[2:])
+        stacked = x.unflatten(0, (K, -1)).transpose(0, 1).flatten(1, 2)
         track = self.running_mean is not None
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.num_batches_tracked is not None:
@@ -82,8 +81,7 @@ class DepthBatchNorm(nn.Module):
             momentum,
             self.eps,
         )
-        out = out.reshape(out.shape[0], K, features, *x.shape[2:]).transpose(0, 1)
-        return out.reshape(x.shape)
+        return out.unflatten(1, (K, features)).transpose(0, 1).flatten(0, 1)
 
     def select(self, depths: Sequence[int]) -> nn.Module:
         """The same normalisation for some of the depths: an ordinary one if there is only one."""

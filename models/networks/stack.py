@@ -99,7 +99,7 @@ class DepthStack(nn.Module):
         a = self.stem(x)
         out = [a]
         for i, block in enumerate(self.blocks):
-            version = None if a.is_inference() else a._version
+            version = None if not isinstance(a, Tensor) or a.is_inference() else a._version
             after = block(a)
             if version is not None and a._version != version:
                 raise ValueError(
@@ -118,8 +118,9 @@ class DepthStack(nn.Module):
             where = [d for d, j in enumerate(self.adapter_of) if j == i]
             if len(where) > 1 and has_batch_norm(adapter):
                 stacked = adapter(torch.cat([out[d] for d in where]))
-                for d, a in zip(where, stacked.chunk(len(where)), strict=True):
-                    out[d] = a
+                parts = stacked.chunk(len(where))
+                for k, d in enumerate(where):
+                    out[d] = parts[k]
             else:  # one at a time: large maps are pooled before anything is stacked
                 for d in where:
                     out[d] = adapter(out[d])
@@ -140,14 +141,14 @@ class DepthStack(nn.Module):
         adapted = self.adapted(self.activations(x))
         expected = adapted[-1].shape
         for d, a in enumerate(adapted):
-            if a.shape != expected:
+            if isinstance(a, Tensor) and a.shape != expected:
                 raise ValueError(
                     f"The head receives {tuple(a.shape)} at depth {d} but {tuple(expected)} at "
                     f"depth {self.max_depth}. Pass adapters that bring every activation to one "
                     "shape, for example adapters=match_adapters(stem, blocks, example_input)."
                 )
         out = self.head(torch.cat(adapted) if len(adapted) > 1 else adapted[0])
-        return out.reshape(len(adapted), x.shape[0], *out.shape[1:])
+        return out.unflatten(0, (len(adapted), x.shape[0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs at the full depth only, ``(B, *outputs)``."""

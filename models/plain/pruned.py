@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..likelihoods import Classification, Likelihood, Regression
 from ..networks.stack import DepthStack
+from .torch_only import torch_only
 
 __all__ = ["Form", "PrunedNetwork"]
 
@@ -27,6 +28,9 @@ class PrunedNetwork(nn.Module):
             the single-exit form, which computes the exit of ``depth`` alone.
         likelihood: says what the outputs mean; the noise of a regression is kept as a buffer, and
             a likelihood of one's own is copied.
+
+    Pickled it becomes a :class:`torch.fx.GraphModule` of torch alone, which computes the same with
+    the same tensors.
 
     The forward pass gives log-probabilities ``(B, C)`` for classification (in single-exit form
     they serve as logits too: a softmax leaves them as they are) and the predictive mean ``(B, T)``
@@ -88,10 +92,25 @@ class PrunedNetwork(nn.Module):
             out = self.likelihood.predicted(out)
         if self.task == "classification":
             log_probs = out.log_softmax(-1)
-            if out.shape[0] == 1:
+            if self.form == "single" or not self.depth:
                 return log_probs[0]
             return torch.logsumexp(self.log_weights[:, None, None] + log_probs, 0)
         return torch.einsum("s,sbt->bt", self.log_weights.exp(), out)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """It is pickled as what it computes, which can be unpickled without this package; with a
+        likelihood of one's own that cannot be traced, as it is."""
+        try:
+            return torch_only(self).__reduce__()
+        except Exception:
+            if self.likelihood is None:
+                raise
+            return super().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrunedNetwork:
+        memo[id(self)] = new = type(self).__new__(type(self))
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
     def extra_repr(self) -> str:
         return f"form={self.form}, depth={self.depth}"

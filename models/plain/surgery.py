@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
-from .feature_choice import Select
+from .feature_choice import is_select, select, selected_dim
 from .trace import drop_defaults, made_by_tracer, plain_default, recorded_length
 
 __all__ = [
@@ -43,8 +43,8 @@ class Edit:
     Arguments:
         outputs: rows, filters or channels that are kept.
         inputs: columns or input channels that are kept.
-        select: a :class:`Select` with this index goes in front; for a :class:`Select`, its new
-            index.
+        select: a choice of inputs with this index (:func:`~.feature_choice.select`) goes in front;
+            for such a choice, its new index.
         bias: give the module a bias if it has none.
     """
 
@@ -71,13 +71,13 @@ class Plan:
 
 
 class _Tracer(fx.Tracer):
-    # Select stays one step, so that a cut network can be cut again.
+    # A choice of inputs stays one step, so that a cut network can be cut again.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
+        return is_select(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
-    """A network as a graph, with torch's own modules and ``Select`` as single steps.
+    """A network as a graph, with torch's own modules and choices of inputs as single steps.
 
     It has the modules of ``net``, and the constants that ``forward`` makes; ``net`` has those no
     more than before.
@@ -94,6 +94,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
     try:
         with recorded_length(net), made_by_tracer(net) as constants:
             graph = _Tracer().trace(net, defaults or None)
+            graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
@@ -159,9 +160,9 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
 
 
 def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
-    if isinstance(module, Select):
+    if is_select(module):
         assert edit.select is not None
-        return Select(edit.select, module.dim).to(module.index.device)
+        return select(edit.select, selected_dim(module)).to(module.index.device)
     new = copy.deepcopy(module)
     if isinstance(new, NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
@@ -187,7 +188,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.in_channels = columns * new.groups
     if edit.select is None:
         return new
-    front = Select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
+    front = select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
     return nn.Sequential(front, new).train(module.training)
 
 

@@ -1,18 +1,26 @@
 """The command line as a person uses it."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 import torch
 from command_line import call, metrics_of
 from pyroccam import data, inference
-from pyroccam.experiments import cli
+from pyroccam.experiments.cli import app
 from pyroccam.experiments.methods.table import METHODS
 from pyroccam.experiments.runs import config as configs
+from pyroccam.experiments.runs import loading
+from pyroccam.experiments.runs import run as runs
 from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference.storage import tensorboard
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
 
 SMALL = ["--set", "max_depth=4", "--set", "width=8", "--set", "data.n=400", "--set", "steps=40"]
 
@@ -211,8 +219,8 @@ def test_a_place_that_cannot_be_written_is_refused_first(run, tmp_path, monkeypa
     folder, _ = run
     file = tmp_path / "file"
     file.touch()
-    monkeypatch.setattr(cli, "load_fit", None)  # nothing is computed before
-    monkeypatch.setattr(cli, "run", None)
+    monkeypatch.setattr(loading, "load_fit", None)  # nothing is computed before
+    monkeypatch.setattr(runs, "run", None)
     for where in (file, file / "x"):
         for command in (("fit", "ldn"), ("prune", folder), ("decompress", file)):
             assert "is a file. Give a folder" in call(*command, "--out", where, code=2)
@@ -259,6 +267,23 @@ def test_prune_and_evaluate(run, tmp_path):
     call("evaluate", folder, "--out", tmp_path / "e.json")
     found = json.loads((tmp_path / "e.json").read_text())
     assert found["full"]["nll"] == pytest.approx(metrics_of(folder)["test"]["nll"], rel=1e-6)
+
+
+def test_export_takes_rows_as_they_are_in_the_data(run, tmp_path):
+    folder, _ = run
+    said = call("export", folder, "--form", "torchscript", "--out", tmp_path / "net.pt")
+    assert f"{(tmp_path / 'net.pt').stat().st_size:,} bytes; takes rows x 2 (as in the" in said
+    assert "Read back: outputs differ by" in said
+    data = load_fit(folder).data
+    expected = inference.load(folder / "pruned")(data.x_test)
+    with pytest.warns(FutureWarning):
+        net = torch.jit.load(tmp_path / "net.pt")
+    torch.testing.assert_close(net(data.x_test * data.x_std + data.x_mean), expected)
+    said = call("export", folder, "--no-scaling")
+    assert "(as the network was trained on)" in said
+    net = torch.export.load(folder / "exported.pt2").module()
+    torch.testing.assert_close(net(data.x_test), expected)
+    call("evaluate", folder)  # it is no part of the run
 
 
 def test_evaluate_puts_other_data_on_the_scale_of_the_run(run, tmp_path):
@@ -321,6 +346,70 @@ def test_lists():
     said = call("data")
     for entry in data.available():
         assert entry[0] in said
+
+
+LIGHT = """
+import sys
+from pyroccam.experiments.main import main
+try:
+    main()
+except SystemExit as left:
+    assert not left.code, left.code
+heavy = {"torch", "numpy", "pyro", "matplotlib", "scipy", "pandas"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--help"], {}, "Learn how much network your data needs"),
+        (["fit", "--help"], {}, "--tensorboard"),
+        (["--version"], {}, f"pyroccam {version('pyroccam')}, torch {version('torch')}, pyro-ppl"),
+        # What a shell asks when a person presses tab.
+        ([], {"_PYROCCAM_COMPLETE": "complete_bash", "COMP_WORDS": "pyroccam dec",
+              "COMP_CWORD": "1"}, "decompress"),
+        ([], {"_PYROCCAM_COMPLETE": "source_zsh"}, "compdef _pyroccam_completion pyroccam"),
+    ],
+)  # fmt: skip
+def test_help_versions_and_completion_come_without_what_takes_seconds(arguments, environment, said):
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT, *arguments], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "COLUMNS": "100", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
+def test_methods_are_listed_whole_in_eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = CliRunner().invoke(app, ["methods"]).output
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("Networks of"))
+    assert "…" not in out
+    words = " ".join(out.split())
+    for row in METHODS.values():
+        for part in (row.name, row.title, row.reference):
+            assert " ".join(part.split()) in words
+        for name, value in row.options.items():
+            assert f"{name}={value}".replace(" ", "") in out.replace(" ", "").replace("\n", "")
+
+
+def test_tensorboard(run, tmp_path, monkeypatch):
+    folder, _ = run
+    copied = shutil.copytree(folder, tmp_path / "run")
+    for _ in range(2):  # the second takes the place of the first
+        call("fit", "ldn", "--out", copied, *SMALL, "--resume", "--tensorboard")
+    (events,) = (copied / "tensorboard").iterdir()
+    found = EventAccumulator(str(events)).Reload()
+    history = load_fit(copied).history
+    assert [(one.step, one.value) for one in found.Scalars("loss")] == [
+        (row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in history
+    ]
+    assert {"loss", "val_nll", "depth_expected"} <= set(found.Tags()["scalars"])
+    monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
+    said = call("fit", "ldn", "--out", tmp_path / "b", "--tensorboard", code=2)
+    assert "TensorBoard is not installed; try: pip install 'pyroccam[tensorboard]'" in said
+    assert not (tmp_path / "b").exists()
 
 
 def test_settings_are_read_as_json():

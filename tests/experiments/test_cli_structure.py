@@ -52,6 +52,15 @@ def test_the_network_of_a_run_and_the_run_itself_are_read_back(run):
     torch.testing.assert_close(net(x), inference.discretise(fit)(x))
 
 
+def test_export_is_of_the_chosen_network(run, tmp_path):
+    folder, _ = run
+    call("export", folder, "--no-scaling", "--out", tmp_path / "net.pt2")
+    x = load_fit(folder).data.x_test[:5]
+    with torch.no_grad():
+        expected = inference.load(folder / "discretised")(x)
+    torch.testing.assert_close(torch.export.load(tmp_path / "net.pt2").module()(x), expected)
+
+
 def test_one_random_structure_has_no_deviation(run):
     found = json.loads((run[0] / "metrics.json").read_text())
     runs = found["random"]["runs"][:1]

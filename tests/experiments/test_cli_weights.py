@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from command_line import SMALL, WHOLE, call, metrics_of
@@ -142,6 +143,21 @@ def test_decompress_writes_tensors_and_a_description(run, tmp_path):
     damaged = tmp_path / "damaged.pocc"
     damaged.write_bytes((folder / "compressed.pocc").read_bytes()[:-3])
     assert "cannot be read" in call("decompress", damaged, code=2)
+
+
+def test_export_is_of_the_compressed_network(run, tmp_path):
+    folder, _ = run
+    call("export", folder, "--form", "onnx", "--out", tmp_path / "net.onnx")
+    data = load_fit(folder).data
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    raw = (data.x_test * data.x_std[:, None, None] + data.x_mean[:, None, None]).numpy()
+    (found,) = session.run(None, {session.get_inputs()[0].name: raw})
+    with torch.no_grad():
+        expected = read(folder / "compressed.pocc")(data.x_test)
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-4)
+    aside = (folder / "compressed.pocc").rename(tmp_path / "aside")
+    assert "has no compressed.pocc" in call("export", folder, code=2)
+    aside.rename(folder / "compressed.pocc")
 
 
 def test_evaluate_reads_the_file_back(run):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from pyroccam.inference.packing.bits import round_fixed_point, round_significand
 from pyroccam.inference.packing.coding import get_floats, put_floats
+from pyroccam.inference.packing.decode_pocc import DENSITIES
 from pyroccam.inference.packing.entropy import (
-    DENSITIES,
     PackedFileError,
     SymbolReader,
     SymbolWriter,

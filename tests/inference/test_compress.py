@@ -6,12 +6,13 @@ import math
 import numpy
 import pytest
 import torch
+from both_readers import read
 from fitting import blobs, fit_weights, images
 from fitting import run as fit_depth
 from pyroccam import inference
 from pyroccam.inference import compress
 from pyroccam.inference.cutting import Mask, masked
-from pyroccam.inference.packing import FixedPoint, Significand, quantised, read, write
+from pyroccam.inference.packing import FixedPoint, Significand, quantised, write
 from pyroccam.inference.packing.rates import Layer, group_rates, sparse_rates
 from pyroccam.inference.posterior.predict import evaluate_net
 from pyroccam.inference.posterior.weight_moments import mean_network, moments

@@ -18,7 +18,7 @@ from cutting import (
 from pyroccam.inference.cutting.cost import count_parameters
 from pyroccam.inference.cutting.masks import Mask, apply_masks, masked
 from pyroccam.inference.cutting.surgery import cut
-from pyroccam.models.plain.feature_choice import Select
+from pyroccam.models.plain.feature_choice import is_select
 from torch import fx, nn
 from torch.nn import functional as F
 
@@ -54,17 +54,19 @@ def test_resnet18():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_only_torch_modules_and_select_are_left(name):
+def test_only_torch_modules_are_left(name):
     build, shape = NETWORKS[name]
     net = made(build)
     x = torch.randn(2, *shape).double()
     small = cut(net, x, at_random(net, 0.4, least=3)).net
-    allowed = {type(module) for module in net.modules()} | {Select, nn.Sequential, nn.Module}
+    allowed = {type(module) for module in net.modules()} | {nn.Sequential, nn.Module}
     found = {type(module) for module in small.modules() if not isinstance(module, fx.GraphModule)}
     assert found <= allowed
     traced = fx.symbolic_trace(small)
     exactly(traced, small, x)
     assert isinstance(small, fx.GraphModule) == (name == "written_out")
+    graphs = [m for m in small.modules() if isinstance(m, fx.GraphModule) and m is not small]
+    assert all(map(is_select, graphs))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -92,7 +94,7 @@ def test_everything_kept_changes_nothing():
         x = torch.randn(2, *shape).double()
         small, report = cut(net, x, at_random(net, 2.0))
         assert report.parameters_after == report.parameters_before
-        assert str(small) == str(net)  # no Select that selects all
+        assert str(small) == str(net)  # no choice that takes all
         assert all(
             torch.equal(a, b) for a, b in zip(small.parameters(), net.parameters(), strict=True)
         )

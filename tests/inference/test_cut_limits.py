@@ -39,7 +39,7 @@ def test_shared_weights_are_left_whole(tied):
     )
     assert small.a.weight.shape == (6, 6)
     assert list(report.layers) == ["c"]
-    assert report.layers["c"].inputs.tolist() == [3, 4]  # by a Select in front
+    assert report.layers["c"].inputs.tolist() == [3, 4]  # by a choice in front
     exactly(small, masked(net, masks), x)
 
 

@@ -11,7 +11,9 @@ from fitting import QUICK, assert_same, blobs, pair, run
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior import exact_depth_posterior, total_variation
 from pyroccam.inference.storage.checkpoint import load_checkpoint
+from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.inference.training import trainer as trainer_module
+from pyroccam.inference.training.trainer import Trainer
 from safetensors.torch import load_file
 from torch import nn
 
@@ -249,8 +251,9 @@ def test_runs_outside_the_main_thread(monkeypatch):
 
 
 @pytest.mark.parametrize("update", ["closed", "gradient"])
-def test_looking_does_not_change_what_is_trained(update, tmp_path):
+def test_looking_does_not_change_what_is_trained(update, tmp_path, monkeypatch):
     """The exact step is for the checkpoint alone: the weights do not know how often one looks."""
+    monkeypatch.setattr(Trainer, "settle", lambda _: None)  # it forgets the last weights
     states = []
     for evaluations in (1, 8):
         out = tmp_path / str(evaluations)
@@ -261,6 +264,24 @@ def test_looking_does_not_change_what_is_trained(update, tmp_path):
         for name, value in states[0][part].items():
             assert torch.equal(value, states[1][part][name]), name
     assert len(states[1]["history"]) == 8
+
+
+def test_a_finished_fit_keeps_its_weights_once(tmp_path):
+    found = run(out=tmp_path)
+    kept = load_checkpoint(tmp_path, torch.device("cpu"))
+    (one,) = kept["replicates"]
+    assert not {"model", "guide", "good"} & {*kept, *one, *one["best"]}
+    assert "optimizer" not in kept
+    before = (tmp_path / "model.safetensors").read_bytes()
+    again = run(out=tmp_path, resume=True)
+    assert_same(found, again)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    (tmp_path / "model.safetensors").write_bytes(before[:-4] + bytes(4))
+    with pytest.raises(DamagedFile, match=r"model.safetensors is not what was written"):
+        run(out=tmp_path, resume=True)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(inference.CheckpointError, match=r"finished fit, but its model.safetensors"):
+        run(out=tmp_path, resume=True)
 
 
 def test_a_fit_does_not_write_over_another(tmp_path):

@@ -20,7 +20,7 @@ from pyroccam.inference.pruning import (
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models import priors
 from pyroccam.models.networks import plain as plain_networks
-from pyroccam.models.plain.feature_choice import Select
+from pyroccam.models.plain.feature_choice import select
 from random_weights import FourScales, limit, pair, small_net
 from torch import nn
 
@@ -94,7 +94,7 @@ class Small(nn.Module):
         with torch.no_grad():
             first.weight[1:, 2] = 0.0
         self.net = nn.Sequential(
-            nn.Flatten(), nn.Sequential(Select([4, 1, 2], -1), first), nn.Tanh(), last
+            nn.Flatten(), nn.Sequential(select([4, 1, 2], -1), first), nn.Tanh(), last
         )
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import plain
 import pytest
 import torch
+from both_readers import read
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
 from pyroccam.inference.packing import entropy, packed_file
 from pyroccam.inference.packing.bits import LayerBits
-from pyroccam.inference.packing.packed import PackedFileError, is_described, read, write
+from pyroccam.inference.packing.packed import PackedFileError, is_described, write
 from pyroccam.inference.packing.quantise import Codebook, FixedPoint, quantised
 from pyroccam.models.plain.description import DescriptionError
 from torch import nn
@@ -313,7 +314,7 @@ def test_memory_is_asked_for_before_it_is_taken(content, tmp_path):
     bomb = joined({"tensors": [["a", "float32", [10**8]]]}, tables)
     too_large(bomb, tmp_path, "it asks for 3.7")
     # Spaces of JSON: 10^8 bytes in 10^5.
-    text = zlib.compressobj(9, zdict=packed_file._USUAL_TEXT)
+    text = zlib.compressobj(9, zdict=packed_file.USUAL_TEXT)
     packed = text.compress(b" " * 10**8) + text.flush()
     lengths = struct.pack("<4I", len(packed), 10**8, 8, 0)
     body = bytes(8) + lengths + packed + zlib.compress(b"")
@@ -365,7 +366,7 @@ def test_a_description_cannot_smuggle_code(content, tmp_path):
 
 def test_the_usual_text_belongs_to_the_version():
     """Files are read with it. If it must change, the version must change too."""
-    digest = hashlib.blake2b(packed_file._USUAL_TEXT, digest_size=8).hexdigest()
+    digest = hashlib.blake2b(packed_file.USUAL_TEXT, digest_size=8).hexdigest()
     assert (packed_file.VERSION, digest) == (1, "4125e73b59ea54e8")
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from both_readers import read
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -14,7 +15,7 @@ from pyroccam.data.limits import allowing
 from pyroccam.inference.packing import packed_file
 from pyroccam.inference.packing.coding import get_floats, put_floats
 from pyroccam.inference.packing.entropy import PackedFileError, SymbolReader, SymbolWriter
-from pyroccam.inference.packing.packed import read, write
+from pyroccam.inference.packing.packed import write
 from pyroccam.inference.packing.quantise import quantised
 from random_networks import changed, json_values, networks, refusal
 from torch import nn

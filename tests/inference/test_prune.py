@@ -1,7 +1,7 @@
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.cutting import seconds_per_batch
+from pyroccam.inference.cutting import compare_speed, seconds_per_batch
 from pyroccam.inference.cutting.cost import count_parameters
 from pyroccam.inference.pruning.depth import full_network
 
@@ -71,6 +71,33 @@ def test_cutting_makes_it_faster():
     nets = {"full": model.stack.eval(), "cut": model.stack.truncated(2)}
     seconds = seconds_per_batch(nets, rows.x_test[:200], rounds=5, least_seconds=1e-3)
     assert seconds["cut"] < 0.5 * seconds["full"]  # 3 blocks of 31: a tenth is expected
+
+
+def test_speed_beside_another_has_quartiles_that_one_slow_round_does_not_move(monkeypatch):
+    now, called = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def passes(name, seconds):
+        def forward(x):
+            called.append(name)
+            now[0] += seconds(len(x))
+            if len(called) == 25:  # something else runs for a while
+                now[0] += 60.0
+
+        return forward
+
+    nets = {
+        "old": passes("old", lambda n: n / 64),
+        "new": passes("new", lambda n: 1 / 128 + n / 256),
+    }
+    found = compare_speed(nets, torch.zeros(300, 1), "old", rounds=9, least_seconds=1 / 64)
+    assert [one["batch"] for one in found["new"]] == [1, 256]
+    one, many = found["new"]
+    assert (one["seconds"], one["seconds_before"]) == (3 / 256, 1 / 64)
+    assert one["times_faster"] == pytest.approx([4 / 3, 4 / 3])
+    assert many["times_faster"] == pytest.approx([4 / (1 + 1 / 128)] * 2)
+    assert found["old"][1]["times_faster"] == [1.0, 1.0]
+    assert len(compare_speed(nets, torch.zeros(1, 1), "old", rounds=3)["new"]) == 1
 
 
 def test_the_seconds_of_a_pass_by_a_clock_of_our_own(monkeypatch):

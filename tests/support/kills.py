@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", choices=RUNS, action="append")
     asked = parser.parse_args()
-    import pyroccam.experiments.cli  # noqa: F401  children share it
+    import pyroccam.experiments.runs.repeats  # noqa: F401  children share it, and torch
     import torch
 
     torch.set_num_threads(1)

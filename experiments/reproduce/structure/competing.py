@@ -42,7 +42,7 @@ from ....inference.training.settings import Settings
 from ....inference.training.step import TrainingStep
 from ....models.contexts import seeded
 from ....models.networks.primitives import One
-from ....models.plain.feature_choice import Select
+from ....models.plain.feature_choice import select
 from ....models.priors.normal import Normal
 from ....models.priors.scaling import Floored, Scaling
 from ....models.priors.structure import GumbelSoftmax
@@ -96,7 +96,7 @@ def build(seed: int, temperature: float, protocol: Protocol) -> tuple[Pair, Data
             {
                 ("x", "y"): {
                     "complex": nn.Sequential(complex_, nn.Tanh()),
-                    "simple": nn.Sequential(Select([0], -1), simple, nn.Tanh()),
+                    "simple": nn.Sequential(select([0], -1), simple, nn.Tanh()),
                     "constant": nn.Sequential(One(), constant),
                 }
             }

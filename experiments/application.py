@@ -1,0 +1,68 @@
+"""The application of the command line, and the arguments that several commands take."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .boundary import App
+from .console import PlainConsole
+
+__all__ = ["Device", "Moved", "Network", "Root", "Run", "Trust", "app", "console"]
+
+app = App(
+    help="Learn how much network your data needs, and get the smaller network.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+console = PlainConsole()
+
+Run = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+Root = Annotated[
+    str | None, typer.Option("--data-root", help="Folder of the data files.", metavar="FOLDER")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
+Moved = Annotated[
+    str | None,
+    typer.Option(
+        "--data-root",
+        help="Folder where data files are now, those of the run if they were moved.",
+        metavar="FOLDER",
+    ),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="MODULE:FUNCTION that makes the network of the run, if it is of your own and the run "
+        "holds no description of it; it is imported."
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the MODULE:FUNCTION that the run names: its code runs."),
+]
+
+
+def _say_versions(asked: bool) -> None:
+    """Print versions, and leave."""
+    if asked:
+        of = {name: version(name) for name in ("pyroccam", "torch", "pyro-ppl")}
+        found = [f"{name} {number}" for name, number in of.items()]
+        console.say(", ".join([*found, f"Python {platform.python_version()}"]))
+        raise typer.Exit
+
+
+@app.callback()
+def pyroccam(
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_versions, is_eager=True, help="Say the versions, and leave."
+        ),
+    ] = False,
+) -> None:
+    """Learn how much network your data needs, and get the smaller network."""

@@ -1,0 +1,65 @@
+"""A network without the classes of this package: what they compute, as graphs of torch.
+
+A module is unpickled by its class, so a network that is to be unpickled where this package is not
+may hold none of its classes. Each is replaced by a :class:`torch.fx.GraphModule` of its forward
+pass, with the tensors that it computes with under their names. Classes of a person's own stay as
+they are.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import fx, nn
+
+__all__ = ["torch_only"]
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def torch_only(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that computes the same, of torch's and a person's own classes.
+
+    Arguments:
+        net: plain; it is not changed. What it has beside its forward pass is lost where its class
+            is of this package.
+
+    Returns:
+        ``net`` itself, if there is nothing to replace.
+
+    Raises:
+        Exception: whatever tracing raises, of a module of this package (or of a class made from
+            one) whose path depends on the data, such as a likelihood of one's own.
+    """
+    if not any(_ours(module) for module in net.modules()):
+        return net
+    return _replaced(copy.deepcopy(net).eval(), {})
+
+
+def _ours(module: nn.Module) -> bool:
+    """True if the class of a module, or one that it is made from, is of this package."""
+    return any(kind.__module__.partition(".")[0] == _PACKAGE for kind in type(module).__mro__)
+
+
+class _Tracer(fx.Tracer):
+    """Stops at what is not of this package; buffers stay what they are."""
+
+    proxy_buffer_attributes = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not _ours(m)
+
+
+def _replaced(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
+    """The module, changed in place, or what takes its place; the same wherever it stands."""
+    if module not in made:
+        new = module
+        if _ours(module):
+            graph = _Tracer().trace(module)
+            graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
+            new = fx.GraphModule(module, graph, type(module).__name__).eval()
+        made[module] = new
+        for name, child in new._modules.items():
+            if child is not None:
+                new._modules[name] = _replaced(child, made)
+    return made[module]

@@ -1,0 +1,134 @@
+"""Files for other programs: read by them, on raw rows, and what is said where there is no way."""
+
+import importlib.util
+
+import onnxruntime
+import pytest
+import torch
+from cut_stacks import cut, trained
+from fitting import blobs
+from pyroccam import data
+from pyroccam.inference.packing import exporting
+from pyroccam.inference.packing.exporting import SUFFIXES, ExportError, export
+from pyroccam.models.plain.feature_choice import select
+from torch import nn
+
+
+def run(path, form, x):
+    """What another program would compute, without anything of pyroccam."""
+    if form == "torch":
+        return torch.export.load(path).module()(x)
+    if form == "torchscript":
+        with pytest.warns(FutureWarning):
+            return torch.jit.load(path)(x)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    return torch.from_numpy(session.run(None, {given.name: x.numpy()})[0])
+
+
+def table(offset=50.0):
+    """Regression with targets around 1000, and inputs of other scales."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 5, generator=generator) * torch.tensor([1.0, 10, 0.1, 5, 2]) + offset
+    y = torch.stack([x.sum(1), x[:, 0] - x[:, 1], x[:, 3]], 1) * 3 + 1000
+    return data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:], task="regression"), x, y
+
+
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
+    rows, x, _ = table()
+    model, _ = trained("mlp", "regression")
+    net = cut(model, "marginal")
+    made = export(net, tmp_path / f"net{SUFFIXES[form]}", rows, form=form)
+    assert made.bytes == made.path.stat().st_size
+    assert made.difference <= 1e-4 * made.largest
+    with torch.no_grad():
+        expected = net(rows.x_test) * rows.y_std + rows.y_mean
+        for count in (1, 3, 20):
+            found = run(made.path, form, x[60 : 60 + count])
+            torch.testing.assert_close(found, expected[:count], rtol=1e-5, atol=1e-3)
+
+
+def test_without_scaling_a_file_takes_and_gives_what_the_network_does(tmp_path):
+    rows, _, _ = table()
+    model, _ = trained("mlp", "regression")
+    net = cut(model, "marginal")
+    made = export(net, tmp_path / "net", rows, form="torchscript", scaling=False)
+    with torch.no_grad():
+        expected = net(rows.x_test[:3])
+    torch.testing.assert_close(run(made.path, "torchscript", rows.x_test[:3]), expected)
+
+
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_a_compressed_network_that_chooses_its_inputs(tmp_path, form):
+    torch.manual_seed(0)
+    rows = data.load("digits", val_fraction=0.1)
+    conv = nn.Sequential(select([0], 1), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
+    dense = nn.Sequential(select(range(0, 108, 3), -1), nn.Linear(36, 10))
+    net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), dense).eval()
+    made = export(net, tmp_path / "net", rows, form=form)
+    raw = rows.x_test * rows.x_std + rows.x_mean
+    with torch.no_grad():
+        for count in (1, 9):
+            found = run(made.path, form, raw[:count])
+            torch.testing.assert_close(found, net(rows.x_test[:count]), rtol=1e-4, atol=1e-5)
+
+
+def test_means_far_from_zero_lose_no_digits(tmp_path):
+    rows, x, _ = table(offset=1e6)
+    model, _ = trained("mlp", "regression")
+    net = cut(model, "single")
+    made = export(net, tmp_path / "net", rows, form="torchscript")
+    with torch.no_grad():
+        expected = net(rows.x_test) * rows.y_std + rows.y_mean
+        found = run(made.path, "torchscript", x[60:])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.1)  # units: 3e6
+
+
+def test_ids_are_taken_as_they_are(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randint(0, 9, (30, 4))
+    rows = data.Dataset.from_tensors(x[:20], x[:20, 0] % 2, x[20:], x[20:, 0] % 2, ids=True)
+    net = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)).eval()
+    made = export(net, tmp_path / "net", rows)
+    with torch.no_grad():
+        torch.testing.assert_close(run(made.path, "torch", x[:7]), net(x[:7]))
+
+
+class ByValue(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class ByRows(nn.Module):
+    """Writes the number of rows into its outputs: a trace keeps that of its example."""
+
+    def forward(self, x):
+        return x * float(len(x))
+
+
+def test_networks_that_cannot_be_taken_are_refused_in_a_line_or_two(tmp_path):
+    rows = blobs()
+    for form, net, said in (
+        ("torch", ByValue(), "the form torch cannot take the network"),
+        ("torchscript", ByRows(), "the network computes something else: outputs differ by"),
+    ):
+        (tmp_path / "net").write_bytes(b"before")
+        with pytest.raises(ExportError, match=said) as caught:
+            export(net, tmp_path / "net", rows, form=form)
+        assert len(str(caught.value)) < 500
+        assert "\n" not in str(caught.value)
+        assert (tmp_path / "net").read_bytes() == b"before"
+    with pytest.raises(ExportError, match="form='keras'; expected one of torch, torchscript, onnx"):
+        export(nn.Linear(2, 3), tmp_path / "net", rows, form="keras")
+
+
+def test_packages_that_are_missing(tmp_path, monkeypatch):
+    rows, found = blobs(), importlib.util.find_spec
+    monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxruntime" else found(n))
+    made = export(nn.Linear(2, 3), tmp_path / "net", rows, form="onnx")
+    assert made.difference is None
+    assert made.bytes > 100
+    monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxscript" else found(n))
+    with pytest.raises(ExportError, match=r"needs onnxscript.*pip install 'pyroccam\[export\]'"):
+        export(nn.Linear(2, 3), tmp_path / "net", rows, form="onnx")

@@ -1,0 +1,168 @@
+"""Networks that are handed back: torch alone, also where they are unpickled."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from cut_stacks import cut, trained
+from fitting import SHORT, blobs, fit_weights
+from pyroccam import guides, inference, models
+from pyroccam.inference.cutting import cut as cut_out
+from pyroccam.models.networks.primitives import One, Zero
+from pyroccam.models.networks.ready import Residual
+from pyroccam.models.plain.feature_choice import is_select, select, selected_dim
+from pyroccam.models.plain.pruned import PrunedNetwork
+from pyroccam.models.plain.torch_only import torch_only
+from torch import nn
+
+WITHOUT_US = """
+import sys
+sys.modules["pyroccam"] = None  # importing it fails
+import torch
+for path in sys.argv[1:]:
+    net, x, expected = torch.load(path, weights_only=False)
+    assert not net.training
+    assert all("pyroccam" not in type(module).__module__ for module in net.modules())
+    with torch.no_grad():
+        assert torch.equal(net(x), expected), path
+print(len(sys.argv) - 1, "networks")
+"""
+
+
+def pruned():
+    for name in ("mlp", "conv", "resnet"):
+        for form in ("marginal", "single"):
+            for task in ("classification", "regression"):
+                model, x = trained(name, task)
+                yield f"{name}-{form}-{task}", cut(model, form), x
+
+
+def compressed():
+    result = fit_weights(models.priors.GroupNormalJeffreys())
+    with torch.no_grad():
+        result.guide.factors["2/scale"].loc[:3] = 1e-6
+        result.guide.factors["0/scale"].loc[0] = 1e-6
+    small = inference.compress(result, threshold=2.0)
+    assert any(is_select(module) for module in small.net.modules())
+    yield "compressed", small.net, result.data.x_test
+    again, _ = inference.narrow(result, threshold=2.0)
+    assert any(is_select(module) for module in again.net.modules())
+    stack = models.networks.residual_mlp((2,), 3, width=5, max_depth=2)
+    deep = fit_weights(models.priors.Normal(1.0), net=stack)
+    yield "compressed-stack", inference.compress(deep, threshold=9.0).net, deep.data.x_test
+
+
+def discretised():
+    rows = blobs()
+    net = nn.Sequential(
+        models.StructureGraph(
+            {
+                ("x", "h"): {"a": nn.Linear(2, 4), "none": nn.Sequential(Zero(), nn.Linear(2, 4))},
+                ("x", "y"): {"one": nn.Sequential(One(), nn.Linear(1, 4)), "b": nn.Linear(2, 4)},
+                ("h", "y"): [nn.Tanh()],
+            }
+        ),
+        nn.Linear(4, 3),
+    )  # fmt: skip
+    structure = models.priors.GumbelSoftmax(1.0)
+    model = models.StructuredNetwork(net, rows, structure=structure)
+    fit = inference.fit(model, guides.MeanField(model), rows, **SHORT)
+    for number, (first, second) in enumerate([("a", "one"), ("none", "b")]):
+        choice = {"0.x-h": first, "0.x-y": second, "0.h-y": "0"}
+        yield f"discretised-{number}", inference.discretise(fit, choice), rows.x_test
+
+
+def test_what_is_handed_back_is_unpickled_where_there_is_no_pyroccam(tmp_path):
+    for make in (pruned, compressed, discretised):
+        for name, net, x in make():
+            with torch.no_grad():
+                torch.save((net, x, net(x)), tmp_path / f"{name}.pt")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 16
+    command = [sys.executable, "-c", WITHOUT_US, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "16 networks\n"
+
+
+def test_it_has_the_tensors_of_the_network_by_their_names():
+    model, x = trained("conv")
+    net = cut(model, "marginal")
+    before = str(net)
+    plain = torch_only(net)
+    state, found = net.state_dict(), plain.state_dict()
+    lost = {name.rpartition(".")[2] for name in state.keys() - found.keys()}
+    assert lost == {"num_batches_tracked"}  # of training
+    assert all(torch.equal(state[name], found[name]) for name in found)
+    assert str(net) == before
+    with torch.no_grad():
+        assert torch.equal(plain(x[:2]), net(x[:2]))  # a batch of any size
+        assert torch.equal(plain.double()(x.double()), copy.deepcopy(net).double()(x.double()))
+
+
+def test_a_copy_of_a_pruned_network_stays_one():
+    model, x = trained("mlp")
+    net = cut(model, "marginal")
+    new = copy.deepcopy(net)
+    assert type(new) is PrunedNetwork
+    with torch.no_grad():
+        new.net.head.weight.zero_()
+        assert net.net.head.weight.any()
+        assert torch.equal(net.components(x), cut(model, "marginal").components(x))
+
+
+class OwnKind(models.Classification):
+    """A likelihood whose way of predicting depends on values."""
+
+    def predicted(self, outputs):
+        return outputs.log_softmax(-1) if outputs.sum() > -1e9 else outputs
+
+
+def test_a_likelihood_that_cannot_be_traced_is_pickled_as_it_is(tmp_path):
+    model, x = trained("mlp")
+    net = PrunedNetwork(model.stack, 1, None, OwnKind(3))
+    torch.save(net, tmp_path / "net.pt")
+    again = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert type(again) is PrunedNetwork
+    assert type(again.likelihood) is OwnKind
+    with torch.no_grad():
+        assert torch.equal(again(x), net(x))
+
+
+def test_a_module_that_stands_twice_stays_one():
+    first = Residual(nn.Linear(3, 3), nn.Tanh())
+    twice = nn.Sequential(first, nn.Tanh(), first)
+    plain = torch_only(twice)
+    assert plain[0] is plain[2]
+    assert plain[0] is not first
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        assert torch.equal(plain(x), twice.eval()(x))
+    mine = nn.Sequential(nn.Linear(2, 2))
+    assert torch_only(mine) is mine
+
+
+@pytest.mark.parametrize("dim", [-1, 1])
+def test_a_choice_is_known_again(dim):
+    chosen = select([2, 0], dim)
+    for one in (chosen, copy.deepcopy(chosen)):
+        assert is_select(one)
+        assert selected_dim(one) == dim
+        assert torch.equal(one(torch.tensor([[5.0, 6.0, 7.0]])), torch.tensor([[7.0, 5.0]]))
+    assert not is_select(nn.Linear(2, 2))
+    assert not is_select(torch.fx.symbolic_trace(nn.Sequential(nn.Tanh())))
+
+
+def test_a_choice_that_was_unpickled_is_cut_again(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Sequential(select([3, 1, 2], -1), nn.Linear(3, 2)))
+    with torch.no_grad():
+        net[1][1].weight[:, 0] = 0
+    torch.save(net, tmp_path / "net.pt")
+    again = torch.load(tmp_path / "net.pt", weights_only=False)
+    x = torch.randn(5, 3)
+    small, report = cut_out(again.eval(), x)
+    assert report.layers["0"].outputs.tolist() == [1, 2]
+    assert small[1][0].index.tolist() == [0, 1]
+    torch.testing.assert_close(small(x), net(x))

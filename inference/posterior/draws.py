@@ -289,7 +289,7 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
 
 def _cannot_be_mapped(error: RuntimeError) -> bool:
     """True if the network decides by values, say, which several draws at once cannot."""
-    return "vmap" in str(error)
+    return "vmap" in str(error) or "Batching rule" in str(error)
 
 
 def _drops(module: nn.Module) -> bool:

@@ -35,7 +35,7 @@ def choose_layers(
     if layers is None and not isinstance(prior, WeightPrior):
         layers = prior.keys()
     if layers is None:
-        names = [name for name, module in modules.items() if type(module) in AFFINE]
+        names = [name for name, module in modules.items() if _usual(module)]
         tell_others(net, set(names))
     elif callable(layers):
         names = [name for name, module in modules.items() if layers(name, module)]
@@ -43,7 +43,7 @@ def choose_layers(
         names = [layers] if isinstance(layers, str) else list(layers)
     for name in names:
         if name not in modules:
-            affine_names = [n for n, m in modules.items() if type(m) in AFFINE]
+            affine_names = [n for n, m in modules.items() if _usual(m)]
             raise ValueError(
                 f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
             )
@@ -54,10 +54,16 @@ def choose_layers(
         Affine(name, modules[name])
     if not names:
         raise ValueError(
-            f"{type(net).__name__} has no linear or convolutional layer that could be Bayesian"
+            f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
+            "that could be Bayesian"
             + (": layers= chose none." if layers is not None else ".")
         )
     return names
+
+
+def _usual(module: nn.Module) -> bool:
+    """True for a layer that becomes Bayesian where none is named."""
+    return type(module) in AFFINE and getattr(module, "max_norm", None) is None
 
 
 def tell_others(net: nn.Module, names: set[str]) -> None:

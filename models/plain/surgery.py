@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
+from ..unpacked.attention import AttentionWeights, Heads
+from ..unpacked.recurrent import GATES, Cell, Matrix
 from .feature_choice import Select
-from .trace import drop_defaults, made_by_tracer, plain_default, recorded_length
+from .trace import drop_defaults, drop_unread, made_by_tracer, plain_default, recorded_length
 
 __all__ = [
     "CONVS",
@@ -24,6 +26,7 @@ __all__ = [
     "TRANSPOSED",
     "Edit",
     "Plan",
+    "cell_edits",
     "output_dim",
     "rows_first",
     "shrink",
@@ -32,8 +35,11 @@ __all__ = [
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS = (nn.Linear, *CONVS, *TRANSPOSED)
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
+NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,11 @@ class Plan:
 
 
 class _Tracer(fx.Tracer):
-    # Select stays one step, so that a cut network can be cut again.
+    # Select stays one step, so that a cut network can be cut again; what is between the linear
+    # layers of attention and recurrent layers is one.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Select) or super().is_leaf_module(m, module_qualified_name)
+        kinds = (Select, Heads, AttentionWeights, Cell)
+        return isinstance(m, kinds) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
@@ -102,6 +110,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
             "over its size)."
         ) from error
     drop_defaults(graph, set(defaults))
+    drop_unread(graph, net)
     try:
         vars(net).update(constants)
         return fx.GraphModule(net, graph, type(net).__name__)
@@ -111,9 +120,9 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
 
 
 def output_dim(layer: nn.Module) -> int:
-    """The dim of its weight along which the outputs of a layer run; its inputs run along the other
-    of the first two."""
-    return int(isinstance(layer, TRANSPOSED))
+    """The dim of its weight along which the outputs of a layer run; its inputs, of an embedding the
+    ids, run along the other of the first two."""
+    return int(isinstance(layer, (*TRANSPOSED, nn.Embedding)))
 
 
 def rows_first(layer: nn.Module) -> Tensor:
@@ -163,6 +172,21 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         assert edit.select is not None
         return Select(edit.select, module.dim).to(module.index.device)
     new = copy.deepcopy(module)
+    if isinstance(new, Heads):
+        new.query_sizes = _sizes_left(new.query_sizes, edit.inputs)
+        new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)
+        return new
+    if isinstance(new, Cell):
+        cell_edit = cell_edits(new, edit)
+        new.ih, new.hh = (_shrunk(m, e) for m, e in zip((new.ih, new.hh), cell_edit, strict=True))
+        return new if edit.select is None else _behind(Select(edit.select, -1), new)
+    if isinstance(new, nn.GroupNorm):
+        each = new.num_channels // new.num_groups
+        for name in ("weight", "bias"):
+            _keep(new, name, 0, edit.outputs)
+        new.num_channels = new.num_channels if edit.outputs is None else len(edit.outputs)
+        new.num_groups = new.num_channels // each
+        return new
     if isinstance(new, NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
             _keep(new, name, 0, edit.outputs)
@@ -171,6 +195,10 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if not isinstance(new, LAYERS):
         raise TypeError(f"a {type(module).__name__} cannot be cut")
     weight, rows_along = new.weight, output_dim(new)
+    if isinstance(new, nn.Embedding):
+        _keep(new, "weight", 1, edit.outputs)
+        new.embedding_dim = new.weight.shape[1]
+        return new
     if edit.bias and new.bias is None:
         rows = weight.shape[rows_along]
         zeros = torch.zeros(rows, dtype=weight.dtype, device=weight.device)
@@ -187,8 +215,29 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.in_channels = columns * new.groups
     if edit.select is None:
         return new
-    front = Select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
-    return nn.Sequential(front, new).train(module.training)
+    return _behind(Select(edit.select, -1 if isinstance(new, nn.Linear) else 1), new)
+
+
+def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:
+    """The rest of both matrices of a recurrent cell: a unit has one row for each gate."""
+    rows = None
+    if edit.outputs is not None:
+        units = cell.hh.in_features
+        rows = [g * units + u for g in range(GATES[cell.kind][0]) for u in edit.outputs]
+    return Edit(rows, edit.inputs, bias=edit.bias), Edit(rows, edit.outputs, bias=edit.bias)
+
+
+def _behind(front: Select, module: nn.Module) -> nn.Sequential:
+    device = next(module.parameters()).device
+    return nn.Sequential(front.to(device), module).train(module.training)
+
+
+def _sizes_left(sizes: list[int], kept: list[int] | None) -> list[int]:
+    """How many of each block of features are left."""
+    if kept is None:
+        return sizes
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[kept]
+    return owner.bincount(minlength=len(sizes)).tolist()
 
 
 def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> None:

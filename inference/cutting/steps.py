@@ -232,7 +232,7 @@ def _group_norm(
         unknown = value.isnan().unflatten(0, (-1, each)).any(1).repeat_interleave(each)
         if uses is not None:
             unknown &= uses
-        out: Tensor = alone(value.nan_to_num(0.0)[None, :, None])[0, :, 0]
+        out: Tensor = alone(value.nan_to_num(0.0)[None, :, None].expand(-1, -1, 2))[0, :, 0]
         return out.detach().masked_fill(unknown, math.nan)
 
     return Passing(1, links, constants, uses)
@@ -370,8 +370,10 @@ def _part(
     if node.target is not operator.getitem or source is None or not isinstance(node.args[1], int):
         return None
     root = node.graph.owning_module
-    of = None if root is None or source.op != "call_module" else root.get_submodule(
-        str(source.target)
+    of = (
+        None
+        if root is None or source.op != "call_module"
+        else root.get_submodule(str(source.target))
     )
     if not isinstance(of, Cell) or shape[-1] != ports[source].size:
         return None
@@ -402,7 +404,10 @@ def _transpose(
 ) -> Passing | None:
     """Two axes that change places."""
     source = _only(node, ports)
-    called = node.target is torch.transpose or (node.op, node.target) == ("call_method", "transpose")
+    called = node.target is torch.transpose or (node.op, node.target) == (
+        "call_method",
+        "transpose",
+    )
     dims = node.args[1:]
     if not called or source is None or len(dims) != 2:
         return None

@@ -55,8 +55,7 @@ def choose_layers(
     if not names:
         raise ValueError(
             f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
-            "that could be Bayesian"
-            + (": layers= chose none." if layers is not None else ".")
+            "that could be Bayesian" + (": layers= chose none." if layers is not None else ".")
         )
     return names
 

@@ -5,13 +5,15 @@ import pytest
 import torch
 from pyro import poutine
 from pyroccam import guides, models
-from pyroccam.inference.posterior.draws import draw_outputs, draw_weights
+from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of, weights_of
 from pyroccam.inference.posterior.weight_moments import moments
 from pyroccam.models import priors
+from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.layers.affine import Affine
 from pyroccam.models.unpacked.recurrent import Matrix
-from random_weights import Rows, assert_same_means, normal_kl, pair
+from random_weights import Rows, normal_kl, pair
 from torch import nn
+from torch.func import functional_call
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -45,13 +47,6 @@ class Series(nn.Module):
         return self.out(self.series(x)[0][:, -1])
 
 
-def drawn(model, guide, x):
-    """A trace of the guide, and one of the model with its values."""
-    with pyro.settings.context(module_local_params=True), guide.handler:
-        trace = poutine.trace(guide).get_trace(x)
-        return trace, poutine.trace(poutine.replay(model, trace)).get_trace(x)
-
-
 def test_what_a_prior_is_told():
     table, matrix = nn.Embedding(5, 3, padding_idx=1), Matrix(3, 4)
     run = Affine("a", table)
@@ -68,27 +63,98 @@ def test_what_a_prior_is_told():
         Affine("a", nn.Embedding(5, 3, max_norm=1.0))
 
 
-@pytest.mark.parametrize(
-    "net",
-    [Words(), Series(), Series(nn.LSTM), Series(nn.RNN, bias=False), Series(num_layers=2)],
-    ids=["table", "gru", "lstm", "rnn", "two"],
-)
+NETS = {
+    "table": (Words(), 1), "gru": (Series(), 2), "lstm": (Series(nn.LSTM), 2),
+    "rnn": (Series(nn.RNN, bias=False), 2), "two": (Series(num_layers=2), 4),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupNormalJeffreys()])
-def test_one_draw_for_all_places_also_with_local_reparameterisation(net, prior):
-    """The outputs are those of the plain network with the weights that were drawn, and the sites
-    those of one linear layer more for every matrix."""
-    x = IDS.x_train if isinstance(net, Words) else torch.randn(2, 6, 2)
-    rows = IDS if isinstance(net, Words) else Rows(6, 2)
+@pytest.mark.parametrize("name", NETS)
+def test_weights_are_drawn_once_for_all_places(name, prior):
+    """A pass with weights that are all drawn is that of the plain network which has them; with
+    local reparameterisation those of the other layers are not drawn, and these are."""
+    net, count = NETS[name]
+    words = isinstance(net, Words)
+    x, rows = (IDS.x_train, IDS) if words else (torch.randn(2, 6, 2), Rows(6, 2))
     model = models.BayesianNetwork(net, rows, prior=prior)
-    guide = guides.MeanField(model, init_scale=0.3) if False else guides.MeanField(model)
-    assert guide.handler is not None
-    trace, model_trace = drawn(model, guide, x)
     held = [name for name, layer in model.layers.items() if layer.affine.drawn]
-    assert len(held) == {"Words": 1}.get(type(net).__name__, 2 * (getattr(net, "series", None) is not None and net.series.num_layers))
-    for name in held:
-        site = trace.nodes[f"{name}.weight"]
-        assert "moments" not in site["infer"]
-        assert not torch.equal(site["value"], site["fn"].mean)
-    assert trace.nodes["out.weight"]["infer"]["moments"]
-    sites = {n for n, s in model_trace.nodes.items() if s["type"] == "sample" and n not in ("y", "data")}
-    assert sites == set(model.sites)
+    assert len(held) == count == len(model.layers) - 1
+    guide = guides.MeanField(model, local=False)
+    for p in guide.parameters():
+        p.data.add_(0.2 * torch.randn_like(p))
+    trace = passed(model, guide, x)
+    values = {site: trace.nodes[site]["value"][None] for site in model.sites}
+    plain = {n: value[0] for n, value in weights_of(model, values).items()}
+    expected = functional_call(model.start_network(), plain, (x,))
+    torch.testing.assert_close(trace.nodes["y"]["fn"].mean, expected)
+    guide = guides.MeanField(model)
+    with guide.handler:
+        trace = passed(model, guide, x)
+    for layer, latent in model.sites.values():
+        site = trace.nodes[f"{layer.name}.{latent}"]
+        assert bool(site["infer"].get("moments")) != (layer.name in held)
+        if layer.name in held and latent == "weight":
+            loc, scale = (getattr(base(site["fn"]), which) for which in ("loc", "scale"))
+            assert ((site["value"] - loc) / scale).abs().min() > 0
+            found = torch.distributions.kl_divergence(site["fn"], layer.latents()[latent].prior)
+            torch.testing.assert_close(found, normal_kl(loc, scale))
+
+
+def passed(model, guide, x):
+    """The trace of the guide, and in it the targets that the model says."""
+    with pyro.settings.context(module_local_params=True):
+        trace = poutine.trace(guide).get_trace(x)
+        said = poutine.trace(poutine.replay(model, trace)).get_trace(x)
+    assert [n for n in said.nodes if n in model.sites] == list(model.sites)
+    trace.add_node("y", **{k: v for k, v in said.nodes["y"].items() if k != "name"}, name="y")
+    return trace
+
+
+def test_a_word_at_two_places_has_one_embedding():
+    model = models.BayesianNetwork(Words(), IDS, prior=priors.Normal())
+    layer = model.layers["table"]
+    guide = guides.MeanField(model)
+    with pyro.settings.context(module_local_params=True), guide.handler:
+        trace = poutine.trace(guide).get_trace(IDS.x_train)
+        with poutine.replay(trace=trace):
+            found = layer(IDS.x_train)
+    assert torch.equal(found[0, 1], found[0, 2])
+    assert torch.equal(found[0, 0], found[1, 2])
+    assert not torch.equal(found[0, 0], found[0, 1])
+
+
+def test_padding_stays_a_number():
+    net = Words(padding_idx=2)
+    net.table.weight.data[2] = torch.tensor([1.0, 2.0, 3.0])
+    model, guide = pair(net, (4,), priors.GroupNormalJeffreys(), rows=IDS)
+    torch.manual_seed(0)
+    tables = draw_weights(model, guide, 4000)["table.weight"]
+    assert (tables[:, 2] == net.table.weight[2]).all()
+    assert (tables[:, [0, 1, 3, 4]].std(0) > 0.01).all()
+    found = moments(model, guide)["table"]
+    assert torch.equal(found.mean[2], net.table.weight[2])
+    assert (found.variance[2] == 0).all()
+    error = (found.variance / 4000).sqrt()
+    assert ((tables.mean(0) - found.mean).abs() <= 6 * error).all()
+    assert draw_outputs(model, guide, IDS.x_train, 3).shape == (3, 2, 2)
+
+
+def test_draws_of_recurrent_networks_pass_one_by_one():
+    """Torch cannot map a recurrent kernel over weights: what is given is the same."""
+    model, guide = pair(Series(bidirectional=False), (6, 2), priors.Normal())
+    x = torch.randn(5, 6, 2)
+    net, weights = model.start_network(), draw_weights(model, guide, 3)
+    found = outputs_of(net, weights, x)
+    each = [functional_call(net, {n: w[s] for n, w in weights.items()}, (x,)) for s in range(3)]
+    torch.testing.assert_close(found, torch.stack(each))
+
+
+def test_dropout_rates_of_neurons_and_zero_means_go_with_them():
+    for prior, guide in (
+        (priors.LogUniform(), guides.VariationalDropout), (priors.LogUniform(), guides.ZeroMean),
+        (priors.Normal(), guides.Delta),
+    ):  # fmt: skip
+        model = models.BayesianNetwork(Series(), Rows(6, 2), prior=prior)
+        found = draw_outputs(model, guide(model), torch.randn(3, 6, 2), 2)
+        assert found.shape == (2, 3, 2) and found.isfinite().all()

@@ -69,8 +69,9 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
             if mask.outputs is not None:
                 kept = _checked(name, "outputs", mask.outputs, _height(layer))
                 layer.weight.masked_fill_(~_on_weight(layer, kept, output_dim(layer)), 0)
-                if getattr(layer, "bias", None) is not None:
-                    layer.bias[~kept.to(layer.bias.device)] = 0
+                bias = getattr(layer, "bias", None)
+                if bias is not None:
+                    bias[~kept.to(bias.device)] = 0
     return copied
 
 

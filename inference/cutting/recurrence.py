@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...models.unpacked.recurrent import GATES, Cell
 
-__all__ = ["constant_bias", "connections", "needed", "silent"]
+__all__ = ["connections", "constant_bias", "needed", "silent"]
 
 
 def connections(cell: Cell) -> tuple[Tensor, Tensor]:

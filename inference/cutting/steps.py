@@ -217,7 +217,8 @@ def _norm(
 def _group_norm(
     node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
 ) -> Passing | None:
-    """Normalisation over groups of channels: each is made of all in its group, which go together."""
+    """Normalisation over groups of channels: those of a group are made of each other, and go
+    together."""
     source = _only(node, ports)
     if type(module) is not nn.GroupNorm or source is None or ports[source].axis != 1:
         return None

@@ -17,7 +17,14 @@ from torch import Tensor, fx, nn
 from ..unpacked.attention import AttentionWeights, Heads
 from ..unpacked.recurrent import GATES, Cell, Matrix
 from .feature_choice import Select
-from .trace import drop_defaults, drop_unread, made_by_tracer, plain_default, recorded_length
+from .trace import (
+    drop_defaults,
+    drop_unread,
+    made_by_tracer,
+    plain_default,
+    recorded_length,
+    traced,
+)
 
 __all__ = [
     "CONVS",
@@ -101,7 +108,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
     defaults = {name: one.default for name, one in others if plain_default(one)}
     try:
         with recorded_length(net), made_by_tracer(net) as constants:
-            graph = _Tracer().trace(net, defaults or None)
+            graph = traced(_Tracer(), net, defaults)
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
@@ -144,8 +151,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
         ValueError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
-    traced = trace(small.eval(), plan.inputs) if plan.reshapes else None
-    small = small if traced is None else traced
+    graphed = trace(small.eval(), plan.inputs) if plan.reshapes else None
+    small = small if graphed is None else graphed
     for name, edit in plan.edits.items():
         try:
             module = small.get_submodule(name)
@@ -156,15 +163,15 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
                 "network as it was before it was cut."
             ) from error
         small.set_submodule(name, new)
-    if traced is None:
+    if graphed is None:
         return small
-    nodes = {node.name: node for node in traced.graph.nodes}
+    nodes = {node.name: node for node in graphed.graph.nodes}
     for name, size in plan.reshapes.items():
         if name not in nodes:
             raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
         _resize(nodes[name], size)
-    traced.recompile()
-    return traced
+    graphed.recompile()
+    return graphed
 
 
 def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
@@ -177,8 +184,8 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)
         return new
     if isinstance(new, Cell):
-        cell_edit = cell_edits(new, edit)
-        new.ih, new.hh = (_shrunk(m, e) for m, e in zip((new.ih, new.hh), cell_edit, strict=True))
+        for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
+            setattr(new, name, _shrunk(getattr(new, name), own))
         return new if edit.select is None else _behind(Select(edit.select, -1), new)
     if isinstance(new, nn.GroupNorm):
         each = new.num_channels // new.num_groups

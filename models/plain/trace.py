@@ -22,6 +22,7 @@ __all__ = [
     "plain_default",
     "recorded_length",
     "trace",
+    "traced",
 ]
 
 WAY_OUT = (
@@ -87,7 +88,7 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
             try:
                 _no_hooks(net)
                 with recorded_length(net), made_by_tracer(net) as hung:
-                    graph = tracer.trace(net, defaults or None)
+                    graph = traced(tracer, net, defaults)
                 _lengths_as_sizes(graph)
             except Exception as error:
                 where = tracer.failed or type(net).__name__
@@ -108,6 +109,19 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     drop_defaults(graph, set(defaults))
     drop_unread(graph, net)
     return graph, made[-1]
+
+
+def traced(tracer: fx.Tracer, net: nn.Module, defaults: dict[str, Any]) -> fx.Graph:
+    """The graph of a network, with buffers as numbers; or, where that fails, as symbols: a slice of
+    one may be as long as the inputs are, and a path may depend on one, but not both."""
+    try:
+        return tracer.trace(net, defaults or None)
+    except Exception as error:
+        tracer.proxy_buffer_attributes = True
+        try:
+            return tracer.trace(net, defaults or None)
+        except Exception:
+            raise error from None
 
 
 @contextmanager

@@ -120,10 +120,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _ATTRIBUTES = {"shape", "ndim"}
 _WORD_FOR = {id(function): word for word, function in FUNCTIONS.items()}
 
-_METHODS = """abs add amax amin argmax chunk clamp contiguous cos dim div erf exp expand flatten
-    flip new_zeros index_select log log_softmax logsumexp matmul max maximum mean min minimum mul permute pow
-    reciprocal relu repeat reshape rsqrt sigmoid sign sin size softmax split sqrt square squeeze std
-    sub sum tanh transpose unflatten unsqueeze var view"""
+_METHODS = """abs add amax amin argmax bool chunk clamp contiguous cos dim div erf exp expand
+    flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max maximum
+    mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt sigmoid sign sin size softmax split sqrt square squeeze std
+    sub sum tanh to transpose unflatten unsqueeze var view"""
 METHODS = frozenset(_METHODS.split())
 
 
@@ -261,11 +261,13 @@ def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
 
 
 def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse ``getattr`` of anything but a shape.
+    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but another kind of numbers.
 
     Raises:
         DescriptionError: if it asks for more.
     """
+    if function == "to" and (kwargs or [type(a) for a in args[1:]] != [torch.dtype]):
+        raise DescriptionError(f"to{shown(args[1:])} is not allowed; only to a dtype.")
     if function != "getattr":
         return
     asked = args[1] if len(args) == 2 and not kwargs and isinstance(args[1], str) else None

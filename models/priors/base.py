@@ -23,7 +23,8 @@ class LayerShape:
             ``(in, out, *kernel)``, embeddings ``(ids, out)``.
         bias: shape, or ``None``.
         group_dim: the dim of ``weight`` along which groups run: input units of a linear layer,
-            output channels of a convolution, features of an embedding. ``None`` where there are no groups.
+            output channels of a convolution, features of an embedding. ``None`` where there are no
+            groups.
         output_groups: the groups are outputs, and a scale covers the bias too.
         fan_in: weights that one output depends on.
     """

@@ -55,9 +55,11 @@ class Heads(nn.Module):
         added = _added(query, len(self.query_sizes), mask, padding)
         even = len({*self.query_sizes}) == len({*self.value_sizes}) == 1
         if even:
-            parts = (t.unflatten(-1, (len(self.query_sizes), -1)).transpose(1, 2)
-                     for t in (query, key, value))  # fmt: skip
-            return self._attend(*parts, added).transpose(1, 2).flatten(2)
+            q, k, v = (
+                t.unflatten(-1, (len(self.query_sizes), -1)).transpose(1, 2)
+                for t in (query, key, value)
+            )
+            return self._attend(q, k, v, added).transpose(1, 2).flatten(2)
         found = []
         each = zip(
             query.split(self.query_sizes, -1),

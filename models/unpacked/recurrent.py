@@ -97,12 +97,15 @@ class Recurrent(nn.Module):
         self.suffixes = ["", "_reverse"] if packed.bidirectional else [""]
         for layer in range(packed.num_layers):
             for suffix in self.suffixes:
-                maps = []
-                for which in ("ih", "hh"):
-                    weight = getattr(packed, f"weight_{which}_l{layer}{suffix}")
-                    bias = getattr(packed, f"bias_{which}_l{layer}{suffix}", None)
-                    maps.append(linear(weight, bias, Matrix))
-                cell = Cell(packed.mode, *maps, bool(suffix))
+                ih, hh = (
+                    linear(
+                        getattr(packed, f"weight_{which}_l{layer}{suffix}"),
+                        getattr(packed, f"bias_{which}_l{layer}{suffix}", None),
+                        Matrix,
+                    )
+                    for which in ("ih", "hh")
+                )
+                cell = Cell(packed.mode, ih, hh, bool(suffix))
                 self.add_module(f"l{layer}{suffix}", cell)
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:

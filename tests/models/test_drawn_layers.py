@@ -52,12 +52,16 @@ def test_what_a_prior_is_told():
     run = Affine("a", table)
     assert (run.shape.weight, run.shape.bias, run.shape.fan_in) == ((5, 3), None, 1)
     assert run.shape.groups == 3 == len(run.on_weight(torch.ones(3)).flatten())
-    assert run.drawn and run.shape.output_groups and run.output_dim == 1
+    assert run.drawn
+    assert run.shape.output_groups
+    assert run.output_dim == 1
     ids = torch.tensor([[4, 0], [1, 1]])
     weight = torch.randn(5, 3)
     assert torch.equal(run(ids, weight, None), weight[ids])
     run = Affine("b", matrix)
-    assert run.shape.groups == 3 and run.drawn and not run.shape.output_groups
+    assert run.shape.groups == 3
+    assert run.drawn
+    assert not run.shape.output_groups
     assert run(None, matrix.weight, matrix.bias) == (matrix.weight, matrix.bias)
     with pytest.raises(TypeError, match="'a' shortens its weights to max_norm=1"):
         Affine("a", nn.Embedding(5, 3, max_norm=1.0))
@@ -157,4 +161,5 @@ def test_dropout_rates_of_neurons_and_zero_means_go_with_them():
     ):  # fmt: skip
         model = models.BayesianNetwork(Series(), Rows(6, 2), prior=prior)
         found = draw_outputs(model, guide(model), torch.randn(3, 6, 2), 2)
-        assert found.shape == (2, 3, 2) and found.isfinite().all()
+        assert found.shape == (2, 3, 2)
+        assert found.isfinite().all()

@@ -52,7 +52,7 @@ class Twice(nn.Module):
 
 
 class Subclass(nn.MultiheadAttention):
-    """A subclass, which stays as it is: ``out_proj`` is never called, attention takes its weight."""
+    """It stays as it is: ``out_proj`` is never called, attention takes its weight."""
 
 
 class Attending(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .turns import turn
 
-__all__ = ["dropping", "evaluating", "local_parameters", "seeded"]
+__all__ = ["dropping", "evaluating", "local_parameters", "plain_kernels", "seeded"]
 
 
 @contextmanager
@@ -59,4 +59,12 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 def local_parameters() -> Iterator[None]:
     """Keep parameters in their modules, out of Pyro's global store, for the time being."""
     with pyro.settings.context(module_local_params=True):
+        yield
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Kernels that can be differentiated twice, and mapped: on a CPU not oneDNN's, whose LSTM can
+    be neither."""
+    with turn(), torch.backends.mkldnn.flags(enabled=False):
         yield

@@ -121,9 +121,10 @@ _ATTRIBUTES = {"shape", "ndim"}
 _WORD_FOR = {id(function): word for word, function in FUNCTIONS.items()}
 
 _METHODS = """abs add amax amin argmax bool chunk clamp contiguous cos dim div erf exp expand
-    flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max maximum
-    mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt sigmoid sign sin size softmax split sqrt square squeeze std
-    sub sum tanh to transpose unflatten unsqueeze var view"""
+    flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max
+    maximum mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt
+    sigmoid sign sin size softmax split sqrt square squeeze std sub sum tanh to transpose
+    unflatten unsqueeze var view"""
 METHODS = frozenset(_METHODS.split())
 
 

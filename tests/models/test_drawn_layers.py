@@ -4,9 +4,9 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyroccam import guides, models
+from pyroccam import data, guides, inference, models
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of, weights_of
-from pyroccam.inference.posterior.weight_moments import moments
+from pyroccam.inference.posterior.weight_moments import mean_network, moments
 from pyroccam.models import priors
 from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.layers.affine import Affine
@@ -65,6 +65,15 @@ def test_what_a_prior_is_told():
     assert run(None, matrix.weight, matrix.bias) == (matrix.weight, matrix.bias)
     with pytest.raises(TypeError, match="'a' shortens its weights to max_norm=1"):
         Affine("a", nn.Embedding(5, 3, max_norm=1.0))
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(2, 1, batch_first=True), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x)[0].mean(1))
 
 
 NETS = {
@@ -144,14 +153,39 @@ def test_padding_stays_a_number():
     assert draw_outputs(model, guide, IDS.x_train, 3).shape == (3, 2, 2)
 
 
-def test_draws_of_recurrent_networks_pass_one_by_one():
-    """Torch cannot map a recurrent kernel over weights: what is given is the same."""
-    model, guide = pair(Series(bidirectional=False), (6, 2), priors.Normal())
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_draws_of_recurrent_networks_pass_one_by_one(kind):
+    """Torch cannot map recurrent kernels over weights: what is given is the same."""
+    model, guide = pair(Series(kind), (6, 2), priors.Normal())
     x = torch.randn(5, 6, 2)
     net, weights = model.start_network(), draw_weights(model, guide, 3)
     found = outputs_of(net, weights, x)
     each = [functional_call(net, {n: w[s] for n, w in weights.items()}, (x,)) for s in range(3)]
     torch.testing.assert_close(found, torch.stack(each))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM, nn.MultiheadAttention])
+def test_curvature_through_unpacked_modules(kind):
+    """The exact second derivatives of the output layer's weights are those of a softmax by hand:
+    minus the mean of h_i^2 p_c (1 - p_c)."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(30, 6, 2, generator=generator), torch.arange(30) % 2
+    own = data.Dataset.from_tensors(x, y, x, y)
+    net = Attends() if kind is nn.MultiheadAttention else Series(kind)
+    model = models.BayesianNetwork(net, own, prior=priors.Normal())
+    options = {"epochs": 1, "progress": False, "device": "cpu", "seed": 0}
+    fit = inference.fit(model, guides.MeanField(model), own, **options)
+    found = inference.posterior.curvature(fit, probes=None, rows=20)
+    means = mean_network(fit.model, fit.guide)
+    hidden = []
+    means.out.register_forward_pre_hook(lambda _, given: hidden.append(given[0]))
+    with torch.no_grad():
+        probs = means(fit.data.x_train[:20]).softmax(-1)
+    bent = torch.einsum("ni,nc->ci", hidden[0] ** 2, probs * (1 - probs)) / len(probs)
+    expected = -moments(fit.model, fit.guide)["out"].variance * bent
+    torch.testing.assert_close(found["out"].kappa, expected, rtol=1e-3, atol=1e-8)
+    inner = [one.kappa for name, one in found.items() if name != "out"]
+    assert all(kappa.isfinite().all() and kappa.any() for kappa in inner)
 
 
 def test_dropout_rates_of_neurons_and_zero_means_go_with_them():

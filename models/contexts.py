@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyro
 import torch
@@ -66,5 +67,11 @@ def local_parameters() -> Iterator[None]:
 def plain_kernels() -> Iterator[None]:
     """Kernels that can be differentiated twice, and mapped: on a CPU not oneDNN's, whose LSTM can
     be neither."""
-    with turn(), torch.backends.mkldnn.flags(enabled=False):
-        yield
+    kernels: Any = torch.backends.mkldnn  # whose flags() speak of Intel's GPUs, and warn
+    with turn():
+        before = kernels.enabled
+        kernels.enabled = False
+        try:
+            yield
+        finally:
+            kernels.enabled = before

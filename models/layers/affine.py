@@ -16,7 +16,7 @@ from ..plain.surgery import LAYERS, output_dim
 from ..priors.base import LayerShape
 from ..unpacked.recurrent import Matrix
 
-__all__ = ["AFFINE", "Affine", "with_weights"]
+__all__ = ["AFFINE", "KNOWN", "Affine", "with_weights"]
 
 _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
@@ -29,6 +29,8 @@ _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 AFFINE: tuple[type[nn.Module], ...] = LAYERS
 """Layers whose weights can be random: these types exactly. Subclasses may do something else."""
+KNOWN = ", ".join(kind.__name__ for kind in AFFINE if kind is not Matrix)
+"""The types of torch among them, in words."""
 
 
 class Affine:
@@ -49,10 +51,9 @@ class Affine:
 
     def __init__(self, name: str, layer: Any) -> None:
         if type(layer) not in AFFINE:
-            known = ", ".join(kind.__name__ for kind in AFFINE)
             raise TypeError(
                 f"Layer {name!r} is a {type(layer).__name__}, whose weights cannot be random here: "
-                f"expected one of {known}. Leave it out of layers=; it stays as it is."
+                f"expected one of {KNOWN}. Leave it out of layers=; it stays as it is."
             )
         weight, bias = layer._parameters.get("weight"), getattr(layer, "bias", None)
         if weight is None:

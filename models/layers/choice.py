@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..priors.base import WeightPrior
 from ..turns import turn
-from .affine import AFFINE, Affine
+from .affine import AFFINE, KNOWN, Affine
 
 __all__ = [
     "Chosen",
@@ -76,11 +76,10 @@ def tell_others(net: nn.Module, names: set[str]) -> None:
     ]
     if others and names:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
-        known = ", ".join(kind.__name__ for kind in AFFINE)
         warnings.warn(
             f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
-            f"the types {known} are random by default; name the random layers by layers=[...] if "
-            "this is as it should be.",
+            f"the types {KNOWN}, and those in attention and recurrent layers, are random by "
+            "default; name the random layers by layers=[...] if this is as it should be.",
             stacklevel=5,
         )
 

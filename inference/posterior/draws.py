@@ -165,7 +165,7 @@ class DrawnNetwork(nn.Module):
         try:
             with plain_kernels():
                 return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
             if not _cannot_be_mapped(error):
                 raise
             return torch.stack([self(x) for _ in range(count)])
@@ -283,13 +283,13 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     try:
         with plain_kernels():
             return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
         if not _cannot_be_mapped(error):
             raise
         return one_by_one()
 
 
-def _cannot_be_mapped(error: RuntimeError) -> bool:
+def _cannot_be_mapped(error: Exception) -> bool:
     """True if the network decides by values, say, which several draws at once cannot."""
     return "vmap" in str(error) or "Batching rule" in str(error)
 

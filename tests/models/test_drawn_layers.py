@@ -197,3 +197,51 @@ def test_dropout_rates_of_neurons_and_zero_means_go_with_them():
         found = draw_outputs(model, guide(model), torch.randn(3, 6, 2), 2)
         assert found.shape == (2, 3, 2)
         assert found.isfinite().all()
+
+
+def graph(structure):
+    edges = {("x", "y"): {"a": Series(), "b": nn.Sequential(nn.Flatten(), nn.Linear(12, 2))}}
+    x, y = torch.randn(20, 6, 2), torch.arange(20) % 2
+    own = data.Dataset.from_tensors(x, y, x, y)
+    return own.x_test, models.StructuredNetwork(
+        models.StructureGraph(edges),
+        own,
+        structure=structure,
+        prior=priors.Normal(),
+        scaling=models.NonCentred(),
+    )
+
+
+def test_recurrent_primitives_count_by_their_structure():
+    x, model = graph(priors.GumbelSoftmax(1.0))
+    guide = guides.MeanField(model, local=False)
+    trace = passed(model, guide, x)
+    values = {site: trace.nodes[site]["value"][None] for site in model.latents()}
+    found = {n: value[0] for n, value in weights_of(model, values).items()}
+    means = {layer: (m.mean, m.bias) for layer, m in moments(model, guide).items()}
+    expected = functional_call(model.plain(means), found, (x,))
+    torch.testing.assert_close(trace.nodes["y"]["fn"].logits, expected.log_softmax(-1))
+    assert draw_outputs(model, guide, x, 3).shape == (3, 20, 2)
+    x, model = graph(priors.Categorical())
+    y = torch.arange(len(x)) % 2
+    with pytest.raises(ValueError, match=r"hands out its weights.* relaxed one"):
+        inference.EnumMeanFieldELBO().loss(model, guides.MeanField(model), x, y)
+
+
+def test_decoders_are_random_in_their_attention_too():
+    class Queries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+            self.decoder, self.out = nn.TransformerDecoder(layer, 1), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.decoder(x[:, :2], x).mean(1))
+
+    model = models.BayesianNetwork(Queries(), Rows(5, 4), prior=priors.Normal())
+    own = {name.removeprefix("decoder.layers.0.") for name in model.layers}
+    projections = {"q_proj", "k_proj", "v_proj", "out_proj"}
+    attention = {f"{which}.{p}" for which in ("self_attn", "multihead_attn") for p in projections}
+    assert own == attention | {"linear1", "linear2", "out"}
+    guide = guides.MeanField(model)
+    assert draw_outputs(model, guide, torch.randn(3, 5, 4), 2).shape == (2, 3, 2)

@@ -18,6 +18,7 @@ from .checks import (
     check_seed,
     check_targets,
     check_truth,
+    refuse_several,
     with_channel,
 )
 from .fingerprint import fingerprint, known_rows
@@ -313,6 +314,8 @@ class Dataset:
                 class_names = np.unique(np.append(y_train, y_test).astype(str)).tolist()
             y_train = number_names("y_train", y_train, class_names)
             y_test = number_names("y_test", y_test, class_names)
+        refuse_several("x_train", x_train, y_train)
+        refuse_several("x_test", x_test, y_test)
         x_train, y_train = as_tensor("x_train", x_train), as_tensor("y_train", y_train)
         x_test, y_test = as_tensor("x_test", x_test), as_tensor("y_test", y_test)
         for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):

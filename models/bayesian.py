@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyro
@@ -26,6 +26,7 @@ from .likelihoods import Likelihood, TargetSpec, checked
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
+from .unpacked.unpacking import copied, unpacked
 
 __all__ = ["BayesianNetwork"]
 
@@ -40,14 +41,16 @@ class BayesianNetwork(Model):
     parameters are learnt as numbers.
 
     Arguments:
-        net: any module that maps inputs to what the likelihood takes. A copy is made; the weights
-            of its layers are where guides begin, so it may be trained already.
+        net: any module that maps inputs to what the likelihood takes. A copy is made, in which
+            attention, layers of transformers and recurrent layers of torch are modules that call
+            linear ones (:mod:`~pyroccam.models.unpacked`), and normalised weights are weights; the
+            weights of its layers are where guides begin, so it may be trained already.
         data: says the number of rows, the shape of an input, the task and the number of outputs.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         layers: names of the Bayesian layers, or a function of a module's name and the module that
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
-            all linear and convolutional layers, transposed ones included, with a warning that
-            names the weights of other modules (embeddings, attention, subclasses of layers).
+            all linear, convolutional, recurrent and embedding layers, attention included, with a
+            warning that names the weights of other modules (subclasses of layers, say).
         likelihood: by default the one that suits the task. One of your own takes what the network
             gives, a tensor, and says how it is used by its ``task``.
         random_biases: biases are random where the prior has them; or they are learnt as numbers.
@@ -99,13 +102,16 @@ class BayesianNetwork(Model):
                 "one such as models.priors.Normal(1.0)."
             )
         refuse_without_values(net)
-        net = copy.deepcopy(net)
+        net = copied(net)
+        example = _example(data, next(net.parameters(), torch.zeros(())))
+        before = outputs_in_evaluation(net, example)
+        if layers is not None and not callable(layers):
+            layers = [layers] if isinstance(layers, str) else list(layers)
+        net = unpacked(net, _asked(prior, layers))
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
         tell_hooks(net, names)
-        example = _example(data, next(net.parameters(), torch.zeros(())))
         order = order_of_use(net, names, example)
-        before = outputs_in_evaluation(net, example)
         if type(self).outputs is BayesianNetwork.outputs:
             _refuse_other_rows(before, len(example))
         self.parameters_before = sum(p.numel() for p in net.parameters())
@@ -263,6 +269,13 @@ class BayesianNetwork(Model):
                 for name, layer in self.layers.items()
             }
         )
+
+
+def _asked(prior: Any, layers: Chosen) -> Collection[str] | None:
+    """Names of layers that are to be random; ``None`` for all."""
+    if layers is None:
+        return None if isinstance(prior, WeightPrior) else list(prior or ())
+    return None if callable(layers) else list(layers)
 
 
 def _replaced(net: nn.Module, name: str, module: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyro
 import torch
@@ -12,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .turns import turn
 
-__all__ = ["dropping", "evaluating", "local_parameters", "seeded"]
+__all__ = ["dropping", "evaluating", "local_parameters", "plain_kernels", "seeded"]
 
 
 @contextmanager
@@ -60,3 +61,17 @@ def local_parameters() -> Iterator[None]:
     """Keep parameters in their modules, out of Pyro's global store, for the time being."""
     with pyro.settings.context(module_local_params=True):
         yield
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Kernels that can be differentiated twice, and mapped: on a CPU not oneDNN's, whose LSTM can
+    be neither."""
+    kernels: Any = torch.backends.mkldnn  # whose flags() speak of Intel's GPUs, and warn
+    with turn():
+        before = kernels.enabled
+        kernels.enabled = False
+        try:
+            yield
+        finally:
+            kernels.enabled = before

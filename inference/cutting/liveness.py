@@ -16,12 +16,14 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 
 from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import rows_first
+from ...models.unpacked.recurrent import Cell
 from .operations import is_depthwise, pads_zeros
+from .recurrence import connections, constant_bias, needed, silent
 from .wiring import Step, Wiring
 
 __all__ = ["Live", "Rows", "find_live", "follow_input", "spread"]
@@ -34,7 +36,8 @@ class Rows:
     Arguments:
         constant: ``(O,)``, the value of each output, NaN if it is not constant.
         reads: ``(I,)`` bool, the columns that are used.
-        bias: ``(O,)``, the bias with all constant inputs taken in.
+        bias: ``(O,)``, the bias with all constant inputs taken in; of a recurrent cell that of its
+            inputs, ``(gates * O,)``.
         merged: for constants in front of a padded convolution: the column that stands for all of
             them, and its weights ``(O, positions)``.
     """
@@ -94,8 +97,10 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
             moves[node] = torch.full((1 if step is None else step.port.size,), fed)
             continue
         mine = torch.zeros(step.port.size, dtype=torch.bool)
-        for link in step.links:
-            mine[link.into] |= moves[link.source][link.of]
+        for link in [*step.links, *step.mixed]:
+            mine[link.into[moves[link.source][link.of]]] = True
+        if isinstance(step.module, nn.Embedding):
+            mine = (step.module.weight != step.module.weight[:1]).any(0).cpu()
         if step.passing is not None and step.passing.uses is not None:
             mine &= step.passing.uses
         if step.reads is not None:
@@ -106,6 +111,10 @@ def follow_input(wiring: Wiring) -> tuple[bool, str]:
                 mine = fed[step.module.index.cpu()]
             else:
                 mine = (_weight(step) != 0).any(2)[:, fed].any(1)
+            if isinstance(step.module, Cell):
+                reads = (connections(step.module)[1] != 0).any(2)
+                for _ in mine:  # at most so many steps from unit to unit
+                    mine = mine | reads[:, mine].any(1)
         moves[node] = mine
         if not stopped and step.name is not None and step.reads is not None and not mine.any():
             stopped = step.name
@@ -121,6 +130,7 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
         marks: by step, ``(C,)``, bools or integers.
     """
     links = [(step.node, link) for step in wiring.steps.values() for link in step.links]
+    links += [tie for step in wiring.steps.values() for tie in step.ties]
     changed = True
     while changed:
         changed = False
@@ -131,21 +141,23 @@ def spread(wiring: Wiring, marks: dict[Node, Tensor]) -> None:
             if torch.equal(most, here[link.into]) and torch.equal(most, before[link.of]):
                 continue
             changed = True
-            here[link.into] = most  # every feature of a result comes once
-            wide = before.long().scatter_reduce(0, link.of, most.long(), "amax")
-            before.copy_(wide)
+            for marks_of, index in ((here, link.into), (before, link.of)):
+                wide = marks_of.long().scatter_reduce(0, index, most.long(), "amax")
+                marks_of.copy_(wide)
 
 
 def _weight(step: Step) -> Tensor:
     """``(O, I, positions)`` in double precision, for exact sums."""
     assert step.module is not None
+    if isinstance(step.module, Cell):
+        return connections(step.module)[0]
     weight = rows_first(step.module)
     return weight.detach().cpu().to(torch.double, copy=True).reshape(*weight.shape[:2], -1)
 
 
 def _bias(step: Step) -> Tensor:
     assert step.module is not None
-    bias = step.module.bias
+    bias = getattr(step.module, "bias", None)
     if not isinstance(bias, Tensor):
         return torch.zeros(len(rows_first(step.module)), dtype=torch.double)
     return bias.detach().cpu().double()
@@ -190,6 +202,8 @@ def _constants(wiring: Wiring) -> dict[Node, Tensor]:
         elif is_select(step.module):
             assert step.reads is not None
             values[node] = values[step.reads][step.module.index.cpu()] if step.aligned else unknown
+        elif isinstance(step.module, Cell):
+            values[node] = unknown.masked_fill(silent(step.module, _known(step, values)), 0.0)
         else:
             known = _known(step, values)
             varies = (_weight(step) != 0).any(2)[:, known.isnan()].any(1)
@@ -198,6 +212,8 @@ def _constants(wiring: Wiring) -> dict[Node, Tensor]:
 
 
 def _with_constants(step: Step, known: Tensor) -> Tensor:
+    if isinstance(step.module, Cell):
+        return constant_bias(step.module, known)
     return _bias(step) + _weight(step).sum(2) @ known.nan_to_num(0.0)
 
 
@@ -209,7 +225,9 @@ def _uses(wiring: Wiring, values: dict[Node, Tensor]) -> tuple[dict[Node, Tensor
     layers = {}
     for node, step in reversed(wiring.steps.items()):
         mine = used[node]
-        for link in step.links:
+        if isinstance(step.module, Cell):
+            mine |= needed(step.module, mine, ~values[node].isnan())
+        for link in [*step.links, *step.mixed]:
             needs = mine
             if step.passing is not None and step.passing.uses is not None:
                 needs = mine & step.passing.uses

@@ -69,8 +69,9 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
             if mask.outputs is not None:
                 kept = _checked(name, "outputs", mask.outputs, _height(layer))
                 layer.weight.masked_fill_(~_on_weight(layer, kept, output_dim(layer)), 0)
-                if layer.bias is not None:
-                    layer.bias[~kept.to(layer.bias.device)] = 0
+                bias = getattr(layer, "bias", None)
+                if bias is not None:
+                    bias[~kept.to(bias.device)] = 0
     return copied
 
 
@@ -141,10 +142,14 @@ def _weight(layer: nn.Module) -> Tensor:
 
 
 def _width(layer: nn.Linear | nn.Conv2d) -> int:
+    if isinstance(layer, nn.Embedding):
+        return layer.num_embeddings
     return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
 
 def _height(layer: nn.Linear | nn.Conv2d) -> int:
+    if isinstance(layer, nn.Embedding):
+        return layer.embedding_dim
     return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
 
 
@@ -156,7 +161,7 @@ def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
     weight = layer.weight
     kept = kept.to(weight.device).view(-1, 1)
     if dim == 1:
-        groups = 1 if isinstance(layer, nn.Linear) else layer.groups
+        groups = getattr(layer, "groups", 1)
         kept = kept.view(groups, -1).repeat_interleave(len(weight) // groups, 0)
     return kept.view(*kept.shape, *[1] * (weight.ndim - 2))
 

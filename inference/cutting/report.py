@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...models.plain.surgery import CONVS, LAYERS, Edit, rows_first
+from ...models.plain.surgery import CONVS, LAYERS, Edit, cell_edits, rows_first
+from ...models.unpacked.recurrent import Cell
 
 __all__ = ["CutReport", "LayerCut"]
 
@@ -17,7 +18,7 @@ class LayerCut:
     """The rest of one layer.
 
     Arguments:
-        kind: ``linear`` or ``conv``.
+        kind: ``linear``, ``conv`` or ``embedding``.
         inputs: ``(I,)``, indices of the kept input units or channels, as numbered before.
         outputs: ``(O,)``, the same for outputs.
         inputs_before, outputs_before: how many there were.
@@ -33,8 +34,11 @@ class LayerCut:
     weights_after: int
 
     @classmethod
-    def of(cls, module: nn.Module | None, edit: Edit) -> LayerCut:
-        """The rest that ``edit`` leaves of ``module``."""
+    def of(cls, name: str, module: nn.Module | None, edit: Edit) -> dict[str, LayerCut]:
+        """The rest that ``edit`` leaves of a module, by the names of the layers in it."""
+        if isinstance(module, Cell):
+            ih, hh = cell_edits(module, edit)
+            return cls.of(f"{name}.ih", module.ih, ih) | cls.of(f"{name}.hh", module.hh, hh)
         assert isinstance(module, LAYERS)
         weight = rows_first(module)
         rows, columns = weight.shape[:2]
@@ -45,7 +49,8 @@ class LayerCut:
         if grouped:  # depthwise: a channel goes with the one it is made of
             inputs, columns = outputs, rows
         kind = "linear" if isinstance(module, nn.Linear) else "conv"
-        return cls(kind, inputs, outputs, columns, rows, weight.numel(), after)
+        kind = "embedding" if isinstance(module, nn.Embedding) else kind
+        return {name: cls(kind, inputs, outputs, columns, rows, weight.numel(), after)}
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,10 @@ class CutReport:
 
     @property
     def sizes(self) -> list[int]:
-        """Filters left in each convolution and inputs left in each linear layer."""
+        """Filters left in each convolution, features of each embedding, inputs of each linear
+        layer."""
         return [
-            len(layer.outputs) if layer.kind == "conv" else len(layer.inputs)
+            len(layer.inputs) if layer.kind == "linear" else len(layer.outputs)
             for layer in self.layers.values()
         ]
 

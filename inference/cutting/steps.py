@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ...models.plain.surgery import CONVS, NORMS
+from ...models.unpacked.attention import Heads
+from ...models.unpacked.recurrent import Cell
 from .operations import (
     ADAPTIVE_POOLS,
     DROPOUTS,
@@ -74,6 +77,8 @@ class Passing:
         constants: ``(C,)`` of its result, from those of the tensors it reads.
         uses: ``(C,)`` bool, which of its features depend on what it reads; ``None`` for all.
         rigid: the number of features is written into the call, so a cut has to change it.
+        mixed: further features that its own are made of, which can be cut without them.
+        ties: features of the tensors it reads that can only be cut together, and with what node.
     """
 
     axis: int
@@ -81,6 +86,8 @@ class Passing:
     constants: Constants
     uses: Tensor | None = None
     rigid: bool = False
+    mixed: list[Link] = field(default_factory=list)
+    ties: list[tuple[Node, Link]] = field(default_factory=list)
 
 
 def passing(
@@ -96,7 +103,10 @@ def passing(
     """
     if node.kwargs and any(isinstance(v, Node) for v in node.kwargs.values()):
         return None
-    for rule in (_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat):
+    for rule in (
+        *(_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat),
+        *(_group_norm, _lookup, _heads, _part, _chosen, _transpose),
+    ):
         found = rule(node, module, ports, shape)
         if found is not None:
             return found
@@ -204,6 +214,31 @@ def _norm(
     return Passing(1, [link], constants, uses=scale != 0)
 
 
+def _group_norm(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Normalisation over groups of channels: those of a group are made of each other, and go
+    together."""
+    source = _only(node, ports)
+    if type(module) is not nn.GroupNorm or source is None or ports[source].axis != 1:
+        return None
+    every = torch.arange(module.num_channels).unflatten(0, (module.num_groups, -1))
+    each = every.shape[1]
+    links = [Link(source, every.roll(k, 1).flatten(), every.flatten()) for k in range(each)]
+    alone = copy.deepcopy(module).cpu().double()
+    uses = None if module.weight is None else _double(module.weight) != 0
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        value = values[source]
+        unknown = value.isnan().unflatten(0, (-1, each)).any(1).repeat_interleave(each)
+        if uses is not None:
+            unknown &= uses
+        out: Tensor = alone(value.nan_to_num(0.0)[None, :, None].expand(-1, -1, 2))[0, :, 0]
+        return out.detach().masked_fill(unknown, math.nan)
+
+    return Passing(1, links, constants, uses)
+
+
 def _depthwise(
     node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
 ) -> Passing | None:
@@ -285,6 +320,104 @@ def _cat(
         links.append(Link(part, every, every + start))
         start += len(every)
     return Passing(axis, links, lambda values: torch.cat([values[n] for n in parts]))
+
+
+def _lookup(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Features of ids, which no feature comes before."""
+    if type(module) is not nn.Embedding or len(node.all_input_nodes) != 1:
+        return None
+    weight = _double(module.weight)
+    value = torch.where((weight == weight[:1]).all(0), weight[0], math.nan)
+    return Passing(len(shape) - 1, [], lambda values: value)
+
+
+def _heads(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Attention: a feature is that of the values, at other positions. Which positions, all queries
+    and keys of its head say. A constant is one at every position."""
+    parts = [n for n in node.args[:3] if isinstance(n, Node) and n in ports]
+    if not isinstance(module, Heads) or len(parts) != 3 or len(node.args) < 3:
+        return None
+    if any(ports[n].axis != 2 or len(ports[n].shape) != 3 for n in parts):
+        return None
+    query, key, value = parts
+    of, into = [], []
+    first = start = 0
+    for wide, size in zip(module.query_sizes, module.value_sizes, strict=True):
+        pairs = torch.cartesian_prod(
+            torch.arange(first, first + wide), torch.arange(start, start + size)
+        )
+        of.append(pairs[:, 0])
+        into.append(pairs[:, 1])
+        first, start = first + wide, start + size
+    mixed = [Link(n, torch.cat(of), torch.cat(into)) for n in (query, key)]
+    return Passing(
+        2,
+        [_straight(value, ports[value])],
+        lambda values: values[value],
+        mixed=mixed,
+        ties=[(key, _straight(query, ports[query]))],
+    )
+
+
+def _part(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """One of the things that a recurrent cell gives: its units at all steps, or at the last."""
+    source = _only(node, ports)
+    if node.target is not operator.getitem or source is None or not isinstance(node.args[1], int):
+        return None
+    root = node.graph.owning_module
+    of = (
+        None
+        if root is None or source.op != "call_module"
+        else root.get_submodule(str(source.target))
+    )
+    if not isinstance(of, Cell) or shape[-1] != ports[source].size:
+        return None
+    link = _straight(source, ports[source])
+    return Passing(len(shape) - 1, [link], lambda values: values[source])
+
+
+def _chosen(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Some positions, such as the last of a sequence, ``x[:, -1]``, with all rows and features."""
+    source = _only(node, ports)
+    index = node.args[1] if len(node.args) == 2 else None
+    if node.target is not operator.getitem or source is None or not isinstance(index, tuple):
+        return None
+    port, every = ports[source], slice(None)
+    whole = [*index, *[every] * (len(port.shape) - len(index))]
+    if not all(isinstance(one, int | slice) for one in whole):
+        return None
+    if whole[0] != every or whole[port.axis] != every:
+        return None
+    axis = port.axis - sum(isinstance(one, int) for one in whole[: port.axis])
+    return Passing(axis, [_straight(source, port)], lambda values: values[source])
+
+
+def _transpose(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Two axes that change places."""
+    source = _only(node, ports)
+    called = node.target is torch.transpose or (node.op, node.target) == (
+        "call_method",
+        "transpose",
+    )
+    dims = node.args[1:]
+    if not called or source is None or len(dims) != 2:
+        return None
+    port = ports[source]
+    one, other = (int(d) % len(shape) for d in dims if isinstance(d, int))
+    axis = {one: other, other: one}.get(port.axis, port.axis)
+    if axis == 0:
+        return None
+    return Passing(axis, [_straight(source, port)], lambda values: values[source])
 
 
 def _double(tensor: Tensor) -> Tensor:

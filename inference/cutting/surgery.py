@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
+from ...models.unpacked.attention import Heads
+from ...models.unpacked.recurrent import Cell
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked
@@ -94,11 +96,11 @@ def cut(
     for step in wiring.layers():
         _settle(step, live, plan, small)
     _compare(zeroed, small, examples)
-    layers = {}
+    layers: dict[str, LayerCut] = {}
     for step in wiring.layers():
         assert step.name is not None
         edit = plan.edits.get(step.name, Edit())
-        layers[step.name] = LayerCut.of(step.module, edit)
+        layers |= LayerCut.of(step.name, step.module, edit)
     report = CutReport(
         layers=layers,
         left_whole=dict(wiring.reasons),
@@ -138,7 +140,7 @@ def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Al
     return found
 
 
-def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
+def _plan(wiring: Wiring, live: Live, count: int) -> Plan:
     edits, reshapes = {}, {}
     for node, step in wiring.steps.items():
         there = live.there[node]
@@ -149,7 +151,11 @@ def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
         assert step.name is not None
         outputs = None if there.all() else _index(there)
         if step.kind == "passing":
-            edit = Edit(outputs=outputs, bias=_wants_bias(step, live))
+            inputs = None
+            if isinstance(step.module, Heads):
+                queries = live.there[step.mixed[0].source]
+                inputs = None if queries.all() else _index(queries)
+            edit = Edit(outputs, inputs, bias=_wants_bias(step, live))
         else:
             assert step.reads is not None
             given = live.there[step.reads] if step.aligned else torch.ones(step.width).bool()
@@ -169,7 +175,7 @@ def _plan(wiring: Wiring, live: Live, inputs: int) -> Plan:
                 )
         if edit != Edit():
             edits[step.name] = edit
-    return Plan(edits, reshapes, inputs)
+    return Plan(edits, reshapes, count)
 
 
 def _index(mask: Tensor) -> list[int]:
@@ -187,7 +193,8 @@ def _columns(step: Step, live: Live, given: Tensor) -> Tensor:
 
 def _wants_bias(step: Step, live: Live) -> bool:
     """True if constants have to be added to a layer that has no bias."""
-    if step.name not in live.rows or getattr(step.module, "bias", None) is not None:
+    owner = step.module.ih if isinstance(step.module, Cell) else step.module
+    if step.name not in live.rows or getattr(owner, "bias", None) is not None:
         return False
     bias = _final_bias(step, live)
     return bool((bias != 0).any())
@@ -196,9 +203,13 @@ def _wants_bias(step: Step, live: Live) -> bool:
 def _final_bias(step: Step, live: Live) -> Tensor:
     """``(O,)``: its own bias with all constants, zero for outputs that nobody uses."""
     assert step.name is not None
-    rows = live.rows[step.name]
+    rows, used = live.rows[step.name], live.used[step.node]
+    if isinstance(step.module, Cell):
+        return torch.where(used.repeat(len(rows.bias) // len(used)), rows.bias, 0.0)
+    if isinstance(step.module, nn.Embedding):
+        return torch.zeros(())
     bias = torch.where(rows.constant.isnan(), rows.bias, rows.constant)
-    return torch.where(live.used[step.node], bias, 0.0)
+    return torch.where(used, bias, 0.0)
 
 
 @torch.no_grad()
@@ -210,18 +221,41 @@ def _settle(step: Step, live: Live, plan: Plan, small: nn.Module) -> None:
     if edit.select is not None:
         assert isinstance(layer, nn.Sequential)
         layer = layer[1]
-    weight, bias = rows_first(layer), layer.bias
+    if isinstance(layer, Cell):
+        _settle_cell(layer, step, live, edit)
+        return
+    weight, bias = rows_first(layer), getattr(layer, "bias", None)
     rows, there = live.rows[step.name], live.there[step.node]
     if rows.merged is not None and rows.reads[rows.merged[0]]:
         column = int(rows.reads[: rows.merged[0]].sum())
         weight[:, column] = rows.merged[1][there].view_as(weight[:, column]).to(weight)
-    idle = ~live.used[step.node] | ~rows.constant.isnan()
+    idle = ~live.used[step.node]
+    if not isinstance(layer, nn.Embedding):  # which has no bias to be constant by
+        idle = idle | ~rows.constant.isnan()
     weight[idle[there].to(weight.device)] = 0
     if step.kind == "layer":  # a column that only fills a place may have weights that cancelled
         read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
         weight[:, ~read.to(weight.device)] = 0
     if isinstance(bias, Tensor):
         bias.copy_(_final_bias(step, live)[there])
+
+
+def _settle_cell(cell: Cell, step: Step, live: Live, edit: Edit) -> None:
+    """The same for a recurrent cell, whose units all gates and the units themselves read."""
+    assert step.name is not None
+    rows, there, used = live.rows[step.name], live.there[step.node], live.used[step.node]
+    idle = (~used | ~rows.constant.isnan())[there].to(cell.ih.weight.device)
+    gates = len(rows.bias) // len(there)
+    read = rows.reads if edit.inputs is None else rows.reads[torch.tensor(edit.inputs)]
+    cell.ih.weight[:, ~read.to(cell.ih.weight.device)] = 0
+    cell.hh.weight[:, idle] = 0
+    kept = there.repeat(gates)
+    if cell.ih.bias is not None:
+        cell.ih.bias.copy_(_final_bias(step, live)[kept])
+    for matrix in (cell.ih, cell.hh):
+        matrix.weight[idle.repeat(gates)] = 0
+        if matrix.bias is not None:
+            matrix.bias[idle.repeat(gates)] = 0
 
 
 def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> str:

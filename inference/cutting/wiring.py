@@ -14,6 +14,8 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...models.plain.feature_choice import is_select, selected_dim
 from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
+from ...models.unpacked.attention import Heads
+from ...models.unpacked.recurrent import Cell
 from .operations import is_depthwise, overwritten
 from .steps import Link, Passing, Port, passing
 
@@ -54,8 +56,20 @@ class Step:
         return [] if self.passing is None else self.passing.links
 
     @property
+    def mixed(self) -> list[Link]:
+        """What its features are made of as well."""
+        return [] if self.passing is None else self.passing.mixed
+
+    @property
+    def ties(self) -> list[tuple[Node, Link]]:
+        """Features before it that can only be cut together."""
+        return [] if self.passing is None else self.passing.ties
+
+    @property
     def width(self) -> int:
         """Number of inputs of a layer."""
+        if isinstance(self.module, Cell):
+            return self.module.ih.in_features
         if isinstance(self.module, nn.Linear):
             return self.module.in_features
         if is_select(self.module):
@@ -83,7 +97,8 @@ class Wiring:
         """The layers that can be cut, in the order in which they run; no ``select``."""
         for step in self.steps.values():
             cuttable = step.kind == "layer" and not is_select(step.module)
-            if cuttable or (step.module is not None and is_depthwise(step.module)):
+            alone = isinstance(step.module, nn.Embedding) and step.kind == "passing"
+            if cuttable or alone or (step.module is not None and is_depthwise(step.module)):
                 yield step
 
 
@@ -96,6 +111,8 @@ class _Shapes(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         out = super().run_node(n)
+        if n.op == "call_module" and isinstance(self.fetch_attr(str(n.target)), Cell):
+            self.shapes[n] = out[0].shape
         if isinstance(out, Tensor):
             self.shapes[n] = out.shape
         return out
@@ -143,6 +160,9 @@ def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
     wiring.whole |= wiring.overwritten
     wiring.whole &= set(wiring.steps)
     called = {step.name for step in wiring.steps.values()}
+    for step in wiring.layers():
+        if isinstance(step.module, Cell):
+            called |= {f"{step.name}.ih", f"{step.name}.hh"}
     for name, module in net.named_modules():
         if type(module) in LAYERS and name not in called:
             wiring.reasons.setdefault(name, whole.get(name, "it is no step of its own in forward"))
@@ -171,7 +191,8 @@ def _step(
     found = passing(node, module, ports, shape)
     if found is None:
         return unknown
-    owns = module is not None and (type(module) in NORMS or is_depthwise(module))
+    kinds = (*NORMS, nn.GroupNorm, nn.Embedding, Heads)
+    owns = module is not None and (type(module) in kinds or is_depthwise(module))
     port = Port(shape, found.axis)
     return Step(node, port, "passing", name, module if owns else None, found)
 
@@ -179,7 +200,7 @@ def _step(
 def _layer_axis(module: nn.Module, port: Port) -> int | None:
     """The axis of features that a layer reads and makes; ``None`` if it cannot be cut."""
     last = len(port.shape) - 1
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear or (isinstance(module, Cell) and last == 2):
         return last
     if is_select(module):
         return selected_dim(module) % len(port.shape) or None  # never the axis of the batch
@@ -223,7 +244,7 @@ def _left_whole(net: nn.Module, graph: Graph) -> dict[str, str]:
     names = Counter(id(m) for _, m in net.named_modules(remove_duplicate=False))
     reasons = {}
     for name, module in net.named_modules(remove_duplicate=False):
-        own = list(module.parameters(recurse=False))
+        own = list(module.parameters(recurse=isinstance(module, Cell)))
         kept = bool(own) or is_select(module)
         if module is net and type(module) in LAYERS:
             reasons[name] = "it is the whole network (in an nn.Sequential it can be cut)"

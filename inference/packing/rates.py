@@ -204,7 +204,7 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
 
 
 def layers_of(net: nn.Module) -> dict[str, Layer]:
-    """Sizes of the linear and convolutional weights of a plain network, by module name.
+    """Sizes of the weights of a plain network's layers, by module name.
 
     The weight of a grouped convolution counts the inputs of one group.
     """
@@ -212,6 +212,8 @@ def layers_of(net: nn.Module) -> dict[str, Layer]:
     for name, module in net.named_modules():
         if isinstance(module, nn.Linear):
             found[name] = Layer(module.in_features, module.out_features)
+        elif isinstance(module, nn.Embedding):
+            found[name] = Layer(module.num_embeddings, module.embedding_dim)
         elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             out, inputs = module.weight.shape[:2]
             found[name] = Layer(inputs, out, module.weight[0, 0].numel())

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, unknown_name
-from ...models.contexts import dropping, evaluating, local_parameters, seeded
+from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
 from ...models.layers.bayesian_layer import BayesianLayer, convolves
 from .weight_moments import mean_network, moments
 
@@ -163,8 +163,9 @@ class DrawnNetwork(nn.Module):
         together = vmap(one, in_dims=(0, None), randomness="different")
         size = max(1, (images_at_once(x) if convolves(self) else ROWS_AT_ONCE) // count)
         try:
-            return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
-        except RuntimeError as error:
+            with plain_kernels():
+                return torch.cat([together(x.new_zeros(count), part) for part in x.split(size)], 1)
+        except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
             if not _cannot_be_mapped(error):
                 raise
             return torch.stack([self(x) for _ in range(count)])
@@ -280,16 +281,17 @@ def outputs_of(net: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
             return one_by_one()
     together = vmap(outputs, in_dims=(0, None), randomness="different")
     try:
-        return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
-    except RuntimeError as error:
+        with plain_kernels():
+            return torch.cat([together(weights, part) for part in x.split(max(1, size))], 1)
+    except (RuntimeError, ValueError) as error:  # a graph says the latter of a primitive
         if not _cannot_be_mapped(error):
             raise
         return one_by_one()
 
 
-def _cannot_be_mapped(error: RuntimeError) -> bool:
+def _cannot_be_mapped(error: Exception) -> bool:
     """True if the network decides by values, say, which several draws at once cannot."""
-    return "vmap" in str(error)
+    return "vmap" in str(error) or "Batching rule" in str(error)
 
 
 def _drops(module: nn.Module) -> bool:

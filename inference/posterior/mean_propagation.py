@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vjp, vmap
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of
-from ...models.contexts import evaluating, seeded
+from ...models.contexts import evaluating, plain_kernels, seeded
 from ...models.distributions.wrapped import base
 from .draws import draw_weights
 from .family import require
@@ -112,7 +112,7 @@ def curvature(
         found: Tensor = model.likelihood(outputs[None]).log_prob(y).mean()
         return found
 
-    with evaluating(model), seeded(seed, x.device):
+    with evaluating(model), seeded(seed, x.device), plain_kernels():
         if at == "posterior":
             assert probes is not None
             return _over_posterior(log_likelihood, model, guide, means, names, probes, len(x))

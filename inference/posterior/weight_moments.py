@@ -59,7 +59,8 @@ def _layer_moments(layer: BayesianLayer, guide: NetworkGuide) -> Moments:
         if bias is not None and bias_second is not None and layer.covers_bias(mean.shape):
             bias, bias_second = bias * mean, bias_second * square
     # Rounding may leave a tiny negative number.
-    variance = (second - first.square()).clamp_min(0.0)
+    variance = layer.affine.held((second - first.square()).clamp_min(0.0), 0.0)
+    first = layer.affine.held(first, layer.start_weight)
     bias_variance = None
     if bias is not None and bias_second is not None:
         bias_variance = (bias_second - bias.square()).clamp_min(0.0)

@@ -100,5 +100,9 @@ def _check_point(
 
 
 def inside(net: nn.Module, name: str) -> str:
-    """Name of a layer in a cut network: it may stand behind a selection of its inputs."""
+    """Name of a layer in a cut network: it, or the cell it is in, may stand behind a selection of
+    inputs."""
+    cell, _, own = name.rpartition(".")
+    if cell and not hasattr(net.get_submodule(cell), own):
+        return f"{cell}.1.{own}"
     return f"{name}.1" if isinstance(net.get_submodule(name), nn.Sequential) else name

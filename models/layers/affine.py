@@ -1,4 +1,4 @@
-"""Linear layers and convolutions of every kind as one operation of input, weight and bias."""
+"""Layers of every kind as one operation of input, weight and bias."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..plain.surgery import LAYERS, output_dim
 from ..priors.base import LayerShape
+from ..unpacked.recurrent import Matrix
 
-__all__ = ["AFFINE", "Affine", "with_weights"]
+__all__ = ["AFFINE", "KNOWN", "Affine", "with_weights"]
 
 _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: F.conv1d,
@@ -27,6 +29,8 @@ _CONV: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 AFFINE: tuple[type[nn.Module], ...] = LAYERS
 """Layers whose weights can be random: these types exactly. Subclasses may do something else."""
+KNOWN = ", ".join(kind.__name__ for kind in AFFINE if kind is not Matrix)
+"""The types of torch among them, in words."""
 
 
 class Affine:
@@ -40,23 +44,27 @@ class Affine:
         shape: what a prior needs to know.
         feature_dim: of the channels, in inputs and outputs.
         output_dim: of the weight, along which its outputs run.
+        drawn: its weights are used at several places for one row, so that they have to be drawn:
+            noise of its own at each place would belong to other weights there.
+        padding: row of an embedding that is no weight, but stays as it is.
     """
 
     def __init__(self, name: str, layer: Any) -> None:
         if type(layer) not in AFFINE:
-            known = ", ".join(kind.__name__ for kind in AFFINE)
             raise TypeError(
                 f"Layer {name!r} is a {type(layer).__name__}, whose weights cannot be random here: "
-                f"expected one of {known}. Leave it out of layers=; it stays as it is."
+                f"expected one of {KNOWN}. Leave it out of layers=; it stays as it is."
             )
-        weight, bias = layer._parameters.get("weight"), layer.bias
+        weight, bias = layer._parameters.get("weight"), getattr(layer, "bias", None)
         if weight is None:
             raise TypeError(
                 f"Layer {name!r} computes its weight from other parameters by a hook (as weight or "
                 "spectral normalisation and pruning do). Leave it out of layers=, or make the "
                 "weight a parameter again."
             )
-        self._function: Callable[..., Tensor] = F.linear
+        self.drawn = isinstance(layer, nn.Embedding | Matrix)
+        self.padding: int | None = getattr(layer, "padding_idx", None)
+        self._function: Callable[..., Any] = F.linear
         self._options: dict[str, Any] = {}
         self._pad: tuple[list[int], str] | None = None
         group_dim: int | None = 1
@@ -81,19 +89,31 @@ class Affine:
             elif layer.padding_mode != "zeros":
                 self._pad = list(layer._reversed_padding_repeated_twice), layer.padding_mode
                 self._options["padding"] = 0
+        if isinstance(layer, Matrix):
+            self._function = _handed_out
+        if isinstance(layer, nn.Embedding):
+            if layer.max_norm is not None:
+                raise TypeError(
+                    f"Layer {name!r} shortens its weights to max_norm={layer.max_norm} when it is "
+                    "called, which random weights cannot be. Leave it out of layers=."
+                )
+            self._function = _looked_up
+            self._options = {"scale_grad_by_freq": layer.scale_grad_by_freq}
         fan_in = math.prod(weight.shape[1:])
         if isinstance(layer, _ConvTransposeNd):
             fan_in = weight.shape[0] // layer.groups * math.prod(weight.shape[2:])
+        elif isinstance(layer, nn.Embedding):
+            fan_in = 1
         self.shape = LayerShape(
             name,
             weight.shape,
             None if bias is None else bias.shape,
             group_dim,
-            output_groups=isinstance(layer, _ConvNd),
+            output_groups=isinstance(layer, _ConvNd | nn.Embedding),
             fan_in=fan_in,
         )
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(self, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
         """Outputs of the layer with this weight and bias."""
         if self._pad is not None:
             x = F.pad(x, self._pad[0], mode=self._pad[1])
@@ -109,6 +129,13 @@ class Affine:
         shape[self.shape.group_dim] = -1
         return multiplier.reshape(shape)
 
+    def held(self, weight: Tensor, number: Tensor | float) -> Tensor:
+        """A weight, or what is known of it, with a number in the row of the padding."""
+        if self.padding is None:
+            return weight
+        rows = torch.arange(len(weight), device=weight.device) == self.padding
+        return torch.where(rows[:, None], number, weight)
+
     def on_features(self, multiplier: Tensor, features: Tensor) -> Tensor:
         """A multiplier ``(B or 1, groups or 1)`` so that it broadcasts against what it scales: the
         inputs ``(B, *, in)`` of a linear layer, the outputs ``(B, out, *spatial)`` of a
@@ -118,11 +145,19 @@ class Affine:
         return multiplier.reshape(shape)
 
 
+def _handed_out(x: None, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    return weight, bias
+
+
+def _looked_up(x: Tensor, weight: Tensor, bias: None, **options: Any) -> Tensor:
+    return F.embedding(x, weight, **options)
+
+
 def with_weights(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
     """A copy of a layer (which may be on the meta device) with this weight and bias."""
     made: Any = copy.deepcopy(layer).to_empty(device=weight.device)
     made.weight = nn.Parameter(weight.detach().clone())
-    if made.bias is not None:
+    if getattr(made, "bias", None) is not None:
         assert bias is not None
         made.bias = nn.Parameter(bias.detach().clone())
     return made

@@ -20,7 +20,7 @@ __all__ = ["BayesianLayer", "affine", "convolves", "power"]
 
 
 class BayesianLayer(nn.Module):
-    """A linear or convolutional layer whose weights are sites of a Pyro model.
+    """A layer whose weights are sites of a Pyro model.
 
     Arguments:
         name: in the network; the sites are ``name.weight``, ``name.bias`` and those of the prior.
@@ -47,6 +47,7 @@ class BayesianLayer(nn.Module):
         super().__init__()
         self.name, self.position, self.random_bias = name, position, random_bias
         self.share: tuple[Scaling, Share] | None = None
+        self.start_weight: Tensor
         self.affine = Affine(name, layer)
         made: Any = layer
         self.weight_prior = prior
@@ -54,7 +55,8 @@ class BayesianLayer(nn.Module):
         # Not a submodule: a blank of the layer, without weights, to make plain layers of.
         self.blank = (copy.deepcopy(layer).to("meta"),)
         self.register_buffer("start_weight", made.weight.detach().clone(), persistent=False)
-        bias = None if made.bias is None else made.bias.detach().clone()
+        found = getattr(made, "bias", None)
+        bias = None if found is None else found.detach().clone()
         self.register_buffer("start_bias", bias, persistent=False)
         self.bias: nn.Parameter | None = None
         if bias is not None and "bias" not in self.latents():
@@ -92,7 +94,8 @@ class BayesianLayer(nn.Module):
             return latents
         return {name: latent for name, latent in latents.items() if name != "bias"}
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | None = None) -> Any:
+        """Outputs for ``x``; weight and bias themselves of a layer that hands them out."""
         latents = self.latents()
         if self.share is not None:
             scaling, share = self.share
@@ -102,7 +105,16 @@ class BayesianLayer(nn.Module):
             for name, latent in latents.items()
         }
         out = affine(self, x, values, latents)
-        return out if self.share is None else scaling.outputs(out, share)
+        if self.share is None:
+            return out
+        if isinstance(out, Tensor):
+            return scaling.outputs(out, share)
+        if share.rows.dim():
+            raise ValueError(
+                f"Layer {self.name!r} hands out its weights, which cannot count differently for "
+                "each row of an enumerated structure: take a relaxed one (priors.GumbelSoftmax)."
+            )
+        return tuple(None if part is None else scaling.outputs(part, share) for part in out)
 
     def effective(
         self, values: Mapping[str, Tensor], latents: Mapping[str, Latent] | None = None
@@ -116,7 +128,7 @@ class BayesianLayer(nn.Module):
             weight = weight * self.affine.on_weight(factor)
             if bias is not None and self.covers_bias(factor.shape):
                 bias = bias * factor
-        return weight, bias
+        return self.affine.held(weight, self.start_weight), bias
 
     def covers_bias(self, multiplier: torch.Size) -> bool:
         """True if a multiplier of this shape scales the bias too: where it scales whole outputs."""
@@ -148,8 +160,8 @@ def power(value: Tensor, exponent: float) -> Tensor:
 
 @effectful(type="affine")
 def affine(
-    layer: BayesianLayer, x: Tensor, values: dict[str, Tensor], latents: Mapping[str, Latent]
-) -> Tensor:
+    layer: BayesianLayer, x: Any, values: dict[str, Tensor], latents: Mapping[str, Latent]
+) -> Any:
     """The outputs of a layer for drawn weights; an effect that a handler may compute otherwise
     (:class:`~pyroccam.models.layers.local_reparameterisation.LocalReparameterization`)."""
     return layer.affine(x, *layer.effective(values, latents))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..priors.base import WeightPrior
 from ..turns import turn
-from .affine import AFFINE, Affine
+from .affine import AFFINE, KNOWN, Affine
 
 __all__ = [
     "Chosen",
@@ -35,7 +35,7 @@ def choose_layers(
     if layers is None and not isinstance(prior, WeightPrior):
         layers = prior.keys()
     if layers is None:
-        names = [name for name, module in modules.items() if type(module) in AFFINE]
+        names = [name for name, module in modules.items() if _usual(module)]
         tell_others(net, set(names))
     elif callable(layers):
         names = [name for name, module in modules.items() if layers(name, module)]
@@ -43,7 +43,7 @@ def choose_layers(
         names = [layers] if isinstance(layers, str) else list(layers)
     for name in names:
         if name not in modules:
-            affine_names = [n for n, m in modules.items() if type(m) in AFFINE]
+            affine_names = [n for n, m in modules.items() if _usual(m)]
             raise ValueError(
                 f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
             )
@@ -54,10 +54,15 @@ def choose_layers(
         Affine(name, modules[name])
     if not names:
         raise ValueError(
-            f"{type(net).__name__} has no linear or convolutional layer that could be Bayesian"
-            + (": layers= chose none." if layers is not None else ".")
+            f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
+            "that could be Bayesian" + (": layers= chose none." if layers is not None else ".")
         )
     return names
+
+
+def _usual(module: nn.Module) -> bool:
+    """True for a layer that becomes Bayesian where none is named."""
+    return type(module) in AFFINE and getattr(module, "max_norm", None) is None
 
 
 def tell_others(net: nn.Module, names: set[str]) -> None:
@@ -71,11 +76,10 @@ def tell_others(net: nn.Module, names: set[str]) -> None:
     ]
     if others and names:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
-        known = ", ".join(kind.__name__ for kind in AFFINE)
         warnings.warn(
             f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
-            f"the types {known} are random by default; name the random layers by layers=[...] if "
-            "this is as it should be.",
+            f"the types {KNOWN}, and those in attention and recurrent layers, are random by "
+            "default; name the random layers by layers=[...] if this is as it should be.",
             stacklevel=5,
         )
 

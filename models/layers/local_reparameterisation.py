@@ -40,6 +40,9 @@ class LocalReparameterization(Messenger):
     that multiplies the weights is drawn for each example too, and applied to the features it
     belongs to.
 
+    Of embeddings and recurrent layers the weights are drawn, once for all rows: a token that stands
+    at two places, and a unit at two steps of a sequence, have one weight there.
+
     Put it around guide and model together. In the guide a site of the network that is normal (or,
     for a scale, log-normal) is not drawn: its value is a stand-in (the median; where the mean is
     zero, the scale), and its distribution is kept. In the model the layer finds the distribution by
@@ -192,8 +195,13 @@ class LocalReparameterization(Messenger):
 
 
 def _facts(model: Model) -> dict[str, tuple[str, torch.Size]]:
-    """Facts by site: its name below its layer, and the shape of the layer's weight."""
-    return {site: (name, layer.affine.shape.weight) for site, (layer, name) in model.sites.items()}
+    """Facts by site: its name below its layer, and the shape of the layer's weight. Not of layers
+    whose weights are used at several places for one row: those are drawn."""
+    return {
+        site: (name, layer.affine.shape.weight)
+        for site, (layer, name) in model.sites.items()
+        if not layer.affine.drawn
+    }
 
 
 def _check(name: str, fn: Any, prior: Any) -> None:

@@ -48,12 +48,14 @@ _GROUPS: list[tuple[str, Callable[[Any], bool], str]] = [
         "a whole number",
         _whole,
         """in_features out_features in_channels out_channels groups num_embeddings embedding_dim
-        num_features num_groups num_channels num_parameters upscale_factor start_dim end_dim""",
+        num_features num_groups num_channels num_parameters upscale_factor start_dim end_dim
+        heads""",
     ),
     (
         "whole numbers",
         _some(_whole),
-        "kernel_size stride dilation output_padding normalized_shape unflattened_size",
+        """kernel_size stride dilation output_padding normalized_shape unflattened_size query_sizes
+        value_sizes""",
     ),
     ("whole numbers", lambda v: _same(v) or _some(_whole)(v), "padding"),
     ("whole numbers, or null", _some(_or_none(_whole)), "output_size size"),
@@ -61,7 +63,7 @@ _GROUPS: list[tuple[str, Callable[[Any], bool], str]] = [
     (
         "a number",
         _number,
-        "eps alpha beta k negative_slope min_val max_val threshold p norm_type",
+        "eps alpha beta k negative_slope min_val max_val threshold p norm_type scale",
     ),
     ("a number, or null", _or_none(_number), "momentum max_norm"),
     ("numbers, or null", _or_none(_some(_number)), "scale_factor"),

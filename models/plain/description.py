@@ -255,6 +255,7 @@ def _graph(nodes: list[Any], roots: dict[str, Any]) -> fx.Graph:
             checked_call(target, args, kwargs)
             node = graph.call_function(FUNCTIONS[target], args, kwargs)
         elif op == "call_method" and target in METHODS:
+            checked_call(target, args, kwargs)
             node = graph.call_method(target, args, kwargs)
         elif op == "call_module" and isinstance(roots.get(target), nn.Module):
             node = graph.call_module(target, args, kwargs)

@@ -14,8 +14,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
+from ..unpacked.attention import AttentionWeights, Heads
+from ..unpacked.recurrent import GATES, Cell, Matrix
 from .feature_choice import is_select, select, selected_dim
-from .trace import drop_defaults, made_by_tracer, plain_default, recorded_length
+from .trace import (
+    drop_defaults,
+    drop_unread,
+    made_by_tracer,
+    plain_default,
+    recorded_length,
+    traced,
+)
 
 __all__ = [
     "CONVS",
@@ -24,6 +33,7 @@ __all__ = [
     "TRANSPOSED",
     "Edit",
     "Plan",
+    "cell_edits",
     "output_dim",
     "rows_first",
     "shrink",
@@ -32,8 +42,11 @@ __all__ = [
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-LAYERS = (nn.Linear, *CONVS, *TRANSPOSED)
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+LAYERS = (nn.Linear, *CONVS, *TRANSPOSED, nn.Embedding, Matrix)
+NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
 
 
 @dataclass(frozen=True)
@@ -71,9 +84,11 @@ class Plan:
 
 
 class _Tracer(fx.Tracer):
-    # A choice of inputs stays one step, so that a cut network can be cut again.
+    # A choice of inputs stays one step, so that a cut network can be cut again; what is between the
+    # linear layers of attention and recurrent layers is one.
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return is_select(m) or super().is_leaf_module(m, module_qualified_name)
+        one = is_select(m) or isinstance(m, (Heads, AttentionWeights, Cell))
+        return one or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
@@ -93,7 +108,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
     defaults = {name: one.default for name, one in others if plain_default(one)}
     try:
         with recorded_length(net), made_by_tracer(net) as constants:
-            graph = _Tracer().trace(net, defaults or None)
+            graph = traced(_Tracer(), net, defaults)
             graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
@@ -103,6 +118,7 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
             "over its size)."
         ) from error
     drop_defaults(graph, set(defaults))
+    drop_unread(graph, net)
     try:
         vars(net).update(constants)
         return fx.GraphModule(net, graph, type(net).__name__)
@@ -112,9 +128,9 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
 
 
 def output_dim(layer: nn.Module) -> int:
-    """The dim of its weight along which the outputs of a layer run; its inputs run along the other
-    of the first two."""
-    return int(isinstance(layer, TRANSPOSED))
+    """The dim of its weight along which the outputs of a layer run; its inputs, of an embedding the
+    ids, run along the other of the first two."""
+    return int(isinstance(layer, (*TRANSPOSED, nn.Embedding)))
 
 
 def rows_first(layer: nn.Module) -> Tensor:
@@ -136,8 +152,8 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
         ValueError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
-    traced = trace(small.eval(), plan.inputs) if plan.reshapes else None
-    small = small if traced is None else traced
+    graphed = trace(small.eval(), plan.inputs) if plan.reshapes else None
+    small = small if graphed is None else graphed
     for name, edit in plan.edits.items():
         try:
             module = small.get_submodule(name)
@@ -148,15 +164,15 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
                 "network as it was before it was cut."
             ) from error
         small.set_submodule(name, new)
-    if traced is None:
+    if graphed is None:
         return small
-    nodes = {node.name: node for node in traced.graph.nodes}
+    nodes = {node.name: node for node in graphed.graph.nodes}
     for name, size in plan.reshapes.items():
         if name not in nodes:
             raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
         _resize(nodes[name], size)
-    traced.recompile()
-    return traced
+    graphed.recompile()
+    return graphed
 
 
 def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
@@ -164,6 +180,21 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         assert edit.select is not None
         return select(edit.select, selected_dim(module)).to(module.index.device)
     new = copy.deepcopy(module)
+    if isinstance(new, Heads):
+        new.query_sizes = _sizes_left(new.query_sizes, edit.inputs)
+        new.value_sizes = _sizes_left(new.value_sizes, edit.outputs)
+        return new
+    if isinstance(new, Cell):
+        for name, own in zip(("ih", "hh"), cell_edits(new, edit), strict=True):
+            setattr(new, name, _shrunk(getattr(new, name), own))
+        return new if edit.select is None else _behind(select(edit.select, -1), new)
+    if isinstance(new, nn.GroupNorm):
+        each = new.num_channels // new.num_groups
+        for name in ("weight", "bias"):
+            _keep(new, name, 0, edit.outputs)
+        new.num_channels = new.num_channels if edit.outputs is None else len(edit.outputs)
+        new.num_groups = new.num_channels // each
+        return new
     if isinstance(new, NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
             _keep(new, name, 0, edit.outputs)
@@ -172,6 +203,10 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if not isinstance(new, LAYERS):
         raise TypeError(f"a {type(module).__name__} cannot be cut")
     weight, rows_along = new.weight, output_dim(new)
+    if isinstance(new, nn.Embedding):
+        _keep(new, "weight", 1, edit.outputs)
+        new.embedding_dim = new.weight.shape[1]
+        return new
     if edit.bias and new.bias is None:
         rows = weight.shape[rows_along]
         zeros = torch.zeros(rows, dtype=weight.dtype, device=weight.device)
@@ -189,7 +224,29 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
     if edit.select is None:
         return new
     front = select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
-    return nn.Sequential(front, new).train(module.training)
+    return _behind(front, new)
+
+
+def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:
+    """The rest of both matrices of a recurrent cell: a unit has one row for each gate."""
+    rows = None
+    if edit.outputs is not None:
+        units = cell.hh.in_features
+        rows = [g * units + u for g in range(GATES[cell.kind][0]) for u in edit.outputs]
+    return Edit(rows, edit.inputs, bias=edit.bias), Edit(rows, edit.outputs, bias=edit.bias)
+
+
+def _behind(front: nn.Module, module: nn.Module) -> nn.Sequential:
+    device = next(module.parameters()).device
+    return nn.Sequential(front.to(device), module).train(module.training)
+
+
+def _sizes_left(sizes: list[int], kept: list[int] | None) -> list[int]:
+    """How many of each block of features are left."""
+    if kept is None:
+        return sizes
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[kept]
+    return owner.bincount(minlength=len(sizes)).tolist()
 
 
 def _keep(module: nn.Module, name: str, dim: int, kept: list[int] | None) -> None:

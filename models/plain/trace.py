@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..unpacked.attention import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
 __all__ = [
     "WAY_OUT",
     "drop_defaults",
+    "drop_unread",
     "made_by_tracer",
     "plain_default",
     "recorded_length",
     "trace",
+    "traced",
 ]
 
 WAY_OUT = (
@@ -84,7 +88,7 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
             try:
                 _no_hooks(net)
                 with recorded_length(net), made_by_tracer(net) as hung:
-                    graph = tracer.trace(net, defaults or None)
+                    graph = traced(tracer, net, defaults)
                 _lengths_as_sizes(graph)
             except Exception as error:
                 where = tracer.failed or type(net).__name__
@@ -103,7 +107,21 @@ def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
             f"them. {WAY_OUT}"
         )
     drop_defaults(graph, set(defaults))
+    drop_unread(graph, net)
     return graph, made[-1]
+
+
+def traced(tracer: fx.Tracer, net: nn.Module, defaults: dict[str, Any]) -> fx.Graph:
+    """The graph of a network, with buffers as numbers; or, where that fails, as symbols: a slice of
+    one may be as long as the inputs are, and a path may depend on one, but not both."""
+    try:
+        return tracer.trace(net, defaults or None)
+    except Exception as error:
+        tracer.proxy_buffer_attributes = True
+        try:
+            return tracer.trace(net, defaults or None)
+        except Exception:
+            raise error from None
 
 
 @contextmanager
@@ -182,3 +200,21 @@ def drop_defaults(graph: fx.Graph, names: set[str]) -> None:
             dropped.append(node)
     for node in reversed(dropped):
         graph.erase_node(node)
+
+
+def drop_unread(graph: fx.Graph, net: nn.Module) -> None:
+    """Take out what unpacked modules give and nobody reads: weights of attention, last states of
+    recurrent layers. Of stacked states that are picked one by one only those remain."""
+    for node in reversed([*graph.nodes]):
+        if node.target is torch.stack and len(node.args) == 1:
+            parts = node.args[0]
+            for user in [u for u in node.users if u.target is operator.getitem]:
+                if isinstance(parts, list | tuple) and isinstance(user.args[1], int):
+                    user.replace_all_uses_with(parts[user.args[1]])
+                    graph.erase_node(user)
+        ours = node.op == "call_module" and isinstance(
+            net.get_submodule(str(node.target)), AttentionWeights
+        )
+        pure = node.target in (torch.stack, operator.getitem) or ours
+        if pure and not node.users:
+            graph.erase_node(node)

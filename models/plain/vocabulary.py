@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from ...data.errors import PyroccamError
 from ..checks import shown
+from ..unpacked.attention import AttentionWeights, Heads
 from .argument_kinds import misfit
 
 __all__ = [
@@ -83,6 +84,8 @@ _GROUPS: list[tuple[tuple[str, ...], list[type[nn.Module]]]] = [
     (("padding",), [nn.ReflectionPad1d, nn.ReflectionPad2d]),
     (("size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"), [nn.Upsample]),
     (("upscale_factor",), [nn.PixelShuffle]),
+    (("query_sizes", "value_sizes", "scale", "p"), [Heads]),
+    (("heads", "scale"), [AttentionWeights]),
 ]
 MODULES: dict[type[nn.Module], tuple[str, ...]] = {
     kind: names for names, kinds in _GROUPS for kind in kinds
@@ -101,7 +104,7 @@ _OPERATOR = "add sub mul truediv floordiv mod pow neg pos matmul getitem eq ne l
 _TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum erf exp flatten
     index_select log logsumexp matmul max maximum mean min minimum mul permute pow reciprocal relu
     reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
-    tanh transpose unsqueeze var where"""
+    gru lstm rnn_relu rnn_tanh tanh transpose unsqueeze var where"""
 _FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
     avg_pool1d avg_pool2d avg_pool3d conv1d conv2d conv3d dropout elu gelu hardswish hardtanh
     interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
@@ -117,10 +120,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _ATTRIBUTES = {"shape", "ndim"}
 _WORD_FOR = {id(function): word for word, function in FUNCTIONS.items()}
 
-_METHODS = """abs add amax amin argmax chunk clamp contiguous cos dim div erf exp expand flatten
-    index_select log log_softmax logsumexp matmul max maximum mean min minimum mul permute pow
-    reciprocal relu repeat reshape rsqrt sigmoid sign sin size softmax split sqrt square squeeze std
-    sub sum tanh transpose unflatten unsqueeze var view"""
+_METHODS = """abs add amax amin argmax bool chunk clamp contiguous cos dim div erf exp expand
+    flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max
+    maximum mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt
+    sigmoid sign sin size softmax split sqrt square squeeze std sub sum tanh to transpose
+    unflatten unsqueeze var view"""
 METHODS = frozenset(_METHODS.split())
 
 
@@ -258,11 +262,13 @@ def decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
 
 
 def checked_call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse ``getattr`` of anything but a shape.
+    """Refuse ``getattr`` of anything but a shape, and ``to`` anything but another kind of numbers.
 
     Raises:
         DescriptionError: if it asks for more.
     """
+    if function == "to" and (kwargs or [type(a) for a in args[1:]] != [torch.dtype]):
+        raise DescriptionError(f"to{shown(args[1:])} is not allowed; only to a dtype.")
     if function != "getattr":
         return
     asked = args[1] if len(args) == 2 and not kwargs and isinstance(args[1], str) else None

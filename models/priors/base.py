@@ -20,11 +20,12 @@ class LayerShape:
     Attributes:
         name: in the network; its sites are ``name.weight``, ``name.scale`` and so on.
         weight: shape as torch holds it: ``(out, in, *kernel)``, transposed convolutions
-            ``(in, out, *kernel)``.
+            ``(in, out, *kernel)``, embeddings ``(ids, out)``.
         bias: shape, or ``None``.
         group_dim: the dim of ``weight`` along which groups run: input units of a linear layer,
-            output channels of a convolution. ``None`` where there are no groups.
-        output_groups: the groups are output channels, and a scale covers the bias too.
+            output channels of a convolution, features of an embedding. ``None`` where there are no
+            groups.
+        output_groups: the groups are outputs, and a scale covers the bias too.
         fan_in: weights that one output depends on.
     """
 

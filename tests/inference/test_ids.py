@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.inference import diagnostics, posterior
 from torch import Tensor, nn
 
 
@@ -31,11 +32,13 @@ def words(**options: bool) -> data.Dataset:
     return data.Dataset.from_tensors(x, y, x, y, **options)
 
 
-def test_ids_go_the_whole_way() -> None:
+@pytest.mark.parametrize("layers", [["hidden", "out"], None])
+def test_ids_go_the_whole_way(layers: list[str] | None) -> None:
     torch.manual_seed(0)
     own = words(ids=True)
     prior = models.priors.GroupNormalJeffreys()
-    model = models.BayesianNetwork(Words(), own, prior=prior, layers=["hidden", "out"])
+    model = models.BayesianNetwork(Words(), own, prior=prior, layers=layers)
+    assert ("table" in model.layers) == (layers is None)
     fit = inference.fit(model, guides.MeanField(model), own, epochs=40, batch_size=50, lr=0.01)
     assert fit.evaluate("test")["accuracy"] > 0.95
     model, guide = inference.narrow(fit)
@@ -43,6 +46,8 @@ def test_ids_go_the_whole_way() -> None:
     small = inference.compress(fit).net
     assert small(own.x_test).argmax(1).eq(own.y_test).float().mean() > 0.95
     assert small(own.x_test[:3]).shape == (3, 2)
+    assert posterior.EnsembleNetwork(fit, draws=2)(own.x_test).shape == (200, 2)
+    assert all(str(finding) for finding in diagnostics.diagnose(fit))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pyroccam.data.limits import allowing
 from pyroccam.models.plain.argument_kinds import KINDS
 from pyroccam.models.plain.description import DescriptionError, describe, fill, rebuild, state
 from pyroccam.models.plain.vocabulary import MODULES, arguments_of, make
+from pyroccam.models.unpacked.attention import AttentionWeights, Heads
 from torch import nn
 
 
@@ -95,6 +96,7 @@ EXAMPLES = [
     nn.Dropout3d(), nn.AlphaDropout(), nn.Flatten(0, -2), nn.Unflatten(1, (2, 3)),
     nn.ZeroPad1d(1), nn.ZeroPad2d((1, 2, 3, 4)), nn.ZeroPad3d(2), nn.ReflectionPad1d(1),
     nn.ReflectionPad2d(1), nn.Upsample(scale_factor=2.0, mode="bilinear"), nn.PixelShuffle(2),
+    Heads([2, 2], [3, 0], 0.5, 0.1), AttentionWeights(2, 0.5),
 ]  # fmt: skip
 
 

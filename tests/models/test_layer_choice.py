@@ -51,12 +51,14 @@ class Twice(nn.Module):
         return self.a(self.a(x))
 
 
-class Attending(nn.Module):
-    """``out_proj`` is never called: attention takes its weight."""
+class Subclass(nn.MultiheadAttention):
+    """It stays as it is: ``out_proj`` is never called, attention takes its weight."""
 
-    def __init__(self, plain=False):
+
+class Attending(nn.Module):
+    def __init__(self, plain=False, kind=nn.MultiheadAttention):
         super().__init__()
-        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+        self.attention = kind(3, 1, batch_first=True)
         if plain:
             self.attention.out_proj = nn.Linear(3, 3)
         self.head = nn.Linear(3, 2)
@@ -93,9 +95,9 @@ NORMAL = priors.Normal()
         (Tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (Shared(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (Twice(), {}, ValueError, "'a' is used 2 times"),
-        (Attending(), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
+        (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
         (
-            Attending(plain=True),
+            Attending(plain=True, kind=Subclass),
             {"layers": ["attention.out_proj", "head"]},
             ValueError,
             r"'attention.out_proj' is not called .*layers=",
@@ -114,7 +116,9 @@ def test_what_cannot_be_is_refused(net, options, error, message):
 def test_what_is_left_out_may_be_tied_or_unused():
     net = nn.Sequential(Tied(), Twice(), nn.Linear(3, 2))
     assert list(make(net, layers=["2"]).sites) == ["2.weight", "2.bias"]
-    assert list(make(Attending(), layers=["head"]).layers) == ["head"]
+    left = make(Attending(), layers=["head"])
+    assert list(left.layers) == ["head"]
+    assert "net.attention.in_proj_weight" in left.state_dict()  # as it was given
 
 
 class Derived(nn.Linear):
@@ -122,9 +126,10 @@ class Derived(nn.Linear):
 
 
 def test_weights_that_stay_numbers_are_named(recwarn):
-    attending = r"attention.in_proj_weight \(MultiheadAttention\), attention.out_proj.weight \("
+    attending = r"attention.in_proj_weight \(Subclass\), attention.out_proj.weight \("
     with pytest.warns(UserWarning, match=f"learnt as numbers: {attending}.*layers=") as told:
-        assert list(BayesianNetwork(Attending(), ROWS, prior=NORMAL).layers) == ["head"]
+        model = BayesianNetwork(Attending(kind=Subclass), ROWS, prior=NORMAL)
+    assert list(model.layers) == ["head"]
     assert told[0].filename == __file__
     many = nn.Sequential(*(Derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
     with pytest.warns(UserWarning, match=r": 0.weight \(Derived\), 1.* 3.weight .* and 2 more"):

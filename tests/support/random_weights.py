@@ -80,9 +80,11 @@ class Rows:
         self.input_shape, self.outputs, self.N, self.task = input_shape, outputs, N, task
 
 
-def pair(net, input_shape, prior, seed=0, guide=guides.MeanField, spread=True, **options):
+def pair(
+    net, input_shape, prior, seed=0, guide=guides.MeanField, spread=True, rows=None, **options
+):
     """A model of one net and its guide, the parameters of the guide at random if ``spread``."""
-    model = models.BayesianNetwork(net, Rows(*input_shape), prior=prior)
+    model = models.BayesianNetwork(net, rows or Rows(*input_shape), prior=prior)
     guide = guide(model, **options)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,0 +1,100 @@
+"""A network whose weights are those of layers that it calls, as far as that can be had."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from .attention import Attention
+from .recurrent import Recurrent
+from .transformer import Encoder, EncoderLayer
+
+__all__ = ["copied", "unpacked"]
+
+# From the inside out: an encoder takes layers that are unpacked already.
+_KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.TransformerEncoderLayer: EncoderLayer,
+    nn.TransformerEncoder: Encoder,
+    nn.MultiheadAttention: Attention,
+    nn.RNN: Recurrent,
+    nn.GRU: Recurrent,
+    nn.LSTM: Recurrent,
+}
+
+
+def copied(net: nn.Module) -> nn.Module:
+    """A copy of a network, with weights where weight normalisation has a direction and a length.
+
+    Warns:
+        UserWarning: naming the layers whose weights were normalised.
+    """
+    # Torch refuses to copy a weight that the older hook has computed.
+    computed = {
+        id(value): value.detach().clone()
+        for module in net.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    net = copy.deepcopy(net, computed)
+    folded: list[str] = []
+    for name, module in net.named_modules():
+        for hook in [h for h in module._forward_pre_hooks.values() if isinstance(h, WeightNorm)]:
+            remove_weight_norm(module, hook.name)
+            folded.append(f"{name}.{hook.name}".lstrip("."))
+        if parametrize.is_parametrized(module):
+            kinds: Any = module.parametrizations
+            for key in [k for k, found in kinds.items() if _is_normalised(found)]:
+                parametrize.remove_parametrizations(module, key)
+                folded.append(f"{name}.{key}".lstrip("."))
+    if folded:
+        warnings.warn(
+            f"Weight normalisation is folded into the weights: {', '.join(folded[:4])}"
+            + (f" and {len(folded) - 4} more" if folded[4:] else "")
+            + ". They are random as a whole, not by direction and length.",
+            stacklevel=3,
+        )
+    return net
+
+
+def _is_normalised(found: Any) -> bool:
+    return [type(one) for one in found] == [parametrizations._WeightNorm]
+
+
+def unpacked(net: nn.Module, names: Collection[str] | None = None) -> nn.Module:
+    """The network with attention, layers of transformers and recurrent layers of torch made of
+    linear ones; it is changed, and computes the same.
+
+    Left as they are: subclasses, attention with ``add_bias_kv`` or ``add_zero_attn``, an LSTM with
+    projections.
+
+    Arguments:
+        names: of layers that are asked for; what none of them is in stays as it is. By default
+            everything is unpacked.
+    """
+    for kind, make in _KINDS.items():
+        # The innermost first: what is outside holds what was made.
+        for name, module in reversed([*net.named_modules()]):
+            asked = names is None or any(f"{n}.".startswith(f"{name}." if name else "")
+                                         for n in names)  # fmt: skip
+            if type(module) is kind and asked and _can_be(module):
+                made = make(module).train(module.training)
+                if not name:
+                    return made
+                net.set_submodule(name, made)
+    return net
+
+
+def _can_be(module: Any) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return module.bias_k is None and not module.add_zero_attn
+    if isinstance(module, nn.TransformerEncoderLayer):
+        return type(module.self_attn) is nn.MultiheadAttention and _can_be(module.self_attn)
+    if isinstance(module, nn.TransformerEncoder):
+        return all(type(layer) is EncoderLayer for layer in module.layers)
+    return not getattr(module, "proj_size", 0)

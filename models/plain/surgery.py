@@ -223,8 +223,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.in_channels = columns * new.groups
     if edit.select is None:
         return new
-    front = select(edit.select, -1 if isinstance(new, nn.Linear) else 1).to(weight.device)
-    return _behind(front, new)
+    return _behind(select(edit.select, -1 if isinstance(new, nn.Linear) else 1), new)
 
 
 def cell_edits(cell: Cell, edit: Edit) -> tuple[Edit, Edit]:

@@ -16,7 +16,6 @@ from .checks import (
     check_inputs,
     check_pair,
     check_seed,
-    check_targets,
     check_truth,
     with_channel,
 )
@@ -26,7 +25,7 @@ from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, carve, moments, number_groups, rescale
 from .splits import standardise as scale
-from .tasks import Task, check_task, decide_task
+from .tasks import Task, check_amounts, check_task, decide_task
 
 __all__ = ["Dataset", "Task"]
 
@@ -41,20 +40,21 @@ class Dataset:
 
     Arguments:
         name: What to call the data in reports.
-        task: "classification" or "regression".
+        task: "classification", "regression", "counts" or "multi-label".
         x_train: Inputs (N, features) or (N, channels, ...), float32, standardised; or int64, if
             they are ids.
-        y_train: Labels (N,) int64, or standardised targets (N, T) float32.
+        y_train: Labels (N,) int64; or targets (N, T) float32, those of a regression standardised,
+            counts and labels that are 0 or 1 as they are.
         x_val: Validation inputs, carved out of the training rows; may have no rows.
         y_val: Validation labels or targets.
         x_test: Test inputs.
         y_test: Test labels or targets.
-        classes: Number of classes; None for regression.
-        class_names: One name a class; () for regression, or if the classes have none.
+        classes: Number of classes; None for other tasks.
+        class_names: One name a class; () for other tasks, or if the classes have none.
         x_mean: Mean over training rows, a feature of a table or a channel of images.
         x_std: Standard deviation over training rows; 1 for a constant feature.
-        y_mean: Training mean (T,) of the targets; (0,) for classification.
-        y_std: Training standard deviation (T,) of the targets; (1,) for classification.
+        y_mean: Training mean (T,) of the targets of a regression; zeros for other tasks.
+        y_std: Training standard deviation (T,) of those targets; ones for other tasks.
             `y * y_std + y_mean` is in original units.
         source: JSON-able; `load(**source)` gives the same data again, except for
             {"name": "tensors"}, which came from memory, and rows of `new_rows`.
@@ -184,7 +184,7 @@ class Dataset:
         for split in _SPLITS:
             x, y = self.split(split)
             changed[f"x_{split}"] = rescale(x, own[:2], new[:2])
-            if self.task == "regression":
+            if self.classes is None:
                 changed[f"y_{split}"] = rescale(y, own[2:], new[2:])
         stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std", "scaling")}
         return replace(self, **changed, **stats)
@@ -269,11 +269,13 @@ class Dataset:
             x_train: Inputs (rows, features), sequences (rows, channels, length), images
                 (rows, channels, height, width) or volumes, numpy or torch. Bytes
                 (rows, height, width) are grey images; others need their one channel: x[:, None].
-            y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T).
+            y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T): amounts,
+                counts, or a 0 or 1 for each of T labels.
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
             task: None takes classification if there are `class_names` or `classes`, or else
-                asks the targets (:func:`pyroccam.data.tasks.decide_task`).
+                asks the targets (:func:`pyroccam.data.tasks.decide_task`). That they are "counts"
+                or "multi-label" has to be said.
             val_fraction: Share of the *training* rows kept aside for validation, class by
                 class for classification; 0 for none.
             seed: Which rows those are. Rows keep their order.
@@ -344,11 +346,12 @@ class Dataset:
         else:
             if classes is not None or class_names:
                 raise DataError(
-                    f"classes={classes}, class_names={tuple(class_names)} for regression",
+                    f"classes={classes}, class_names={tuple(class_names)} for {task}",
                     "neither",
                     "task='classification'",
                 )
-            y_train, y_test = check_targets("y_train", y_train), check_targets("y_test", y_test)
+            y_train = check_amounts("y_train", y_train, task)
+            y_test = check_amounts("y_test", y_test, task)
             if y_train.shape[1] != y_test.shape[1]:
                 raise DataError(
                     f"y_test has {y_test.shape[1]} target(s) a row",
@@ -360,7 +363,7 @@ class Dataset:
         ys: tuple[Tensor, ...] = (y_train[train], y_train[val], y_test)
         of_targets = (torch.zeros(1).double(), torch.ones(1).double())
         if labels is None:
-            of_targets = _statistics(ys[0], standardise)
+            of_targets = _statistics(ys[0], standardise and task == "regression")
             ys = tuple(scale(y, *of_targets) for y in ys)
         else:
             ys = (*ys[:2], y_test.clone())

@@ -86,7 +86,7 @@ def load_csv(
         seed: Which rows test and validate.
         target: The column to predict; None takes the last one.
         task: None asks the target (:func:`pyroccam.data.tasks.decide_task`): text, truth
-            values and few whole numbers are class labels.
+            values and few whole numbers are class labels. Counts have to be called so.
         test_fraction: Share of the rows for testing (class by class for classification).
         val_fraction: Share of the other rows kept aside for validation.
         standardise: Whether to scale by training statistics.
@@ -130,7 +130,7 @@ def load_csv(
         y[train],
         x[test],
         y[test],
-        task="classification" if names else "regression",
+        task="classification" if names else task or "regression",
         val_fraction=val_fraction,
         seed=seed,
         standardise=standardise,
@@ -156,7 +156,7 @@ def _read_target(
             y = torch.from_numpy(numbers(path, column))
     if task is None:
         task = "classification" if y is None else decide_task(where, y)
-    if task == "regression":
+    if task != "classification":
         targets = torch.from_numpy(numbers(path, column).copy())
         check_finite(str(path), targets[:, None], [str(column.name)])
         return targets, ()

@@ -48,8 +48,9 @@ class BayesianNetwork(Model):
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
             all linear and convolutional layers, transposed ones included, with a warning that
             names the weights of other modules (embeddings, attention, subclasses of layers).
-        likelihood: by default the one that suits the task. One of your own takes what the network
-            gives, a tensor, and says how it is used by its ``task``.
+        likelihood: by default the one that suits the task; or the word of another, such as
+            ``student-t``. One of your own takes what the network gives, a tensor, and says how it
+            is used by its ``task``.
         random_biases: biases are random where the prior has them; or they are learnt as numbers.
 
     Attributes:
@@ -89,7 +90,7 @@ class BayesianNetwork(Model):
         *,
         prior: WeightPrior | Mapping[str, WeightPrior],
         layers: Chosen = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
     ) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class LearntDepth(Model):
             may also be given in place of ``stem``.
         data: a data set (N, task and number of outputs are read from it).
         prior: over depth; the authors' geometric decay by default.
-        likelihood: if not the one that suits the data's task.
+        likelihood: if not the one that suits the data's task; or its word, such as ``student-t``.
 
     Attributes:
         began: numbers of the stack and the likelihood as they were given, where another fit of the
@@ -66,7 +66,7 @@ class LearntDepth(Model):
         data: TargetSpec,
         prior: DepthPrior | None = None,
         adapters: nn.Module | Sequence[nn.Module | None] | None = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
     ) -> None:
         super().__init__()
         if isinstance(stem, DepthStack) and blocks is None and head is None:
@@ -97,32 +97,55 @@ class LearntDepth(Model):
 
     @classmethod
     def mlp(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a residual perceptron: :func:`~pyroccam.models.networks.ready.residual_mlp`."""
-        return cls.of("mlp", data, prior=prior, **network)
+        return cls.of("mlp", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def conv(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a convolutional net: :func:`~pyroccam.models.networks.ready.residual_conv`."""
-        return cls.of("conv", data, prior=prior, **network)
+        return cls.of("conv", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def resnet(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a torchvision ResNet: :func:`~pyroccam.models.networks.ready.resnet`."""
-        return cls.of("resnet", data, prior=prior, **network)
+        return cls.of("resnet", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def of(
-        cls, network: str, data: TargetSpec, *, prior: DepthPrior | None = None, **arguments: Any
+        cls,
+        network: str,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **arguments: Any,
     ) -> LearntDepth:
-        """Over a ready network, by its name in ``networks.NETWORKS``."""
-        stack = networks.NETWORKS[network](data.input_shape, data.outputs, **arguments)
-        return cls(stack, data=data, prior=prior)
+        """Over a ready network, by its name in ``networks.NETWORKS``, with as many outputs as the
+        likelihood takes."""
+        likelihood = checked(likelihood, data)
+        stack = networks.NETWORKS[network](data.input_shape, likelihood.outputs, **arguments)
+        return cls(stack, data=data, prior=prior, likelihood=likelihood)
 
     @property
     def entry(self) -> nn.Module:

@@ -102,7 +102,9 @@ class Bayes(OverWeights):
         if not self.start or pair[1].is_point:
             return pair
         prior = models.priors.Normal(1.0)
-        model = models.BayesianNetwork(net, data, prior=prior, layers=list(pair[0].layers))
+        model = models.BayesianNetwork(
+            net, data, prior=prior, layers=list(pair[0].layers), likelihood=self.likelihood
+        )
         return model, guides.Delta(model)
 
     def _posterior(
@@ -114,7 +116,7 @@ class Bayes(OverWeights):
             data,
             prior=models.priors.parse_weights(self.prior),
             layers=named_layers(self.layers, net),
-            likelihood=likelihood,
+            likelihood=self.likelihood if likelihood is None else likelihood,
             random_biases=self.random_biases,
         )
         limit = self.max_scale

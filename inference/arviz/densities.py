@@ -219,7 +219,7 @@ def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Log-likelihoods ``(S, N)`` and a prediction each ``(S, N, ...)``, in original units."""
     likelihood, data = fit.model.likelihood, fit.data
     found = likelihood(outputs).log_prob(y).double()
-    if likelihood.task == "regression":
+    if likelihood.task != "classification":
         found = found - data.y_std.double().log().sum()
     return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
 
@@ -247,7 +247,7 @@ def _predicted(
     count: torch.Size = torch.Size(),  # noqa: B008
 ) -> Tensor:
     drawn: Tensor = likelihood(outputs).sample(count)
-    return (drawn * std + mean if likelihood.task == "regression" else drawn).cpu()
+    return (drawn * std + mean if likelihood.task != "classification" else drawn).cpu()
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from ...models.likelihoods import Likelihood, Regression
 from ...models.plain.pruned import PrunedNetwork
 from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
+from .scores import score_classes, score_targets
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -22,6 +23,7 @@ __all__ = [
     "DRAWS",
     "HOWS",
     "How",
+    "below_targets",
     "evaluate_net",
     "evaluate_outputs",
     "evaluate_pruned",
@@ -79,27 +81,41 @@ def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:
 def evaluate_outputs(
     outputs: Tensor, weights: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor
 ) -> dict[str, float]:
-    """Metrics of the mixture over depths; regression in original units of the target.
+    """Metrics of the mixture over depths; those of targets in original units.
 
     Arguments:
         outputs: ``(S, N, outputs)``.
         weights: ``(S,)``.
         likelihood: what the outputs mean.
         y: targets ``(N, ...)``.
-        y_std: ``(T,)``, by which regression targets were divided.
+        y_std: ``(T,)``, by which targets were divided.
     """
     if type(likelihood) is Regression:  # a kind of it may be no Normal
         return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
     with torch.no_grad():
         predicted = likelihood.predicted(outputs)
         if likelihood.task == "classification":
-            return classification_metrics(mixture_log_probs(predicted, weights), y)
+            return score_classes(likelihood, mixture_log_probs(predicted, weights), y)
+        w, scale = weights.double(), y_std.double()
         log_p = likelihood.log_predictive(outputs, weights.log().clamp_min(-1e4), y).double()
-        wrong = (torch.einsum("s,snt->nt", weights.to(predicted), predicted) - y) * y_std
-        return {
-            "rmse": float(wrong.double().square().mean().sqrt()),
-            "nll": float(y_std.double().log().sum() - log_p.mean()),
-        }
+        mean = torch.einsum("s,snt->nt", w, predicted.double())
+        return score_targets(
+            likelihood, mean * scale, log_p - scale.log().sum(), y.double() * scale,
+            below_targets(likelihood, outputs, w, y),
+        )  # fmt: skip
+
+
+def below_targets(
+    likelihood: Likelihood, outputs: Tensor, weights: Tensor, y: Tensor
+) -> Tensor | None:
+    """The probability of less than each target, ``(N, T)``, where its likelihood is scored by it.
+
+    Arguments:
+        likelihood, outputs, weights, y: as for :func:`evaluate_outputs`.
+    """
+    if "coverage" not in likelihood.scores:
+        return None
+    return torch.einsum("s,snt->nt", weights.double(), likelihood.below(outputs, y).double())
 
 
 def evaluate_single(

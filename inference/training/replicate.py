@@ -191,7 +191,8 @@ class Replicate(Job):
                 self.logits.copy_(running)
         if noise is not None:
             with torch.no_grad():
-                self.model.likelihood.get_parameter("log_scale").copy_(noise)
+                for name, value in noise.items():
+                    self.model.likelihood.get_parameter(name).copy_(value)
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
@@ -204,14 +205,15 @@ class Replicate(Job):
             self.best = {"value": value, "epoch": epoch, "running": estimate, **self.good}
             self.best["lowest"] = min(lowest, value)  # for patience, where the latest is kept
 
-    def _noise_step(self) -> Tensor | None:
-        """Set the noise of a regression as the validation rows have it, where a checkpoint may be
-        chosen. Returns the parameter of the noise that trains, or ``None`` if that stays."""
-        if not has_validated_noise(self.model, self.data):
+    def _noise_step(self) -> dict[str, Tensor] | None:
+        """Set the noise of the likelihood as the validation rows have it, where a checkpoint may be
+        chosen. Returns the parameters of the noise that trains, or ``None`` if they stay."""
+        if not has_validated_noise(self.model, self.guide, self.data):
             return None
-        training = self.model.likelihood.get_parameter("log_scale").detach().clone()
+        likelihood = self.model.likelihood
+        training = {n: likelihood.get_parameter(n).detach().clone() for n in likelihood.noise}
         with evaluating(self.model), pyro.validation_enabled(False):
-            validate_noise(self.model, self.guide, self.data)
+            validate_noise(self.pair, self.data)
         return training
 
     def _exact_step(self) -> Tensor:

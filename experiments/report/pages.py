@@ -123,11 +123,9 @@ def _scores(run: RunFiles) -> Table:
     several = len(run.seeds) > 1
     spread_note = f" Mean ± standard deviation over {len(run.seeds)} seeds." if several else ""
     up = [METRICS[name] for name in columns if name in HIGHER]
-    named = listed(up)
-    higher = f"{named[:1].upper()}{named[1:]}: higher is better; all others: lower. " if up else ""
-    covered = (
-        "Coverage: the share of targets in the central 90 %. " if "coverage" in columns else ""
-    )
+    named = listed(up) if up else ""
+    higher = f"{named[0].upper()}{named[1:]}: higher is better; all others: lower. " if up else ""
+    covered = "Coverage: of the targets by the central 90 %. " if "coverage" in columns else ""
     note = f"{higher}{covered}NLL is the negative log-likelihood in nats per row.{spread_note}"
     return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
 

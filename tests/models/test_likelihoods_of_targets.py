@@ -139,7 +139,8 @@ def test_ordinal_keeps_small_probabilities_and_the_order_of_its_cuts():
         near = likelihood.predicted(torch.tensor([[3.0]]))[0, 1].double()
         gap = torch.tensor(-9.0).double().exp()
         p = torch.sigmoid(a - 3.0) * torch.sigmoid(3.0 - a) * gap
-        assert float(near) == pytest.approx(float(p.log()), abs=1e-3) and b > a
+        assert b > a
+        assert float(near) == pytest.approx(float(p.log()), abs=1e-3)
 
 
 def test_counts_begin_at_the_mean_of_the_training_targets():
@@ -233,11 +234,12 @@ def test_targets_of_another_kind_are_refused(task, y, match):
 def test_counts_and_labels_stay_as_they_are():
     for word in ("poisson", "multi-label"):
         found = made(word)
-        assert found.classes is None and bool((found.y_train == found.y_train.round()).all())
+        assert found.classes is None
+        assert bool((found.y_train == found.y_train.round()).all())
         assert torch.equal(found.y_mean, torch.zeros(found.outputs))
         assert torch.equal(found.y_std, torch.ones(found.outputs))
         other = found.standardised_as(made(word, seed=1))
         assert torch.equal(other.y_test, found.y_test)
+    x, y = torch.randn(4, 2), torch.eye(4)
     with pytest.raises(data.DataError, match="or task='multi-label'"):
-        x, y = torch.randn(4, 2), torch.eye(4)
         data.Dataset.from_tensors(x, y, x, y, task="classification")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from .record import differences, record
 from .splits import Scaling, carve, moments, number_groups, rescale
 from .splits import standardise as scale
 from .tasks import Task, check_amounts, check_task, decide_task
+from .weighting import by_class, check_weights, joined, scaled
 
 __all__ = ["Dataset", "Task"]
 
@@ -67,6 +69,10 @@ class Dataset:
             data set that is built by hand has that of its own tensors.
         scaling: The statistics in float64, by which rows were scaled; those of `x_mean` and
             the others if they are not given.
+        weights: How much each training row counts in a fit (N,), with the mean 1, so that all of
+            them count as N rows; None if all count the same. Metrics do not look at them.
+        val_weights: Those of the validation rows, on the same scale: which checkpoint is the best
+            is told by them.
     """
 
     name: str
@@ -88,6 +94,8 @@ class Dataset:
     target: str = ""
     digest: str = ""
     scaling: Scaling = _AS_ROUNDED
+    weights: Tensor | None = None
+    val_weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.x_train.device.type == "meta":
@@ -113,6 +121,15 @@ class Dataset:
     def outputs(self) -> int:
         """How many outputs a network needs: classes, or targets."""
         return self.y_train.shape[1] if self.classes is None else self.classes
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Training targets as a fit takes them: `y_train`, and if rows have weights these behind
+        it, as a last column (N, T + 1) of float numbers."""
+        if self.weights is None:
+            return self.y_train
+        columns = self.y_train.to(self.weights).reshape(self.N, -1), self.weights[:, None]
+        return torch.cat(columns, 1)
 
     @property
     def ids(self) -> bool:
@@ -164,9 +181,25 @@ class Dataset:
             self,
             x_train=torch.cat([self.x_train, self.x_val]),
             y_train=torch.cat([self.y_train, self.y_val]),
+            **joined(self.weights, self.val_weights),
             x_val=self.x_val[:0],
             y_val=self.y_val[:0],
         )
+
+    def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
+        """The same data, in which a row counts by the weight of its class too; see
+        :func:`pyroccam.data.weighting.by_class`."""
+        return replace(self, **by_class(self, class_weights))
+
+    def refuse_weights(self, what: str) -> None:
+        """Refuse `what` where rows have weights, and it would mean nothing.
+
+        Raises:
+            DataError: if they have.
+        """
+        if self.weights is not None:
+            reason = "rows that count the same: a weighted likelihood is no density of the targets"
+            raise DataError(f"{what} of rows with weights", reason)
 
     def standardised_as(self, other: Dataset) -> Dataset:
         """The same data on the scale of another set, whose network is to predict it.
@@ -262,6 +295,7 @@ class Dataset:
         columns: Sequence[str] = (),
         target: str = "",
         ids: bool = False,
+        weights: Any = None,
     ) -> Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
@@ -292,6 +326,8 @@ class Dataset:
             target: The name of what is predicted.
             ids: Inputs are whole numbers to look up in a table, as torch.nn.Embedding does: words,
                 products, nodes. They stay int64, and are not scaled.
+            weights: How much each training row counts (rows,), not negative. Only their ratios
+                matter: see the attribute. Classes get theirs by :meth:`with_class_weights`.
 
         Returns:
             The data set, on the CPU.
@@ -336,6 +372,8 @@ class Dataset:
         parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
         if groups is not None:
             parts["groups"] = number_groups(groups, len(x_train))
+        if weights is not None:
+            parts["weights"] = weights = check_weights("weights", weights, len(x_train))
         digest = fingerprint(**parts)
 
         labels = None
@@ -370,7 +408,7 @@ class Dataset:
         scaling = Scaling(*_statistics(xs[0], standardise), *of_targets)
         x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
         xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
-        return cls(
+        made = cls(
             # The name of a file may hold bytes that are no text, which nobody could write down.
             name=name.encode("utf-8", "backslashreplace").decode(),
             task=task,
@@ -398,6 +436,7 @@ class Dataset:
             digest=digest,
             scaling=scaling,
         )
+        return made if weights is None else replace(made, **scaled(weights[train], weights[val]))
 
 
 def _statistics(training: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from .layers.choice import (
     refuse_shared,
     tell_hooks,
 )
-from .likelihoods import Likelihood, TargetSpec, checked
+from .likelihoods import Likelihood, TargetSpec, checked, has_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
@@ -123,7 +123,7 @@ class BayesianNetwork(Model):
         self.net = net
         self.prior_given = prior
         self.random_biases = random_biases
-        self.size = data.N
+        self.size, self.weighted = data.N, has_weights(data)
         self.input_shape = tuple(data.input_shape)
         self.likelihood = checked(likelihood, data, net)
         self.began = {
@@ -203,7 +203,8 @@ class BayesianNetwork(Model):
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.outputs(x)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+            likelihood, y = self.observed(outputs, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import Model
-from .likelihoods import Likelihood, TargetSpec, checked, precision
+from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
 from .networks import ready as networks
 from .networks.stack import DepthStack
 from .parameters import as_it_began, numbers_of, refuse_without_values
@@ -88,7 +88,7 @@ class LearntDepth(Model):
         self.stack = stack
         self.likelihood = checked(likelihood, data, stack)
         self.prior = prior
-        self.size = data.N
+        self.size, self.weighted = data.N, has_weights(data)
         self.log_prior: Tensor
         log_prior = prior.log_probs(stack.max_depth + 1)
         double = precision(stack) is torch.float64
@@ -168,7 +168,8 @@ class LearntDepth(Model):
         depth = pyro.sample("depth", dist.Categorical(logits=self.log_prior))
         chosen = self._choose(outputs, depth)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(chosen), obs=y)
+            likelihood, y = self.observed(chosen, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def _choose(self, outputs: Tensor, depth: Tensor) -> Tensor:
         """Outputs at ``depth``: the identity when ``depth`` is the enumerated support."""
@@ -188,11 +189,13 @@ class LearntDepth(Model):
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``log p(y_n | x_n, d)`` for every depth and observation, ``(D + 1, B)``, in nats."""
-        return self.likelihood(self.stack.outputs(x)).log_prob(y)
+        return self.log_prob(self.stack.outputs(x), y)
 
     def at_depth(self, depth: int) -> FixedDepth:
         """The deterministic network of one depth (DDN), with a copy of the present weights."""
-        return FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
+        made = FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
+        made.weighted = self.weighted
+        return made
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> LearntDepth:
         return LearntDepth(
@@ -227,7 +230,8 @@ class FixedDepth(Model):
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.part("net")(x)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+            likelihood, y = self.observed(outputs, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def components(self, x: Tensor) -> Tensor:
         """Outputs at the one depth, ``(1, B, outputs)``."""
@@ -236,7 +240,7 @@ class FixedDepth(Model):
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``(1, B)``: the one depth."""
-        return self.likelihood(self.net(x)).log_prob(y)[None]
+        return self.log_prob(self.net(x), y)[None]
 
 
 @torch.no_grad()

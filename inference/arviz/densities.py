@@ -40,7 +40,7 @@ class PosteriorDraws:
         log_likelihood: of each row in original units of the target, ``(S, N)``.
         predictions: a target drawn for each row, original units, ``(S, N)`` or ``(S, N, T)``.
         rows: their positions in the split, ``(N,)``.
-        complete: the rows are all training rows, so that log p(θ, y) is known.
+        complete: the rows are all training rows, without weights, so that log p(θ, y) is known.
     """
 
     values: dict[str, Tensor]
@@ -134,7 +134,7 @@ def draw_posterior(
         )
     where = x.device
     x, y = x[chosen.to(where)], y[chosen.to(where)]
-    complete = split == "train" and len(chosen) == fit.data.N
+    complete = split == "train" and len(chosen) == fit.data.N and fit.data.weights is None
     seed = fit.settings.seed if seed is None else seed
     with evaluating(fit.model), seeded(seed, where):
         if fit.model.random_weights:

@@ -209,5 +209,9 @@ def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
     if drawn.log_prior and {*drawn.log_q} != {*drawn.log_prior}:
         found["points"] = ", ".join(s for s in drawn.log_prior if s not in drawn.log_q)
     if not drawn.complete:
-        found["log_p"] = "left out: it needs all training rows (split='train', rows=None)"
+        found["log_p"] = (
+            "left out: rows have weights"
+            if fit.data.weights is not None
+            else "left out: it needs all training rows (split='train', rows=None)"
+        )
     return found

@@ -168,6 +168,7 @@ def loo(
     if correction not in ("auto", "p/q", "none"):
         raise ValueError(unknown_name("correction", correction, ("auto", "p/q", "none")))
     _refuse_numbers(fit)
+    fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
     if not drawn.log_q:
         raise ValueError(

@@ -74,7 +74,7 @@ class Job:
                     ("model", *_first_odd_lines(str(self.model), str(other.model))),
                     ("guide", self.guide.options(), other.guide.options()),
                     ("shape of the training inputs", ours.x_train.shape, theirs.x_train.shape),
-                    ("shape of the training targets", ours.y_train.shape, theirs.y_train.shape),
+                    ("shape of the training targets", ours.targets.shape, theirs.targets.shape),
                 )
                 if a != b
             ),
@@ -143,13 +143,19 @@ class Replicate(Job):
                 f"{self.data.N}: the likelihood would be scaled wrongly. Build the model with "
                 "data=<this data>."
             )
+        if self.model.weighted != (self.data.weights is not None):
+            has = "no weights, but the" if self.model.weighted else "weights, but the"
+            raise ValueError(
+                f"The rows of the data have {has} model was made for others. Build the model with "
+                "data=<this data>."
+            )
         self.guide.check(self.model, settings, batches)
 
     def identity(self) -> dict[str, Any]:
         """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
-            "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
+            "data": fingerprint(data.x_train, data.targets, data.x_val, data.y_val),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self.guide.options(),
             "prior": self.model.prior_numbers(),
@@ -177,6 +183,8 @@ class Replicate(Job):
                 outputs, weights = self.pair.validation(self.data)
                 log_weights = weights.log().clamp_min(-1e4)
                 log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
+                if self.data.val_weights is not None:
+                    log_p = log_p * self.data.val_weights
                 row["val_nll"] = -float(log_p.double().mean())
         if "depth" in self.guide.latents():
             q = self.pair.weights()

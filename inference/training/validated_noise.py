@@ -56,11 +56,10 @@ def validate_noise(pair: Family, data: Dataset) -> None:
         noise = noise_of_rows(model.likelihood, *pair.validation(data), data.y_val)
         _set(model.likelihood, noise)
         return
-    x, y = data.split("train")
-    training, outputs = outputs_by_depth(model, x), outputs_by_depth(model, data.x_val)
+    training, outputs = (outputs_by_depth(model, x) for x in (data.x_train, data.x_val))
     log_prior = model.get_buffer("log_prior").double()
     for _ in range(10):
-        log_p = model.likelihood(training).log_prob(y).double().sum(1)
+        log_p = model.log_prob(training, data.targets).double().sum(1)
         before = {n: p.clone() for n, p in model.likelihood.named_parameters()}
         q = (log_prior + log_p).softmax(0)
         noise = noise_of_rows(model.likelihood, outputs, q, data.y_val)

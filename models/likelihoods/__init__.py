@@ -2,7 +2,7 @@
 
 from .amounts import Heteroscedastic, Regression, StudentT
 from .base import Likelihood, TargetSpec
-from .choosing import checked, for_data, parse, precision, words
+from .choosing import checked, for_data, has_weights, parse, precision, words
 from .classes import Classification, MultiLabel, Ordinal
 from .counts import NegativeBinomial, Poisson
 
@@ -19,6 +19,7 @@ __all__ = [
     "TargetSpec",
     "checked",
     "for_data",
+    "has_weights",
     "parse",
     "precision",
     "words",

@@ -11,7 +11,7 @@ from .base import Likelihood, TargetSpec
 from .classes import Classification, MultiLabel
 from .counts import Poisson
 
-__all__ = ["checked", "for_data", "parse", "precision", "words"]
+__all__ = ["checked", "for_data", "has_weights", "parse", "precision", "words"]
 
 _BY_TASK: dict[str, type[Likelihood]] = {
     kind.task: kind for kind in (Classification, Regression, Poisson, MultiLabel)
@@ -68,6 +68,11 @@ def checked(
     # Half precision is for the network alone.
     double = network is not None and precision(network) is torch.float64
     return likelihood.double() if double else likelihood
+
+
+def has_weights(data: TargetSpec) -> bool:
+    """True if the rows of a data set have weights."""
+    return getattr(data, "weights", None) is not None
 
 
 def precision(network: nn.Module) -> torch.dtype:

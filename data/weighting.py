@@ -38,7 +38,7 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
     return found.float()
 
 
-def scaled(weights: Tensor, val_weights: Tensor) -> dict[str, Tensor]:
+def scaled(weights: Tensor, val_weights: Tensor) -> dict[str, Any]:
     """Weights of training and validation rows by a mean of one in training, so that all training
     rows together count as N: beside the prior they weigh what they would without weights.
 
@@ -51,14 +51,14 @@ def scaled(weights: Tensor, val_weights: Tensor) -> dict[str, Tensor]:
     return {"weights": (weights / mean).float(), "val_weights": (val_weights / mean).float()}
 
 
-def joined(weights: Tensor | None, val_weights: Tensor | None) -> dict[str, Tensor]:
+def joined(weights: Tensor | None, val_weights: Tensor | None) -> dict[str, Any]:
     """Weights where validation rows become training rows; none if there are none."""
     if weights is None or val_weights is None:
         return {}
     return scaled(torch.cat([weights, val_weights]), val_weights[:0])
 
 
-def by_class(data: Dataset, asked: Any) -> dict[str, Tensor]:
+def by_class(data: Dataset, asked: Any) -> dict[str, Any]:
     """Weights of rows by the weight of their class, beside their own if they have some.
 
     Arguments:

@@ -97,8 +97,9 @@ class RunConfig:
         data_seed = data_options.pop("seed", seed)
         if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
             raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
-        if sets.get("likelihood") in (known := words()) and data.lower().endswith(_FILES):
-            data_options.setdefault("task", known[sets["likelihood"]].task)
+        asked = words().get(str(sets.get("likelihood")))
+        if asked is not None and data.lower().endswith(_FILES):
+            data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         shape = dataset.input_shape
         if network is None:

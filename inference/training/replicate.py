@@ -199,8 +199,8 @@ class Replicate(Job):
                 self.logits.copy_(running)
         if noise is not None:
             with torch.no_grad():
-                for name, value in noise.items():
-                    self.model.likelihood.get_parameter(name).copy_(value)
+                for name, before in noise.items():
+                    self.model.likelihood.get_parameter(name).copy_(before)
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss

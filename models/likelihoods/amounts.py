@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pyro.distributions as dist
 import torch
@@ -30,7 +31,7 @@ class Regression(Likelihood):
 
     task = "regression"
     word = "normal"
-    noise = ("log_scale",)
+    noise: ClassVar[tuple[str, ...]] = ("log_scale",)
 
     def __init__(self, targets: int, scale: float = 0.5, floor: float = 1e-3) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def one_run(
         RuntimeError: if the steps did not run as they were to.
     """
     torch.set_num_threads(threads)
-    arguments = {"width": 20, "max_depth": 20} | (network or {})
+    arguments: dict[str, Any] = {"width": 20, "max_depth": 20} | (network or {})
     start = time.perf_counter()
 
     def build(seed: int) -> tuple[models.LearntDepth, guides.CategoricalDepth, data.Dataset]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from .checks import (
     check_inputs,
     check_pair,
     check_seed,
-    check_targets,
     check_truth,
     refuse_several,
     with_channel,
@@ -27,7 +27,8 @@ from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
-from .tasks import Task, check_task, decide_task
+from .tasks import Task, check_amounts, check_task, decide_task
+from .weighting import by_class, check_weights, joined, scaled
 
 __all__ = ["Dataset", "Task"]
 
@@ -42,20 +43,21 @@ class Dataset:
 
     Arguments:
         name: What to call the data in reports.
-        task: "classification" or "regression".
+        task: "classification", "regression", "counts" or "multi-label".
         x_train: Inputs (N, features) or (N, channels, ...), float32, standardised; or int64, if
             they are ids.
-        y_train: Labels (N,) int64, or standardised targets (N, T) float32.
+        y_train: Labels (N,) int64; or targets (N, T) float32, those of a regression standardised,
+            counts and labels that are 0 or 1 as they are.
         x_val: Validation inputs, carved out of the training rows; may have no rows.
         y_val: Validation labels or targets.
         x_test: Test inputs.
         y_test: Test labels or targets.
-        classes: Number of classes; None for regression.
-        class_names: One name a class; () for regression, or if the classes have none.
+        classes: Number of classes; None for other tasks.
+        class_names: One name a class; () for other tasks, or if the classes have none.
         x_mean: Mean over training rows, a feature of a table or a channel of images.
         x_std: Standard deviation over training rows; 1 for a constant feature.
-        y_mean: Training mean (T,) of the targets; (0,) for classification.
-        y_std: Training standard deviation (T,) of the targets; (1,) for classification.
+        y_mean: Training mean (T,) of the targets of a regression; zeros for other tasks.
+        y_std: Training standard deviation (T,) of those targets; ones for other tasks.
             `y * y_std + y_mean` is in original units.
         source: JSON-able; `load(**source)` gives the same data again, except for
             {"name": "tensors"}, which came from memory, and rows of `new_rows`.
@@ -68,6 +70,10 @@ class Dataset:
             data set that is built by hand has that of its own tensors.
         scaling: The statistics in float64, by which rows were scaled; those of `x_mean` and
             the others if they are not given.
+        weights: How much each training row counts in a fit (N,), with the mean 1, so that all of
+            them count as N rows; None if all count the same. Metrics do not look at them.
+        val_weights: Those of the validation rows, on the same scale: which checkpoint is the best
+            is told by them.
     """
 
     name: str
@@ -89,6 +95,8 @@ class Dataset:
     target: str = ""
     digest: str = ""
     scaling: Scaling = _AS_ROUNDED
+    weights: Tensor | None = None
+    val_weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.x_train.device.type == "meta":
@@ -114,6 +122,15 @@ class Dataset:
     def outputs(self) -> int:
         """How many outputs a network needs: classes, or targets."""
         return self.y_train.shape[1] if self.classes is None else self.classes
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Training targets as a fit takes them: `y_train`, and if rows have weights these behind
+        it, as a last column (N, T + 1) of float numbers."""
+        if self.weights is None:
+            return self.y_train
+        columns = self.y_train.to(self.weights).reshape(self.N, -1), self.weights[:, None]
+        return torch.cat(columns, 1)
 
     @property
     def ids(self) -> bool:
@@ -165,6 +182,7 @@ class Dataset:
             self,
             x_train=torch.cat([self.x_train, self.x_val]),
             y_train=torch.cat([self.y_train, self.y_val]),
+            **joined(self.weights, self.val_weights),
             x_val=self.x_val[:0],
             y_val=self.y_val[:0],
         )
@@ -174,6 +192,21 @@ class Dataset:
         `y_std`, in float64 and in shapes that act on inputs (B, ...) and targets (B, T)."""
         found = self.scaling._asdict()
         return {n: along(s, self.x_train) if n[0] == "x" else s for n, s in found.items()}
+
+    def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
+        """The same data, in which a row counts by the weight of its class too; see
+        :func:`pyroccam.data.weighting.by_class`."""
+        return replace(self, **by_class(self, class_weights))
+
+    def refuse_weights(self, what: str) -> None:
+        """Refuse `what` where rows have weights, and it would mean nothing.
+
+        Raises:
+            DataError: if they have.
+        """
+        if self.weights is not None:
+            reason = "rows that count the same: a weighted likelihood is no density of the targets"
+            raise DataError(f"{what} of rows with weights", reason)
 
     def standardised_as(self, other: Dataset) -> Dataset:
         """The same data on the scale of another set, whose network is to predict it.
@@ -191,7 +224,7 @@ class Dataset:
         for split in _SPLITS:
             x, y = self.split(split)
             changed[f"x_{split}"] = rescale(x, own[:2], new[:2])
-            if self.task == "regression":
+            if self.classes is None:
                 changed[f"y_{split}"] = rescale(y, own[2:], new[2:])
         stats = {n: getattr(other, n) for n in ("x_mean", "x_std", "y_mean", "y_std", "scaling")}
         return replace(self, **changed, **stats)
@@ -269,6 +302,7 @@ class Dataset:
         columns: Sequence[str] = (),
         target: str = "",
         ids: bool = False,
+        weights: Any = None,
     ) -> Dataset:
         """Checks, splits and standardises arrays; nothing that is given is changed.
 
@@ -276,11 +310,13 @@ class Dataset:
             x_train: Inputs (rows, features), sequences (rows, channels, length), images
                 (rows, channels, height, width) or volumes, numpy or torch. Bytes
                 (rows, height, width) are grey images; others need their one channel: x[:, None].
-            y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T).
+            y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T): amounts,
+                counts, or a 0 or 1 for each of T labels.
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
             task: None takes classification if there are `class_names` or `classes`, or else
-                asks the targets (:func:`pyroccam.data.tasks.decide_task`).
+                asks the targets (:func:`pyroccam.data.tasks.decide_task`). That they are "counts"
+                or "multi-label" has to be said.
             val_fraction: Share of the *training* rows kept aside for validation, class by
                 class for classification; 0 for none.
             seed: Which rows those are. Rows keep their order.
@@ -297,6 +333,8 @@ class Dataset:
             target: The name of what is predicted.
             ids: Inputs are whole numbers to look up in a table, as torch.nn.Embedding does: words,
                 products, nodes. They stay int64, and are not scaled.
+            weights: How much each training row counts (rows,), not negative. Only their ratios
+                matter: see the attribute. Classes get theirs by :meth:`with_class_weights`.
 
         Returns:
             The data set, on the CPU.
@@ -343,6 +381,8 @@ class Dataset:
         parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
         if groups is not None:
             parts["groups"] = number_groups(groups, len(x_train))
+        if weights is not None:
+            parts["weights"] = weights = check_weights("weights", weights, len(x_train))
         digest = fingerprint(**parts)
 
         labels = None
@@ -353,11 +393,12 @@ class Dataset:
         else:
             if classes is not None or class_names:
                 raise DataError(
-                    f"classes={classes}, class_names={tuple(class_names)} for regression",
+                    f"classes={classes}, class_names={tuple(class_names)} for {task}",
                     "neither",
                     "task='classification'",
                 )
-            y_train, y_test = check_targets("y_train", y_train), check_targets("y_test", y_test)
+            y_train = check_amounts("y_train", y_train, task)
+            y_test = check_amounts("y_test", y_test, task)
             if y_train.shape[1] != y_test.shape[1]:
                 raise DataError(
                     f"y_test has {y_test.shape[1]} target(s) a row",
@@ -369,14 +410,14 @@ class Dataset:
         ys: tuple[Tensor, ...] = (y_train[train], y_train[val], y_test)
         of_targets = (torch.zeros(1).double(), torch.ones(1).double())
         if labels is None:
-            of_targets = _statistics(ys[0], standardise)
+            of_targets = _statistics(ys[0], standardise and task == "regression")
             ys = tuple(scale(y, *of_targets) for y in ys)
         else:
             ys = (*ys[:2], y_test.clone())
         scaling = Scaling(*_statistics(xs[0], standardise), *of_targets)
         x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
         xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
-        return cls(
+        made = cls(
             # The name of a file may hold bytes that are no text, which nobody could write down.
             name=name.encode("utf-8", "backslashreplace").decode(),
             task=task,
@@ -404,6 +445,7 @@ class Dataset:
             digest=digest,
             scaling=scaling,
         )
+        return made if weights is None else replace(made, **scaled(weights[train], weights[val]))
 
 
 def _statistics(training: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:

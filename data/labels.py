@@ -74,7 +74,8 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
         DataError: naming the first row that is wrong and its value.
     """
     if y.ndim != 1:
-        hint = f"{name}.argmax(1) if this is one-hot" if y.ndim == 2 and y.shape[1] > 1 else ""
+        hint = f"{name}.argmax(1) if this is one-hot, or task='multi-label'"
+        hint = hint if y.ndim == 2 and y.shape[1] > 1 else ""
         hint = hint or f"{name}.reshape(-1) if there is one label a row"
         raise DataError(
             f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)", hint

@@ -84,7 +84,12 @@ def available() -> list[Entry]:
 
 
 def load(
-    name: str | os.PathLike[str], *, seed: int = 0, download: bool = True, **options: Any
+    name: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    download: bool = True,
+    class_weights: Any = None,
+    **options: Any,
 ) -> Dataset:
     """Loads a data set, checked, split and standardised.
 
@@ -94,6 +99,8 @@ def load(
         seed: Everything random: generated points, splits, subsets.
         download: Whether files that are missing may be fetched from the net; it is no part of
             `source`. Without it a missing file is an error that says where it belongs.
+        class_weights: How much the rows of each class count: "balanced", or a number for each; see
+            :meth:`Dataset.with_class_weights`.
         options: What the data set takes, `val_fraction=` for one. `data_root=` may be given
             to any of them, and is dropped by those that need no files from it (toys,
             digits, own files), so that a program can pass it on without asking.
@@ -131,6 +138,8 @@ def load(
     asked = {**options, "download": download} if "download" in parameters else options
     try:
         dataset = loader(seed=seed, **asked)
+        if class_weights is not None:
+            dataset = dataset.with_class_weights(class_weights)
     except DataError as error:
         if key in error.found:
             raise
@@ -143,6 +152,8 @@ def load(
         # Defaults are written down, too: they may change in a later version
         value = {"seed": seed, **options}.get(option, usual[option])
         source[option] = value.item() if isinstance(value, np.generic) else value
+    if class_weights is not None:
+        source["class_weights"] = class_weights
     root = source.pop("data_root", None)
     if root is not None:
         source["data_root"] = str(Path(root).expanduser().resolve())

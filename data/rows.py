@@ -18,7 +18,6 @@ from .checks import (
     check_finite,
     check_inputs,
     check_pair,
-    check_targets,
     check_truth,
     listed,
     shown,
@@ -32,6 +31,7 @@ from .labels import are_names, check_labels, number_names
 from .raw import keeping_raw
 from .registry import find, load
 from .splits import standardise
+from .tasks import check_amounts
 
 __all__ = ["far_off", "new_rows"]
 
@@ -97,7 +97,7 @@ def new_rows(
     check_pair(f"{key}: inputs", x, "targets", y)
     x = _scaled(key, x, like)
     digest = fingerprint(like=like.digest, x=x, y=y)
-    if like.task == "regression":
+    if like.classes is None:
         y = standardise(y, like.scaling.y_mean, like.scaling.y_std)
     return replace(
         like, x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=title, digest=digest
@@ -126,7 +126,7 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
     x = torch.from_numpy(np.stack([numbers(path, frame[name]) for name in features], 1))
     check_finite(str(path), x, features)
     where = f"{path}, column {target!r}"
-    if like.task == "regression":
+    if like.classes is None:
         return x, _targets(where, torch.from_numpy(numbers(path, frame[target]).copy()), like)
     return x, _labels_of_names(where, [_plain(text) for text in frame[target]], like)
 
@@ -156,7 +156,7 @@ def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     if like.classes and are_names(targets):
         return x, torch.from_numpy(number_names(where, targets, _names(like)))
     y = as_tensor(where, targets)
-    if like.task == "regression":
+    if like.classes is None:
         return x, _targets(where, y, like)
     known = _names(like)
     if all(name.lstrip("-").isdecimal() for name in known):
@@ -174,7 +174,7 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
     x, y = kept[-1]
     if other.task != like.task:
         other.refuse_another_kind(like)
-    if like.task == "regression":
+    if like.classes is None:
         return x, _targets(key, y, like), other.name
     if not other.class_names or other.class_names == like.class_names:
         return x, check_labels(key, y, like.classes), other.name
@@ -201,7 +201,7 @@ def _labels_of_names(where: str, names: Sequence[tuple[str, str]], like: Dataset
 
 
 def _targets(where: str, y: Tensor, like: Dataset) -> Tensor:
-    y = check_targets(where, y)
+    y = check_amounts(where, y, like.task)
     if y.shape[1] != like.outputs:
         raise DataError(
             f"{where} has {y.shape[1]} target(s) a row", f"{like.outputs}, as in {like.name}"
@@ -240,7 +240,7 @@ def far_off(new: Dataset) -> list[str]:
     found: list[str] = []
     if not new.ids:  # which have no units
         found += map(_doubt, names, *(_by_column(x, width) for x in (new.x_train, new.x_test)))
-    if new.task == "regression":
+    if new.task in ("regression", "counts"):
         targets = _numbered("target", new.outputs)
         found += map(_doubt, targets, new.y_train.T, new.y_test.T)
     return [sentence for sentence in found if sentence][:5]

@@ -78,6 +78,7 @@ def load_csv(
     test_fraction: float = 0.2,
     val_fraction: float = 0.1,
     standardise: bool = True,
+    weights: str | None = None,
 ) -> Dataset:
     """A table with a header line, numbers in all columns but the one to predict.
 
@@ -86,10 +87,12 @@ def load_csv(
         seed: Which rows test and validate.
         target: The column to predict; None takes the last one.
         task: None asks the target (:func:`pyroccam.data.tasks.decide_task`): text, truth
-            values and few whole numbers are class labels.
+            values and few whole numbers are class labels. Counts have to be called so.
         test_fraction: Share of the rows for testing (class by class for classification).
         val_fraction: Share of the other rows kept aside for validation.
         standardise: Whether to scale by training statistics.
+        weights: The column that says how much each row counts in a fit, which is no feature; see
+            :meth:`Dataset.from_tensors`.
 
     Returns:
         The data set.
@@ -111,7 +114,10 @@ def load_csv(
             f"target= one of {listed(columns)}",
             "an .npz or Dataset.from_tensors, for several targets",
         )
-    features = [name for name in columns if name != target]
+    if weights is not None and (weights not in columns or weights == target):
+        others = [name for name in columns if name != target]
+        raise DataError(f"{path} has no column {weights!r} of weights", f"one of {listed(others)}")
+    features = [name for name in columns if name not in (target, weights)]
     if not features:
         other = next((mark for mark in (";", "\t", "|") if mark in target), None)
         raise DataError(
@@ -123,6 +129,7 @@ def load_csv(
     x = torch.from_numpy(np.stack([numbers(path, frame[name]) for name in features], 1))
     check_finite(str(path), x, features)
     y, names = _read_target(path, frame[target], task)
+    of_rows = None if weights is None else torch.from_numpy(numbers(path, frame[weights]).copy())
     del frame
     test, train = carve(len(x), test_fraction, seed, purpose="test", labels=y if names else None)
     return Dataset.from_tensors(
@@ -130,7 +137,7 @@ def load_csv(
         y[train],
         x[test],
         y[test],
-        task="classification" if names else "regression",
+        task="classification" if names else task or "regression",
         val_fraction=val_fraction,
         seed=seed,
         standardise=standardise,
@@ -138,6 +145,7 @@ def load_csv(
         class_names=names,
         columns=features,
         target=target,
+        weights=None if of_rows is None else of_rows[train],
     )
 
 
@@ -156,7 +164,7 @@ def _read_target(
             y = torch.from_numpy(numbers(path, column))
     if task is None:
         task = "classification" if y is None else decide_task(where, y)
-    if task == "regression":
+    if task != "classification":
         targets = torch.from_numpy(numbers(path, column).copy())
         check_finite(str(path), targets[:, None], [str(column.name)])
         return targets, ()

@@ -1,30 +1,65 @@
-"""Class labels or amounts, which targets are: one rule for arrays, archives and tables."""
+"""Class labels, amounts, counts or marks, which targets are: one rule for arrays, archives and
+tables."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from .checks import DataError, shown
+from .checks import DataError, check_targets, shown
 
-__all__ = ["FEW", "Task", "check_task", "decide_task"]
+__all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "counts", "multi-label"]
+"""One of several classes; numbers, standardised; counts as they are; a 0 or 1 for each label."""
+
+TASKS: tuple[Task, ...] = get_args(Task)
 
 FEW = 20
 """Whole numbers with at most this many distinct values look like class labels."""
 
 
 def check_task(task: Any) -> None:
-    """A task is "classification", "regression", or None where the targets are to decide.
+    """A task is one of :data:`TASKS`, or None where the targets are to decide.
 
     Raises:
         DataError: if it is not.
     """
-    if task is not None and task not in ("classification", "regression"):
-        raise DataError(f"task={shown(task)}", "'classification' or 'regression'")
+    if task is not None and task not in TASKS:
+        *first, last = map(repr, TASKS)
+        raise DataError(f"task={shown(task)}", f"{', '.join(first)} or {last}")
+
+
+def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
+    """Targets of any task but classification: (B, T), where (B,) is read as T = 1.
+
+    Arguments:
+        name: What to call `y` in the message.
+        y: Targets, of any number type.
+        task: Whose they are: counts are whole numbers from 0 on, those of labels 0 or 1.
+
+    Returns:
+        The targets (B, T), of a floating number type.
+
+    Raises:
+        DataError: naming the first row that is wrong and its value.
+    """
+    y = check_targets(name, y)
+    if task == "counts":
+        bad, expected = (y < 0) | (y != y.round()), "whole numbers from 0 on, for task='counts'"
+    elif task == "multi-label":
+        bad, expected = (y != 0) & (y != 1), "0 or 1 for each label, for task='multi-label'"
+    else:
+        return y
+    if bool(bad.any()):
+        row, column = (int(i) for i in bad.nonzero()[0])
+        found = (
+            f"{name} holds {y[row, column]:g} in row {row} ({int(bad.any(1).sum())} such row(s))"
+        )
+        raise DataError(found, expected, "task='regression', if these are other amounts")
+    return y
 
 
 def decide_task(name: str, y: Tensor) -> Task:

@@ -107,7 +107,7 @@ def fit(
             outcomes = run_repeats(configs, datas, out=out, options=options)
         found = [outcome.metrics for outcome in outcomes]
         for metrics in found:
-            print_run(console, metrics, dataset.task)
+            print_run(console, metrics)
         if repeats > 1:
             put_together(console, outcomes, config, out)
         if tensorboard:

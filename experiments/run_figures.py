@@ -15,7 +15,7 @@ from ..inference.fits.fitting import Fit
 from ..inference.packing import PackedSize
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
-from ..inference.posterior.predict import mixture_log_probs, nll_by_depth, outputs_by_depth
+from ..inference.posterior.predict import nll_by_depth, outputs_by_depth
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
@@ -66,7 +66,7 @@ def draw(
         written += figures.save(picture, folder / "depth", FORMATS)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += figures.save(_functions(result), folder / "functions", FORMATS)
-    if data.task == "classification":
+    if data.task in ("classification", "multi-label"):
         picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
         written += figures.save(picture, folder / "reliability", FORMATS)
     else:
@@ -167,10 +167,10 @@ def _predictions(result: Fit) -> dict[str, Figure]:
 
 def _bands(result: Fit, x: torch.Tensor) -> Bands:
     """Moments of the predictive distribution in original units, on the CPU."""
-    data, likelihood = result.data, result.model.likelihood
-    found = mixture_bands(
-        result.outputs(x), result.weights, likelihood.scale, data.y_mean, data.y_std
-    )
+    data, likelihood, outputs = result.data, result.model.likelihood, result.outputs(x)
+    with torch.no_grad():
+        means, noise = likelihood.predicted(outputs), likelihood(outputs).variance.sqrt()
+    found = mixture_bands(means, result.weights, noise, data.y_mean, data.y_std)
     return Bands(*(part.cpu() for part in found))
 
 
@@ -186,12 +186,20 @@ def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reli
     contenders = {predictor: result.predict(x)}
     if result.structure is not None:
         net = prune(result)
-        contenders[f"pruned, depth {net.depth}"] = mixture_log_probs(
-            outputs_by_depth(net, x), net.log_weights.exp()
-        )
+        with torch.no_grad():
+            contenders[f"pruned, depth {net.depth}"] = net(x)
     if ddn is not None:
         contenders["fixed depth"] = ddn.predict(x)
+    if result.data.task == "multi-label":  # every label of every row is one of two classes
+        y = y.reshape(-1).long()
+        contenders = {name: _of_two(probs) for name, probs in contenders.items()}
     return {name: reliability(log_probs, y) for name, log_probs in contenders.items()}
+
+
+def _of_two(probs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities ``(N L, 2)`` of labels with probabilities ``(N, L)``."""
+    p = probs.double().reshape(-1).clamp(1e-12, 1 - 1e-12)
+    return torch.stack([torch.log1p(-p), p.log()], -1)
 
 
 def _functions(result: Fit, panels: int = 8, side: int = 120) -> Figure:
@@ -208,7 +216,9 @@ def _functions(result: Fit, panels: int = 8, side: int = 120) -> Figure:
     grid_y = torch.linspace(float(low[1]), float(high[1]), side)
     yy, xx = torch.meshgrid(grid_y, grid_x, indexing="ij")
     points = torch.stack([xx, yy], -1).reshape(-1, 2).to(data.x_test.device)
-    probs = outputs_by_depth(result.model, points).softmax(-1)[..., 1]
+    with torch.no_grad():
+        by_depth = result.model.likelihood.predicted(outputs_by_depth(result.model, points))
+    probs = by_depth.exp()[..., 1]
     surfaces = probs.reshape(-1, side, side)[depths]
     return figures.spiral_functions(
         data.x_train, data.y_train, grid_x, grid_y, surfaces, depths,

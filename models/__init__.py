@@ -6,7 +6,17 @@ from .distributions.temperature import Annealed
 from .layers.bayesian_layer import BayesianLayer
 from .layers.local_reparameterisation import LocalReparameterization
 from .learnt_depth import FixedDepth, LearntDepth
-from .likelihoods import Classification, Likelihood, Regression
+from .likelihoods import (
+    Classification,
+    Heteroscedastic,
+    Likelihood,
+    MultiLabel,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    Regression,
+    StudentT,
+)
 from .networks import primitives
 from .networks.stack import DepthStack, match_adapters
 from .networks.structure_graph import StructureGraph
@@ -23,14 +33,20 @@ __all__ = [
     "DepthStack",
     "FixedDepth",
     "Floored",
+    "Heteroscedastic",
     "LearntDepth",
     "Likelihood",
     "LocalReparameterization",
+    "MultiLabel",
+    "NegativeBinomial",
     "NonCentred",
+    "Ordinal",
+    "Poisson",
     "PrunedNetwork",
     "Regression",
     "StructureGraph",
     "StructuredNetwork",
+    "StudentT",
     "match_adapters",
     "networks",
     "primitives",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from .distributions.wrapped import Weighted
 from .likelihoods import Likelihood, TargetSpec
 from .parameters import LocalModule
 from .priors.base import LayerPrior
@@ -26,6 +27,8 @@ class Model(LocalModule):
         usual_guide: class of the guide that an error suggests.
         size: N, the training rows that it is made for.
         likelihood: of the targets, given what the network computes.
+        weighted: the rows of its data have weights, which stand behind the targets in ``y``, as a
+            last column (``data.targets``); ``y`` without them is not weighted.
     """
 
     random_weights: ClassVar[bool] = False
@@ -33,6 +36,7 @@ class Model(LocalModule):
 
     size: int
     likelihood: Likelihood
+    weighted: bool = False
 
     @property
     def entry(self) -> nn.Module:
@@ -76,6 +80,28 @@ class Model(LocalModule):
         """``log p(y_n | x_n, d)`` at every depth, ``(S, B)``, in nats, where weights are
         numbers."""
         raise NotImplementedError
+
+    def observed(self, outputs: Tensor, y: Tensor | None) -> tuple[Any, Tensor | None]:
+        """The distribution of targets for outputs ``(*, B, outputs)``, weighted if ``y`` has
+        weights, and the targets alone.
+
+        Arguments:
+            y: targets ``(B,)`` or ``(B, T)``, with a last column of weights or without.
+        """
+        made = self.part("likelihood")(outputs)
+        if y is None or not self.weighted:
+            return made, y
+        classes = not made.event_shape
+        if y.dim() != 2 or y.shape[-1] != (2 if classes else made.event_shape[-1] + 1):
+            return made, y
+        targets = y[..., 0].long() if classes else y[..., :-1]
+        return Weighted(made, y[..., -1]), targets
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log-likelihood of each row, ``(*, B)``, in nats; see :meth:`observed`."""
+        made, targets = self.observed(outputs, y)
+        found: Tensor = made.log_prob(targets)
+        return found
 
     def anneal(self, progress: float) -> None:
         """Set what follows a schedule to its value after a fraction ``progress`` of the steps."""

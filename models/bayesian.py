@@ -22,7 +22,7 @@ from .layers.choice import (
     refuse_shared,
     tell_hooks,
 )
-from .likelihoods import Likelihood, TargetSpec, checked
+from .likelihoods import Likelihood, TargetSpec, checked, has_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
@@ -51,8 +51,9 @@ class BayesianNetwork(Model):
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
             all linear, convolutional, recurrent and embedding layers, attention included, with a
             warning that names the weights of other modules (subclasses of layers, say).
-        likelihood: by default the one that suits the task. One of your own takes what the network
-            gives, a tensor, and says how it is used by its ``task``.
+        likelihood: by default the one that suits the task; or the word of another, such as
+            ``student-t``. One of your own takes what the network gives, a tensor, and says how it
+            is used by its ``task``.
         random_biases: biases are random where the prior has them; or they are learnt as numbers.
 
     Attributes:
@@ -92,7 +93,7 @@ class BayesianNetwork(Model):
         *,
         prior: WeightPrior | Mapping[str, WeightPrior],
         layers: Chosen = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
     ) -> None:
         super().__init__()
@@ -128,7 +129,7 @@ class BayesianNetwork(Model):
         self.net = net
         self.prior_given = prior
         self.random_biases = random_biases
-        self.size = data.N
+        self.size, self.weighted = data.N, has_weights(data)
         self.input_shape = tuple(data.input_shape)
         self.likelihood = checked(likelihood, data, net)
         self.began = {
@@ -208,7 +209,8 @@ class BayesianNetwork(Model):
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.outputs(x)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+            likelihood, y = self.observed(outputs, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents.

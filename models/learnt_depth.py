@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import Model
-from .likelihoods import Likelihood, TargetSpec, checked, precision
+from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
 from .networks import ready as networks
 from .networks.stack import DepthStack
 from .parameters import as_it_began, numbers_of, refuse_without_values
@@ -35,7 +35,7 @@ class LearntDepth(Model):
             may also be given in place of ``stem``.
         data: a data set (N, task and number of outputs are read from it).
         prior: over depth; the authors' geometric decay by default.
-        likelihood: if not the one that suits the data's task.
+        likelihood: if not the one that suits the data's task; or its word, such as ``student-t``.
 
     Attributes:
         began: numbers of the stack and the likelihood as they were given, where another fit of the
@@ -66,7 +66,7 @@ class LearntDepth(Model):
         data: TargetSpec,
         prior: DepthPrior | None = None,
         adapters: nn.Module | Sequence[nn.Module | None] | None = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
     ) -> None:
         super().__init__()
         if isinstance(stem, DepthStack) and blocks is None and head is None:
@@ -88,7 +88,7 @@ class LearntDepth(Model):
         self.stack = stack
         self.likelihood = checked(likelihood, data, stack)
         self.prior = prior
-        self.size = data.N
+        self.size, self.weighted = data.N, has_weights(data)
         self.log_prior: Tensor
         log_prior = prior.log_probs(stack.max_depth + 1)
         double = precision(stack) is torch.float64
@@ -97,32 +97,55 @@ class LearntDepth(Model):
 
     @classmethod
     def mlp(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a residual perceptron: :func:`~pyroccam.models.networks.ready.residual_mlp`."""
-        return cls.of("mlp", data, prior=prior, **network)
+        return cls.of("mlp", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def conv(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a convolutional net: :func:`~pyroccam.models.networks.ready.residual_conv`."""
-        return cls.of("conv", data, prior=prior, **network)
+        return cls.of("conv", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def resnet(
-        cls, data: TargetSpec, *, prior: DepthPrior | None = None, **network: Any
+        cls,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **network: Any,
     ) -> LearntDepth:
         """Over a torchvision ResNet: :func:`~pyroccam.models.networks.ready.resnet`."""
-        return cls.of("resnet", data, prior=prior, **network)
+        return cls.of("resnet", data, prior=prior, likelihood=likelihood, **network)
 
     @classmethod
     def of(
-        cls, network: str, data: TargetSpec, *, prior: DepthPrior | None = None, **arguments: Any
+        cls,
+        network: str,
+        data: TargetSpec,
+        *,
+        prior: DepthPrior | None = None,
+        likelihood: Likelihood | str | None = None,
+        **arguments: Any,
     ) -> LearntDepth:
-        """Over a ready network, by its name in ``networks.NETWORKS``."""
-        stack = networks.NETWORKS[network](data.input_shape, data.outputs, **arguments)
-        return cls(stack, data=data, prior=prior)
+        """Over a ready network, by its name in ``networks.NETWORKS``, with as many outputs as the
+        likelihood takes."""
+        likelihood = checked(likelihood, data)
+        stack = networks.NETWORKS[network](data.input_shape, likelihood.outputs, **arguments)
+        return cls(stack, data=data, prior=prior, likelihood=likelihood)
 
     @property
     def entry(self) -> nn.Module:
@@ -145,7 +168,8 @@ class LearntDepth(Model):
         depth = pyro.sample("depth", dist.Categorical(logits=self.log_prior))
         chosen = self._choose(outputs, depth)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(chosen), obs=y)
+            likelihood, y = self.observed(chosen, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def _choose(self, outputs: Tensor, depth: Tensor) -> Tensor:
         """Outputs at ``depth``: the identity when ``depth`` is the enumerated support."""
@@ -165,11 +189,13 @@ class LearntDepth(Model):
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``log p(y_n | x_n, d)`` for every depth and observation, ``(D + 1, B)``, in nats."""
-        return self.likelihood(self.stack.outputs(x)).log_prob(y)
+        return self.log_prob(self.stack.outputs(x), y)
 
     def at_depth(self, depth: int) -> FixedDepth:
         """The deterministic network of one depth (DDN), with a copy of the present weights."""
-        return FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
+        made = FixedDepth(self.stack, depth, size=self.size, likelihood=self.likelihood)
+        made.weighted = self.weighted
+        return made
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> LearntDepth:
         return LearntDepth(
@@ -204,7 +230,8 @@ class FixedDepth(Model):
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.part("net")(x)
         with pyro.plate("data", self.size, subsample=x):
-            return pyro.sample("y", self.part("likelihood")(outputs), obs=y)
+            likelihood, y = self.observed(outputs, y)
+            return pyro.sample("y", likelihood, obs=y)
 
     def components(self, x: Tensor) -> Tensor:
         """Outputs at the one depth, ``(1, B, outputs)``."""
@@ -213,7 +240,7 @@ class FixedDepth(Model):
 
     def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
         """``(1, B)``: the one depth."""
-        return self.likelihood(self.net(x)).log_prob(y)[None]
+        return self.log_prob(self.net(x), y)[None]
 
 
 @torch.no_grad()

@@ -74,7 +74,7 @@ class StructuredNetwork(BayesianNetwork):
         structure: StructurePrior,
         prior: WeightPrior | Mapping[str, WeightPrior] | None = None,
         layers: Chosen = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
         scaling: Scaling | None = None,
     ) -> None:

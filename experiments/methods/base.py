@@ -22,9 +22,11 @@ from ...models.networks import ready as networks
 from ...models.networks.graphs import GRAPHS
 from ...models.networks.plain import PLAIN
 from ..boundary import place_in_own_code
-from .options import taken
+from .options import Likelihood, taken
 
 __all__ = ["Finished", "Method", "Pair", "Stage", "timed"]
+
+_OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 
 Pair = tuple[Any, Guide]
 """A model and its guide."""
@@ -102,6 +104,7 @@ class Method(ABC):
         title: in one line.
         reference: where it comes from.
         settings: of the fit, where they differ from the network's.
+        likelihood: of the targets, by its word; the one that suits their task if left out.
         over: the kind of network it takes: a ``stack`` that can stop at any depth, any ``net``, or
             one with a ``graph`` of alternatives in it.
         full_batch: it cannot take minibatches.
@@ -113,6 +116,7 @@ class Method(ABC):
     title: str
     reference: str
     settings: dict[str, Any] = field(default_factory=dict)
+    likelihood: Likelihood | None = None
 
     over: ClassVar[Literal["stack", "net", "graph"]]
     full_batch: ClassVar[bool] = False
@@ -122,7 +126,7 @@ class Method(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The options as JSON has them."""
-        own = [one.name for one in fields(self)[len(fields(Method)) :]]
+        own = [one.name for one in fields(self)][_OF_ROW:]
         values = {name: getattr(self, name) for name in own}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 

@@ -109,7 +109,9 @@ class Bayes(OverWeights):
         if not self.start or pair[1].is_point:
             return pair
         prior = models.priors.Normal(10.0)  # which says next to nothing
-        model = models.BayesianNetwork(net, data, prior=prior, layers=list(pair[0].layers))
+        model = models.BayesianNetwork(
+            net, data, prior=prior, layers=list(pair[0].layers), likelihood=self.likelihood
+        )
         return model, guides.Delta(model)
 
     def _posterior(
@@ -121,7 +123,7 @@ class Bayes(OverWeights):
             data,
             prior=models.priors.parse_weights(self.prior),
             layers=named_layers(self.layers, net),
-            likelihood=likelihood,
+            likelihood=self.likelihood if likelihood is None else likelihood,
             random_biases=self.random_biases,
         )
         limit = self.max_scale

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
+import torch
 from torch import nn
 
 from ... import guides, models
@@ -54,7 +55,7 @@ class AtDepth(_OverDepth):
     predictor: ClassVar[str] = "network"
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
-        whole = models.LearntDepth(cast(DepthStack, net), data=data)
+        whole = models.LearntDepth(cast(DepthStack, net), data=data, likelihood=self.likelihood)
         model = whole.at_depth(whole.max_depth if self.depth is None else self.depth)
         return model, guides.Deterministic(model)
 
@@ -74,8 +75,12 @@ class _LearntDepth(_OverDepth):
     predictor: ClassVar[str] = "all depths"
 
     def model(self, net: nn.Module, data: Dataset) -> models.LearntDepth:
-        prior = models.priors.parse(self.prior)
-        return models.LearntDepth(cast(DepthStack, net), data=data, prior=prior)
+        return models.LearntDepth(
+            cast(DepthStack, net),
+            data=data,
+            prior=models.priors.parse(self.prior),
+            likelihood=self.likelihood,
+        )
 
     @property
     def chosen_share(self) -> float:
@@ -169,11 +174,12 @@ def metrics_on_test(result: Fit, net: PrunedNetwork | None = None) -> dict[str, 
     data = result.data
     if net is None:
         outputs, shares = result.outputs(data.x_test), result.weights
-        likelihood = result.model.likelihood
-        found = evaluate_outputs(outputs, shares, likelihood, data.y_test, data.y_std)
     else:
         outputs, shares = outputs_by_depth(net, data.x_test), net.log_weights.exp()
-        found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
+    likelihood = result.model.likelihood
+    found = evaluate_outputs(outputs, shares, likelihood, data.y_test, data.y_std)
     if data.task == "classification":
-        found["poster_ece"] = poster_ece(mixture_log_probs(outputs, shares), data.y_test)
+        with torch.no_grad():
+            log_probs = mixture_log_probs(likelihood.predicted(outputs), shares)
+        found["poster_ece"] = poster_ece(log_probs, data.y_test)
     return found

@@ -44,6 +44,7 @@ class GaussianDropout(OverWeights):
             data,
             prior=models.priors.LogUniform(),
             layers=named_layers(self.layers, net),
+            likelihood=self.likelihood,
             random_biases=False,
         )
         refuse_names(model, self.threshold)

@@ -9,11 +9,13 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ...models.checks import as_number
+from ...models.likelihoods import words as likelihoods
 
 __all__ = [
     "FromOne",
     "FromZero",
     "Layers",
+    "Likelihood",
     "Nats",
     "NotNegative",
     "Part",
@@ -52,6 +54,9 @@ Layers = Annotated[
     str | float | Sequence[str] | None, Rule("hidden, penultimate, names of layers or null")
 ]
 """A number is the name of a layer, too, such as the ``1`` of a ``torch.nn.Sequential``."""
+Likelihood = Annotated[
+    str, Rule(f"a likelihood: {', '.join(likelihoods())}", lambda word: word in likelihoods())
+]
 
 _WORDS: dict[object, str] = {
     float: "a number",

@@ -37,7 +37,7 @@ class FromPoint(OverWeights):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         prior = models.priors.parse_weights(self.prior)
-        model = models.BayesianNetwork(net, data, prior=prior)
+        model = models.BayesianNetwork(net, data, prior=prior, likelihood=self.likelihood)
         for name in _BY_LAYER:  # an error now, not after the first fit
             if (numbers := self.options.get(name)) is not None:
                 by_layer(name, numbers, model)

@@ -64,6 +64,7 @@ class RandomStructure(Method):
             data,
             structure=models.priors.parse_structure(self.structure),
             prior=None if self.prior is None else models.priors.parse_weights(self.prior),
+            likelihood=self.likelihood,
         )
         family = guides.StructureFamily(self.family, self.temperature)
         return model, guides.MeanField(model, structure=family)
@@ -125,7 +126,9 @@ class RandomStructure(Method):
     def _fixed(self, net: nn.Module, choice: Choice, data: Dataset) -> Pair:
         """A pair over the network of one structure, with its weights as they begin."""
         prior = models.priors.parse_weights(_WIDE if self.prior is None else self.prior)
-        model = models.BayesianNetwork(discretised(copy.deepcopy(net), choice), data, prior=prior)
+        model = models.BayesianNetwork(
+            discretised(copy.deepcopy(net), choice), data, prior=prior, likelihood=self.likelihood
+        )
         return model, guides.Delta(model) if self.prior is None else guides.MeanField(model)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ..runs.summary import METRICS
 from .files import RunFiles
 from .html import Picture
-from .numbers import METRICS, networks
+from .numbers import networks
 
 __all__ = ["DIAGNOSIS", "Drawn", "pictures", "reading_order", "slug"]
 

@@ -41,9 +41,12 @@ class RunFiles:
 
     @property
     def task(self) -> str:
-        """``classification`` or ``regression``."""
+        """What was predicted, in a word, by the metrics that there are."""
         test = self.first["test"]
-        return "classification" if "accuracy" in test.get("ensemble", test) else "regression"
+        found = test.get("ensemble", test)
+        signs = {"f1": "multi-label classification", "accuracy": "classification"}
+        signs["deviance"] = "regression of counts"
+        return next((word for name, word in signs.items() if name in found), "regression")
 
     @property
     def title(self) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import DRAWS
+from ..runs.summary import METRICS
 from .html import Cell
 
 __all__ = [
     "HIGHER",
-    "METRICS",
     "Network",
     "best_of",
     "cell",
@@ -26,14 +26,7 @@ __all__ = [
     "training_seconds",
 ]
 
-METRICS = {
-    "accuracy": "accuracy",
-    "rmse": "RMSE",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "ece": "ECE",
-}
-HIGHER = {"accuracy"}
+HIGHER = {"accuracy", "f1", "auroc"}
 FALSE_ALARM = 0.05
 
 

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from ...inference.posterior.metrics import mean_spread
+from ..runs.summary import METRICS
 from .files import RunFiles
-from .numbers import METRICS, Network, listed, networks, one_of_each, training_seconds
+from .numbers import Network, listed, networks, one_of_each, training_seconds
 
 __all__ = ["data_of", "summary"]
 

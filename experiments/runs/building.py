@@ -10,6 +10,7 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
 from ...data.limits import ask
+from ...models.likelihoods import checked
 from ...models.parameters import refuse_without_values
 from ..boundary import place_in_own_code
 from ..methods import find
@@ -29,9 +30,10 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     method = find(config.method)
     builder = method.network(config.network)
     ready = config.network in method.networks
-    arguments = (data.input_shape, data.outputs)
+    outputs = checked(config.options.get("likelihood"), data).outputs
+    arguments = (data.input_shape, outputs)
     asked = ", ".join(
-        [f"input_shape={tuple(data.input_shape)}", f"outputs={data.outputs}"]
+        [f"input_shape={tuple(data.input_shape)}", f"outputs={outputs}"]
         + [f"{name}={value!r:.60}" for name, value in config.network_options.items()]
     )
     try:

@@ -13,6 +13,7 @@ from ... import data as datasets
 from ...data import Dataset
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
+from ...models.likelihoods import for_data, parse, words
 from ..methods import Method, find
 from ..methods.base import Stage
 from .opening import read_json, reading
@@ -38,6 +39,9 @@ _FIT: dict[str, dict[str, Any]] = {
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }
 
+
+# A person's own, of which a likelihood says the task.
+_FILES = (".csv", ".npz")
 
 # Words of Python's for what JSON spells in another way.
 _PYTHON = {"None": None, "none": None, "True": True, "False": False}
@@ -93,6 +97,9 @@ class RunConfig:
         data_seed = data_options.pop("seed", seed)
         if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
             raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
+        asked = words().get(str(sets.get("likelihood")))
+        if asked is not None and data.lower().endswith(_FILES):
+            data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         shape = dataset.input_shape
         if network is None:
@@ -124,7 +131,10 @@ class RunConfig:
                 raise ValueError(unknown_name("setting", name, known))
         settings["seed"] = seed
         # These fail early, before anything is built.
+        if options["likelihood"] is None:
+            options["likelihood"] = for_data(dataset).word
         checked, chosen = Settings.of(settings), row.with_options(options)
+        parse(options["likelihood"], dataset)
         chosen.stages(checked)
         for name, why in chosen.refusals(checked, dataset):
             if sets.get(name) is not None:

@@ -19,6 +19,7 @@ from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings
+from ...models.likelihoods import for_data
 from .. import moved
 from ..methods import find
 from ..methods.base import Finished, Pair
@@ -123,7 +124,7 @@ class _Job:
                     f"{out} holds a run already. Go on with it with --resume, or give another "
                     "--out."
                 )
-            _check_same(RunConfig.read(out), config, out)
+            _check_same(RunConfig.read(out), config, out, self.data)
             refuse_other_data(self.data, out)
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
@@ -220,7 +221,8 @@ def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: 
     config = jobs[0].config
 
     def pair(job: _Job) -> Pair:
-        method = find("ddn").with_options({"depth": depth})
+        likelihood = job.config.options.get("likelihood")
+        method = find("ddn").with_options({"depth": depth, "likelihood": likelihood})
         return method.build(build_network(job.config, job.data), job.data)
 
     settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
@@ -307,8 +309,10 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
     return Outcome(result, metrics)
 
 
-def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:
+def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> None:
     """A run is resumed as it was started: its checkpoint fits nothing else."""
+    if then.options["likelihood"] is None:  # a run of before there were others
+        then.options["likelihood"] = for_data(data).word
     if changed := changed_settings(_renamed(then), _renamed(now)):
         raise ValueError(
             f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -11,12 +11,22 @@ from rich.table import Table
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
-__all__ = ["print_repeats", "print_run", "said_of_speed", "said_of_tensors"]
+__all__ = ["METRICS", "print_repeats", "print_run", "said_of_speed", "said_of_tensors"]
 
-_COLUMNS = {
-    "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
-    "regression": {"rmse": "RMSE", "nll": "NLL"},
+METRICS = {
+    "accuracy": "accuracy",
+    "rank_mae": "MAE of rank",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "deviance": "deviance",
+    "nll": "NLL",
+    "coverage": "coverage of 90 %",
+    "brier": "Brier score",
+    "ece": "ECE",
 }
+"""All metrics of a prediction by name, with what they are called in a table."""
 
 Row = tuple[str, Mapping[str, float], int | None, float | None]
 """A network, its scores, its parameters and the seconds of a batch."""
@@ -28,7 +38,7 @@ _WAYS = {
 }
 
 
-def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
     structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
     for sentence in doubtful:
@@ -37,10 +47,10 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         reason = metrics["not_compressed"]
         console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
     if "compressed" in metrics:
-        print_compressed(console, metrics, task)
+        print_compressed(console, metrics)
         return
     if "discretised" in metrics:
-        print_structured(console, metrics, task)
+        print_structured(console, metrics)
         return
     if structure is not None:
         d, q = structure["depth_chosen"], structure["depth_probs"]
@@ -76,7 +86,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         part = metrics["ddn"]
         label = f"trained at fixed depth {part['depth']}"
         rows.append((label, part["test"], part["parameters"], None))
-    console.print(_table(task, rows))
+    console.print(_table(rows))
     if "ensemble" in test:
         console.say(_trained(metrics))
     if "pruned" in metrics:
@@ -88,7 +98,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any], task: str) -> None
         )
 
 
-def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
     """Print the rest of the network, its rates and file; posterior, mean and small network."""
     structure, small = metrics["structure"], metrics["compressed"]
     rates = structure["rates"]
@@ -131,7 +141,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
         (*named["deterministic"], size, seconds),
         ("compressed", small["test_after_reading"], small["parameters"], after),
     ]
-    console.print(_table(task, rows))
+    console.print(_table(rows))
     console.say(
         f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "
         f"{_trained(metrics)}"
@@ -168,7 +178,7 @@ def said_of_tensors(reason: str) -> list[Part]:
     return [("The file holds tensors only:", "yellow"), why]
 
 
-def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) -> None:
+def print_structured(console: PlainConsole, metrics: dict[str, Any]) -> None:
     """The chosen primitives, and the networks with and without the other ones."""
     structure, small = metrics["structure"], metrics["discretised"]
     console.say()
@@ -198,19 +208,20 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any], task: str) 
         rows.append((f"{len(runs)} at random, mean", of["mean"], size, None))
         if len(runs) > 1:
             rows.append(("standard deviation", of["sd"], None, None))
-    console.print(_table(task, rows))
+    console.print(_table(rows))
     console.say(_trained(metrics))
 
 
-def _table(task: str, rows: Iterable[Row]) -> Table:
-    columns = _COLUMNS[task]
-    table = Table("network (test rows)", *columns.values(), "parameters", "ms per batch", box=None)
+def _table(rows: Sequence[Row]) -> Table:
+    columns = [name for name in METRICS if name in rows[0][1] and name != "brier"]
+    named = [METRICS[name] for name in columns]
+    table = Table("network (test rows)", *named, "parameters", "ms per batch", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     for label, scores, parameters, seconds in rows:
         table.add_row(
             label,
-            *(f"{scores[c]:.4f}" for c in columns),
+            *(f"{scores[c]:.4f}" if c in scores else "" for c in columns),
             "" if parameters is None else f"{parameters:,}",
             "" if seconds is None else f"{1e3 * seconds:.2f}",
         )

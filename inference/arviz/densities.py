@@ -40,7 +40,7 @@ class PosteriorDraws:
         log_likelihood: of each row in original units of the target, ``(S, N)``.
         predictions: a target drawn for each row, original units, ``(S, N)`` or ``(S, N, T)``.
         rows: their positions in the split, ``(N,)``.
-        complete: the rows are all training rows, so that log p(θ, y) is known.
+        complete: the rows are all training rows, without weights, so that log p(θ, y) is known.
     """
 
     values: dict[str, Tensor]
@@ -134,7 +134,7 @@ def draw_posterior(
         )
     where = x.device
     x, y = x[chosen.to(where)], y[chosen.to(where)]
-    complete = split == "train" and len(chosen) == fit.data.N
+    complete = split == "train" and len(chosen) == fit.data.N and fit.data.weights is None
     seed = fit.settings.seed if seed is None else seed
     with evaluating(fit.model), seeded(seed, where):
         if fit.model.random_weights:
@@ -219,7 +219,7 @@ def _said(fit: Fit, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Log-likelihoods ``(S, N)`` and a prediction each ``(S, N, ...)``, in original units."""
     likelihood, data = fit.model.likelihood, fit.data
     found = likelihood(outputs).log_prob(y).double()
-    if likelihood.task == "regression":
+    if likelihood.task != "classification":
         found = found - data.y_std.double().log().sum()
     return found.cpu(), _predicted(likelihood, outputs, data.y_mean, data.y_std)
 
@@ -247,7 +247,7 @@ def _predicted(
     count: torch.Size = torch.Size(),  # noqa: B008
 ) -> Tensor:
     drawn: Tensor = likelihood(outputs).sample(count)
-    return (drawn * std + mean if likelihood.task == "regression" else drawn).cpu()
+    return (drawn * std + mean if likelihood.task != "classification" else drawn).cpu()
 
 
 @torch.no_grad()

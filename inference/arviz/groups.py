@@ -54,7 +54,7 @@ def to_arviz(
     places = found[0].rows
     own, coords = _dims(model)
     coords = coords | {"row": places.numpy()}
-    target = ("row", "target") if data.task == "regression" else ("row",)
+    target = ("row", "target") if data.task != "classification" else ("row",)
     groups = {
         "posterior": _draws([shown_values(f.model, d.values) for f, d in _pairs(fits, found)], own),
         "sample_stats": _draws([_densities(d) for d in found], {}),
@@ -64,12 +64,12 @@ def to_arviz(
         "structure": _exact(fits),
     }
     x, y = (part[places.to(part.device)] for part in data.split(split))
-    if data.task == "regression":
+    if data.task != "classification":
         y = y * data.y_std + data.y_mean
     groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})
     attrs = _attributes(first, found[0], split)
     if prior:
-        of = {"mean": data.y_mean, "std": data.y_std} if data.task == "regression" else {}
+        of = {"mean": data.y_mean, "std": data.y_std} if data.task != "classification" else {}
         seed = first.settings.seed if seed is None else seed
         before = draw_prior(model, x, draws, weights=weights, seed=seed, **of)
         groups["prior"] = _draws([shown_values(model, before.values)], own)
@@ -209,5 +209,9 @@ def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
     if drawn.log_prior and {*drawn.log_q} != {*drawn.log_prior}:
         found["points"] = ", ".join(s for s in drawn.log_prior if s not in drawn.log_q)
     if not drawn.complete:
-        found["log_p"] = "left out: it needs all training rows (split='train', rows=None)"
+        found["log_p"] = (
+            "left out: rows have weights"
+            if fit.data.weights is not None
+            else "left out: it needs all training rows (split='train', rows=None)"
+        )
     return found

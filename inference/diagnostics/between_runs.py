@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
-from ...models.likelihoods import Regression
 from ..arviz.adapter import rhat
 from ..arviz.densities import even_rows
 from ..figures.canvas import new_figure
@@ -307,8 +306,9 @@ def _quantities(fit: Fit, x: Tensor, draws: int, seed: int) -> dict[str, Floats]
         found["prediction"] = predicted.exp()
     else:
         found["prediction"] = predicted * data.y_std + data.y_mean
-        if type(model.likelihood) is Regression:
-            found["noise"] = (model.likelihood.scale * data.y_std).expand(draws, -1)
+        if "log_scale" in model.likelihood.noise:
+            scale: Any = model.likelihood.scale
+            found["noise"] = (scale * data.y_std).expand(draws, -1)
     for name, left in _groups_left(fit).items():
         found[f"groups left in {name}"] = torch.full((draws,), float(left))
     return {name: value.double().cpu().numpy() for name, value in found.items()}

@@ -168,6 +168,7 @@ def loo(
     if correction not in ("auto", "p/q", "none"):
         raise ValueError(unknown_name("correction", correction, ("auto", "p/q", "none")))
     _refuse_numbers(fit)
+    fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
     if not drawn.log_q:
         raise ValueError(
@@ -269,7 +270,7 @@ def elpd(
         x, y = (part[drawn.rows.to(part.device)] for part in fit.data.split(split))
         with torch.no_grad():
             ll = fit.model.likelihood(fit.outputs(x)).log_prob(y).double()
-        if fit.data.task == "regression":
+        if fit.data.task != "classification":
             ll = ll - fit.data.y_std.double().log().sum()
         pointwise = torch.logsumexp(fit.weights.double().log()[:, None] + ll, 0).cpu().numpy()
     gained = pointwise - _without_network(fit.data, split, drawn.rows)
@@ -289,9 +290,22 @@ def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
         counts = train.bincount(minlength=data.outputs).double() + 1.0  # no class is impossible
         found: Floats = (counts / counts.sum()).log()[y].numpy()
         return found
-    mean, sd = train.double().mean(0), train.double().std(0)
-    terms = torch.distributions.Normal(mean, sd).log_prob(y.double()).sum(1)
+    terms = _of_targets_alone(data.task, train.double()).log_prob(y.double()).sum(1)
     return (terms - data.y_std.cpu().double().log().sum()).numpy()
+
+
+def _of_targets_alone(task: str, train: torch.Tensor) -> torch.distributions.Distribution:
+    """The distribution of each target ``(T,)`` with the mean, and of what has two moments the
+    variance, of the training targets ``(N, T)``."""
+    mean, variance = train.mean(0), train.var(0)
+    if task == "multi-label":  # no label is impossible
+        return torch.distributions.Bernoulli((train.sum(0) + 1.0) / (len(train) + 2.0))
+    if task == "counts":
+        mean = mean.clamp_min(0.5 / len(train))
+        # Beyond a variance of the mean; at less it is all but a Poisson distribution.
+        failures = mean.square() / (variance - mean).clamp_min(1e-6 * mean)
+        return torch.distributions.NegativeBinomial(failures, logits=(mean / failures).log())
+    return torch.distributions.Normal(mean, variance.sqrt())
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class LogJoint:
         rows: Tensor | None = None,
         batch_size: int = 1024,
     ) -> None:
+        data.refuse_weights("A joint density")
         self.model, self.data = model, data
         self.net = mean_network(model, guide)
         x, y = data.split("train")

@@ -148,6 +148,7 @@ class _Simulation:
         self.seed = seed
         self.model, self.guide, data = build(seed)
         _refuse(self.model, self.guide)
+        data.refuse_weights("Simulation")
         self.model.requires_grad_(False)
         x = torch.cat([data.x_train, data.x_val])
         around = local_parameters(), pyro.validation_enabled(False)

@@ -59,7 +59,7 @@ def evidence(
     Arguments:
         model, guide: a pair.
         data: on its device.
-        split: whose rows; their number takes the place of N.
+        split: whose rows; their number takes the place of N. Weights of training rows count.
         rows: only the first ones.
         passes: each with fresh noise.
         seed: of the noise; the state of the generator is left as it was.
@@ -69,7 +69,8 @@ def evidence(
     """
     if passes < 2:
         raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
-    x, y = (part[:rows] for part in data.split(split))
+    x, y = data.split(split)
+    x, y = x[:rows], (data.targets if split == "train" else y)[:rows]
     if getattr(guide, "sums_out", False):  # which a Pyro guide of a person's own does not say
         return _summed_out(model, x, y, batch_size)
     evaluate = bound(model, guide)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..posterior.draws import Noise
-from ..posterior.metrics import classification_metrics
-from ..posterior.predict import mixture_log_probs
+from ..posterior.predict import below_targets, mixture_log_probs
 from ..posterior.same_rows import original_targets, same_inputs, same_targets
+from ..posterior.scores import score_classes, score_targets
 
 if TYPE_CHECKING:
     from .result import Fit
@@ -58,12 +58,12 @@ def _classes(fits: Sequence[Fit], split: str, noise: Noise) -> dict[str, float]:
         predicted = one.model.likelihood.predicted(outputs)
         found.append(mixture_log_probs(predicted.double(), shares.double()).to(y.device))
     mean = torch.logsumexp(torch.stack(found), 0) - math.log(len(fits))
-    return classification_metrics(mean, y)
+    return score_classes(fits[0].model.likelihood, mean, y)
 
 
 def _targets(fits: Sequence[Fit], split: str, noise: Noise) -> dict[str, float]:
     y = original_targets(fits[0].data, split)
-    densities, means = [], []
+    densities, means, lower = [], [], []
     for one in fits:
         x, own = one.data.split(split)
         outputs, shares = one.components(x, noise=noise)
@@ -73,6 +73,8 @@ def _targets(fits: Sequence[Fit], split: str, noise: Noise) -> dict[str, float]:
         mean = torch.einsum("s,snt->nt", shares.double(), likelihood.predicted(outputs).double())
         densities.append(log_p.to(y.device))
         means.append((mean * scale + one.data.y_mean.double()).to(y.device))
+        if (below := below_targets(likelihood, outputs, shares, own)) is not None:
+            lower.append(below.to(y.device))
     log_p = torch.logsumexp(torch.stack(densities), 0) - math.log(len(fits))
-    wrong = torch.stack(means).mean(0) - y
-    return {"rmse": float(wrong.square().mean().sqrt()), "nll": -float(log_p.mean())}
+    below = torch.stack(lower).mean(0) if len(lower) == len(fits) else None
+    return score_targets(fits[0].model.likelihood, torch.stack(means).mean(0), log_p, y, below)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Classification
-from ..posterior.noise import LEAST_ROWS, temperature_of_rows, validated
-from ..posterior.predict import streamed
+from ...models.likelihoods.noise import LEAST_ROWS
+from ..posterior.predict import streamed, validated
 
 if TYPE_CHECKING:
     from .fitting import Fit
 
-__all__ = ["RATES", "Retrained", "retrain", "row_losses", "tempered"]
+__all__ = ["RATES", "Retrained", "retrain", "row_losses", "temperature_of_rows", "tempered"]
 
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -92,6 +94,7 @@ def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Modul
     over, and Pyro would only take time.
     """
     (x, y), size = fit.data.split("train"), fit.settings.batch_size
+    weights = x.new_ones(len(x)) if fit.data.weights is None else fit.data.weights
     net = copy.deepcopy(net).to(x.device)
     like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
     free = [p for p in net.parameters() if p.requires_grad]
@@ -108,7 +111,7 @@ def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Modul
         for rows in torch.randperm(len(x)).to(x.device).split(size):
             if len(rows) > 1:  # batch normalisation needs two
                 optimizer.zero_grad()
-                (-like(net(x[rows])).log_prob(y[rows]).mean()).backward()
+                (-weights[rows] * like(net(x[rows])).log_prob(y[rows])).mean().backward()
                 nn.utils.clip_grad_norm_(free, 1.0)
                 optimizer.step()
                 for p, zero in zeros:
@@ -159,3 +162,31 @@ def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
     if not torch.allclose(found, logits / temperature, rtol=1e-3, atol=1e-4):
         return net, 1.0
     return own, temperature
+
+
+def temperature_of_rows(logits: Tensor, y: Tensor, spread: float = 0.5) -> float:
+    r"""The temperature that suits the logits of rows that no weight was fitted to.
+
+    .. math:: \hat T = \arg\min_T -\sum_n \log\mathrm{softmax}(z_n / T)_{y_n}
+              + \frac{(\log T)^2}{2 s^2}
+
+    The second term, a log-normal prior around 1, keeps the temperature of a few rows near 1: where
+    all of them are right, the likelihood alone would have none at all. In log T the objective is
+    minimised between 1/20 and 20.
+
+    Arguments:
+        logits: ``(N, C)``.
+        y: labels ``(N,)``.
+        spread: s, of the prior's log T.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599 (without the prior).
+    """
+    logits = logits.double()
+
+    def loss(log_t: float) -> float:
+        nll = nn.functional.cross_entropy(logits / math.exp(log_t), y, reduction="sum")
+        return float(nll) + 0.5 * (log_t / spread) ** 2
+
+    found = minimize_scalar(loss, bounds=(-math.log(20), math.log(20)), method="bounded")
+    return math.exp(float(found.x))

@@ -28,6 +28,9 @@ class Splits(Protocol):
 
     def split(self, name: str) -> tuple[Tensor, Tensor]: ...
 
+    @property
+    def targets(self) -> Tensor: ...
+
 
 def exact_depth_posterior(
     model: Model, data: Splits, *, split: str = "train", batch_size: int = 1024
@@ -47,6 +50,8 @@ def exact_depth_posterior(
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
     x, y = data.split(split)
+    if split == "train":
+        y = data.targets
     with evaluating(model):
         log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)

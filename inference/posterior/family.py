@@ -30,6 +30,12 @@ VALIDATION_DRAWS = 5
 class Family(Protocol):
     """A model with its guide, as what is predicted with them needs to know them."""
 
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def guide(self) -> Guide: ...
+
     def outputs(
         self,
         x: Tensor,

@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "Reliability",
     "classification_metrics",
+    "label_metrics",
     "mean_spread",
     "poster_ece",
     "regression_metrics",
@@ -151,6 +152,50 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         "brier": float(brier),
         "ece": _reliability(probs, labels, _ECE_BINS).ece,
     }
+
+
+def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
+    """Scores of labels of which each row may have any number.
+
+    Arguments:
+        probs: probability of each label, shape (N, L).
+        y: 0 or 1 for each, shape (N, L).
+
+    Returns:
+        ``accuracy``: share of all labels of all rows that are predicted, by a probability above a
+        half. ``f1`` and ``auroc``: means over the labels ("macro"); the area under the ROC curve
+        over those labels of which there are rows with and without, and left out if there are none.
+        ``brier``: mean squared error, in [0, 1]. ``ece``: of all labels of all rows, as that of
+        two classes by :func:`classification_metrics`.
+
+    Raises:
+        ValueError: for shapes that differ, or probabilities that are none.
+    """
+    from torchmetrics.functional.classification import multilabel_auroc, multilabel_f1_score
+
+    if probs.ndim != 2 or probs.shape != y.shape or 0 in probs.shape:
+        raise ValueError(
+            f"probs: got shape {tuple(probs.shape)} beside y of shape {tuple(y.shape)}, expected "
+            "(N, L) for both"
+        )
+    p, marks = probs.detach().double(), y.detach().to(probs.device).long()
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError(
+            f"probs: values from {float(p.min()):.4g} to {float(p.max()):.4g}, expected "
+            "probabilities; pass logits through sigmoid first"
+        )
+    labels = p.shape[1]
+    found = {
+        "accuracy": float(((p > 0.5) == (marks > 0)).double().mean()),
+        "f1": float(multilabel_f1_score(p, marks, num_labels=labels, average="macro")),
+    }
+    both = (marks.amin(0) == 0) & (marks.amax(0) == 1)
+    if count := int(both.sum()):
+        of = p[:, both], marks[:, both]
+        found["auroc"] = float(multilabel_auroc(*of, num_labels=count, average="macro"))
+    found["brier"] = float((p - marks).square().mean())
+    two = torch.stack([1 - p, p], -1).reshape(-1, 2)
+    return {**found, "ece": _reliability(two, marks.reshape(-1), _ECE_BINS).ece}
 
 
 def reliability(log_probs: Tensor, y: Tensor, bins: int = _ECE_BINS) -> Reliability:

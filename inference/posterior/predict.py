@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from ...models.base import Model
 from ...models.contexts import evaluating
 from ...models.likelihoods import Likelihood, Regression
+from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
 from ...models.plain.pruned import PrunedNetwork
 from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
-from .noise import validated
+from .scores import score_classes, score_targets
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -23,6 +25,7 @@ __all__ = [
     "DRAWS",
     "HOWS",
     "How",
+    "below_targets",
     "evaluate_net",
     "evaluate_outputs",
     "evaluate_pruned",
@@ -80,27 +83,41 @@ def mixture_log_probs(outputs: Tensor, weights: Tensor) -> Tensor:
 def evaluate_outputs(
     outputs: Tensor, weights: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor
 ) -> dict[str, float]:
-    """Metrics of the mixture over depths; regression in original units of the target.
+    """Metrics of the mixture over depths; those of targets in original units.
 
     Arguments:
         outputs: ``(S, N, outputs)``.
         weights: ``(S,)``.
         likelihood: what the outputs mean.
         y: targets ``(N, ...)``.
-        y_std: ``(T,)``, by which regression targets were divided.
+        y_std: ``(T,)``, by which targets were divided.
     """
     if type(likelihood) is Regression:  # a kind of it may be no Normal
         return regression_metrics(outputs, likelihood.scale.detach(), weights, y, y_std)
     with torch.no_grad():
         predicted = likelihood.predicted(outputs)
         if likelihood.task == "classification":
-            return classification_metrics(mixture_log_probs(predicted, weights), y)
+            return score_classes(likelihood, mixture_log_probs(predicted, weights), y)
+        w, scale = weights.double(), y_std.double()
         log_p = likelihood.log_predictive(outputs, weights.log().clamp_min(-1e4), y).double()
-        wrong = (torch.einsum("s,snt->nt", weights.to(predicted), predicted) - y) * y_std
-        return {
-            "rmse": float(wrong.double().square().mean().sqrt()),
-            "nll": float(y_std.double().log().sum() - log_p.mean()),
-        }
+        mean = torch.einsum("s,snt->nt", w, predicted.double())
+        return score_targets(
+            likelihood, mean * scale, log_p - scale.log().sum(), y.double() * scale,
+            below_targets(likelihood, outputs, w, y),
+        )  # fmt: skip
+
+
+def below_targets(
+    likelihood: Likelihood, outputs: Tensor, weights: Tensor, y: Tensor
+) -> Tensor | None:
+    """The probability of less than each target, ``(N, T)``, where its likelihood is scored by it.
+
+    Arguments:
+        likelihood, outputs, weights, y: as for :func:`evaluate_outputs`.
+    """
+    if "coverage" not in likelihood.scores:
+        return None
+    return torch.einsum("s,snt->nt", weights.double(), likelihood.below(outputs, y).double())
 
 
 def evaluate_single(
@@ -135,6 +152,26 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[flo
 
 
 @torch.no_grad()
+@torch.no_grad()
+def validated(likelihood: Likelihood, net: nn.Module, data: Dataset) -> Likelihood:
+    """The likelihood of a plain network: noise that is learnt is that of the validation rows, if
+    there are at least ten; what a posterior of weights took for noise is none of the means.
+
+    Arguments:
+        likelihood: of the model that the network was made of; it stays as it is.
+        net: on the device of the data.
+        data: with the validation rows.
+    """
+    x, y = data.split("val")
+    if len(x) < LEAST_ROWS or not learns_noise(likelihood):
+        return likelihood
+    with evaluating(net):
+        (outputs,) = streamed(lambda part: net(part)[None], x)
+    own = copy.deepcopy(likelihood)
+    set_noise(own, noise_of_rows(own, outputs[None], torch.ones(1, device=x.device), y))
+    return own
+
+
 def evaluate_net(
     net: nn.Module,
     model: Model,
@@ -150,7 +187,7 @@ def evaluate_net(
         model: of which it was made.
         data: with the split.
         likelihood: by which it predicts; that of ``model``, with the noise of the validation rows
-            (:func:`~pyroccam.inference.posterior.noise.validated`), if left out.
+            (:func:`validated`), if left out.
     """
     x, y = data.split(split)
     likelihood = validated(model.likelihood, net, data) if likelihood is None else likelihood

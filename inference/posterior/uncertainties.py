@@ -58,10 +58,10 @@ def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
         >>> round(float(uncertainty(two).mutual_information), 4)
         0.6931
     """
-    if outputs.dim() != 3 or 0 in outputs.shape:
+    if outputs.dim() != 3 or 0 in outputs.shape or outputs.shape[-1] < 2:
         raise ValueError(
             f"outputs: got shape {tuple(outputs.shape)}, expected (S, N, C): components, rows and "
-            "classes; try outputs[None] for one component."
+            "classes; try outputs[None] for one component, or likelihood.predicted(outputs)."
         )
     log_p = outputs.detach().double().log_softmax(-1)
     if bool(log_p.isnan().any()):

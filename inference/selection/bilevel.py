@@ -142,6 +142,7 @@ def select(
             f"The model was made for {model.size} training rows, the data has {data.N}: build it "
             "with data=<this data>."
         )
+    data.refuse_weights("Two levels")
     start = time.perf_counter()
     objectives = Objectives(model, guide, (L, Q), particles)
     method.check(objectives)

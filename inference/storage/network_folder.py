@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...data.errors import PyroccamError, TooLarge
 from ...data.limits import ask
 from ...models.checks import shown
-from ...models.likelihoods import Classification, Likelihood, Regression
+from ...models.likelihoods import Classification, Likelihood, Regression, words
 from ...models.networks import ready as networks
 from ...models.networks.stack import DepthStack
 from ...models.plain.description import describe, fill, rebuild
@@ -155,7 +155,7 @@ def _pruned(
 ) -> PrunedNetwork:
     """The network without its numbers: on no device, if its description rebuilds it."""
     form, task, recipe = description["form"], description["task"], description["stack"]
-    if form not in ("marginal", "single") or task not in ("classification", "regression"):
+    if form not in ("marginal", "single") or task not in {one.task for one in words().values()}:
         raise ValueError(f"form {shown(form)} and task {shown(task)}")
     depth, outputs = (_whole(name, description[name]) for name in ("depth", "outputs"))
     known = stack is None
@@ -168,7 +168,8 @@ def _pruned(
     if own is not None and not (isinstance(own, str) and own.isidentifier()):
         raise ValueError(f"likelihood {shown(own)}")
     given = None if likelihood is None else type(likelihood).__name__
-    if given != own:
+    ours = {kind.__name__: kind for kind in words().values()}
+    if given != own and not (given is None and own in ours):
         raise NetworkFolderError(
             f"{folder} holds a network whose likelihood is "
             + (f"{own}: pass" if own else "known: leave out")
@@ -178,13 +179,28 @@ def _pruned(
         built = networks.build(recipe) if stack is None else stack
         if depth > built.max_depth:
             raise ValueError(f"depth {depth} of a network of {built.max_depth} blocks")
-        if likelihood is None:
+        if likelihood is None and own is not None:
+            likelihood = _made_again(ours[own], description.get("arguments"), task, outputs)
+        elif likelihood is None:
             kind = Classification if task == "classification" else Regression
             likelihood = kind(outputs)
         weights = None if form == "single" else torch.full((depth + 1,), 1.0 / (depth + 1))
         net = PrunedNetwork(built, depth, weights, likelihood)
     net.description["stack"] = recipe
     return net
+
+
+def _made_again(kind: type[Likelihood], given: Any, task: str, outputs: int) -> Likelihood:
+    """A likelihood of ours without its numbers."""
+    if not isinstance(given, dict):
+        raise ValueError(f"arguments is {shown(given)}")
+    arguments = {str(name): _whole(str(name), value) for name, value in given.items()}
+    ask(8 * sum(arguments.values()), kind.__name__)
+    made = kind(**arguments)
+    if (made.task, made.outputs) != (task, outputs):
+        said = f"{task} and {outputs} outputs"
+        raise ValueError(f"{said}, for {kind.__name__} of {made.task} and {made.outputs}")
+    return made
 
 
 def _whole(name: str, value: Any) -> int:

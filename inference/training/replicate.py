@@ -74,7 +74,7 @@ class Job:
                     ("model", *_first_odd_lines(str(self.model), str(other.model))),
                     ("guide", self.guide.options(), other.guide.options()),
                     ("shape of the training inputs", ours.x_train.shape, theirs.x_train.shape),
-                    ("shape of the training targets", ours.y_train.shape, theirs.y_train.shape),
+                    ("shape of the training targets", ours.targets.shape, theirs.targets.shape),
                 )
                 if a != b
             ),
@@ -143,13 +143,19 @@ class Replicate(Job):
                 f"{self.data.N}: the likelihood would be scaled wrongly. Build the model with "
                 "data=<this data>."
             )
+        if self.model.weighted != (self.data.weights is not None):
+            has = "no weights, but the" if self.model.weighted else "weights, but the"
+            raise ValueError(
+                f"The rows of the data have {has} model was made for others. Build the model with "
+                "data=<this data>."
+            )
         self.guide.check(self.model, settings, batches)
 
     def identity(self) -> dict[str, Any]:
         """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
-            "data": fingerprint(data.x_train, data.y_train, data.x_val, data.y_val),
+            "data": fingerprint(data.x_train, data.targets, data.x_val, data.y_val),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self.guide.options(),
             "prior": self.model.prior_numbers(),
@@ -177,6 +183,8 @@ class Replicate(Job):
                 outputs, weights = self.pair.validation(self.data)
                 log_weights = weights.log().clamp_min(-1e4)
                 log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
+                if self.data.val_weights is not None:
+                    log_p = log_p * self.data.val_weights
                 row["val_nll"] = -float(log_p.double().mean())
         if "depth" in self.guide.latents():
             q = self.pair.weights()
@@ -191,7 +199,8 @@ class Replicate(Job):
                 self.logits.copy_(running)
         if noise is not None:
             with torch.no_grad():
-                self.model.likelihood.get_parameter("log_scale").copy_(noise)
+                for name, before in noise.items():
+                    self.model.likelihood.get_parameter(name).copy_(before)
         if not selectable:
             return
         value = row["val_nll"] if len(x) else train_loss
@@ -204,14 +213,15 @@ class Replicate(Job):
             self.best = {"value": value, "epoch": epoch, "running": estimate, **self.good}
             self.best["lowest"] = min(lowest, value)  # for patience, where the latest is kept
 
-    def _noise_step(self) -> Tensor | None:
-        """Set the noise of a regression as the validation rows have it, where a checkpoint may be
-        chosen. Returns the parameter of the noise that trains, or ``None`` if that stays."""
+    def _noise_step(self) -> dict[str, Tensor] | None:
+        """Set the noise of the likelihood as the validation rows have it, where a checkpoint may be
+        chosen. Returns the parameters of the noise that trains, or ``None`` if they stay."""
         if not has_validated_noise(self.model, self.guide, self.data):
             return None
-        training = self.model.likelihood.get_parameter("log_scale").detach().clone()
+        likelihood = self.model.likelihood
+        training = {n: likelihood.get_parameter(n).detach().clone() for n in likelihood.noise}
         with evaluating(self.model), pyro.validation_enabled(False):
-            validate_noise(self.model, self.guide, self.data)
+            validate_noise(self.pair, self.data)
         return training
 
     def _exact_step(self) -> Tensor:

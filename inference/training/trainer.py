@@ -163,11 +163,14 @@ class Trainer:
                 first.guide.closed_rate(self.total_steps),
             )
         data, *others = [one.data for one in self.replicates]
-        self.shared = all(d.x_train is data.x_train and d.y_train is data.y_train for d in others)
+        self.shared = all(
+            d.x_train is data.x_train and d.y_train is data.y_train and d.weights is data.weights
+            for d in others
+        )
 
     def _first_batch(self) -> tuple[Tensor, Tensor]:
         data, (start, stop) = self.replicates[0].data, self.batches[0]
-        return data.x_train[start:stop], data.y_train[start:stop]
+        return data.x_train[start:stop], data.targets[start:stop]
 
     def _lay_out(self, memory_format: torch.memory_format) -> None:
         """Images, and the weights of convolutions, in an order of memory."""
@@ -192,19 +195,19 @@ class Trainer:
         """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
         datas = [one.data for one in self.replicates]
         if len(datas) == 1:
-            x, y = datas[0].x_train, datas[0].y_train
+            x, y = datas[0].x_train, datas[0].targets
             return (x, y) if rows is None else (x[rows[0]], y[rows[0]])
         if rows is None:
             if self._whole is None:
-                whole = [d.split("train") for d in datas]
+                whole = [(d.x_train, d.targets) for d in datas]
                 self._whole = (
                     torch.stack([w[0] for w in whole]),
                     torch.stack([w[1] for w in whole]),
                 )
             return self._whole
         if self.shared:
-            return datas[0].x_train[rows], datas[0].y_train[rows]
-        pairs = [(d.x_train[r], d.y_train[r]) for d, r in zip(datas, rows, strict=True)]
+            return datas[0].x_train[rows], datas[0].targets[rows]
+        pairs = [(d.x_train[r], d.targets[r]) for d, r in zip(datas, rows, strict=True)]
         return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
     def _step(self, rows: Tensor | None) -> None:

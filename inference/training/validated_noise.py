@@ -1,22 +1,22 @@
-r"""The noise of a regression, by rows that its network was not fitted to.
+r"""The noise of a likelihood, by rows that its network was not fitted to.
 
 What a network of many weights leaves of its training targets is less than it leaves of new ones:
 σ, learnt on the training rows, goes to nothing while the network learns them by heart, and each
 prediction is then far surer than it is right. Where a checkpoint is judged, σ is therefore that of
-the validation rows, for means that stay as they are.
+the validation rows, for means that stay as they are; and so are the degrees of freedom of Student's
+t, and the dispersion of counts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ...guides.base import Guide
 from ...models.base import Model
-from ..posterior.family import family
-from ..posterior.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
+from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
+from ..posterior.family import Family
 from ..posterior.predict import outputs_by_depth
 
 if TYPE_CHECKING:
@@ -26,44 +26,35 @@ __all__ = ["has_validated_noise", "validate_noise"]
 
 
 def has_validated_noise(model: Model, guide: Guide, data: Dataset) -> bool:
-    """True if σ is that of the validation rows: weights that are numbers, a learnt σ for each
-    target, and validation rows enough."""
+    """True if the noise is that of the validation rows: weights that are numbers or points, noise
+    that is learnt, and validation rows enough. Beside random weights the bound itself holds it: the
+    posterior cannot learn rows by heart for nothing."""
     numbers = guide.is_point or not model.random_weights
     return numbers and len(data.x_val) >= LEAST_ROWS and learns_noise(model.likelihood)
 
 
 @torch.no_grad()
-def validate_noise(model: Model, guide: Guide, data: Dataset) -> None:
-    """Set σ to that of the validation rows, in place; model in evaluation mode.
+def validate_noise(pair: Family, data: Dataset) -> None:
+    """Set the noise to that of the validation rows, in place; model in evaluation mode.
 
-    Where q(d) is the exact posterior, which depends on σ, the two are made to agree.
+    Where q(d) is the exact posterior, which depends on the noise, the two are made to agree.
 
     Arguments:
-        model: see :func:`has_validated_noise`.
-        guide: as it stands; it is not changed.
+        pair: see :func:`has_validated_noise`; its guide is not changed.
         data: of the fit.
     """
-    likelihood: Any = model.likelihood
-    x, y = data.split("val")
+    model, guide = pair.model, pair.guide
     if not (guide.closed or guide.sums_out):
-        set_noise(likelihood, noise_of_rows(*family(model, guide).validation(data), y))
+        noise = noise_of_rows(model.likelihood, *pair.validation(data), data.y_val)
+        set_noise(model.likelihood, noise)
         return
-    outputs = outputs_by_depth(model, x)
-    errors, scale = _squared_errors(model, *data.split("train")), likelihood.scale.double()
+    training, outputs = (outputs_by_depth(model, x) for x in (data.x_train, data.x_val))
+    log_prior = model.get_buffer("log_prior").double()
     for _ in range(10):
-        q = (
-            model.get_buffer("log_prior").double() - (errors / scale.square()).sum(-1) / 2
-        ).softmax(0)
-        before, scale = scale, noise_of_rows(outputs, q, y)
-        if torch.allclose(scale, before, rtol=1e-3):
+        log_p = model.log_prob(training, data.targets).double().sum(1)
+        before = {n: p.clone() for n, p in model.likelihood.named_parameters()}
+        q = (log_prior + log_p).softmax(0)
+        noise = noise_of_rows(model.likelihood, outputs, q, data.y_val)
+        set_noise(model.likelihood, noise)
+        if all(torch.allclose(noise[n].to(before[n]), before[n], atol=1e-3) for n in noise):
             break
-    set_noise(likelihood, scale)
-
-
-def _squared_errors(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    """Squared errors of every depth and target, summed over rows, ``(D + 1, T)``, float64."""
-    total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for part, target in zip(x.split(1024), y.split(1024), strict=True):
-        outputs = model.components(part)
-        total = total + (target.double() - outputs.double()).square().sum(1)
-    return total

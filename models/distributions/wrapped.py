@@ -1,4 +1,4 @@
-"""Distributions around others: one that is weighed, and the way back to what is inside."""
+"""Distributions around others: those that are weighed, and the way back to what is inside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyro.distributions import ExpandedDistribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent
 
-__all__ = ["WithHyperprior", "base"]
+__all__ = ["Weighted", "WithHyperprior", "base"]
 
 
 class WithHyperprior(TorchDistribution):
@@ -44,6 +44,42 @@ class WithHyperprior(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws of the values, given the parameters."""
+        values: Tensor = self.base_dist.sample(sample_shape)
+        return values
+
+
+class Weighted(TorchDistribution):
+    """Targets of which each row counts as often as its weight says: densities to that power.
+
+    They are the terms of a weighted likelihood, and normalised only where the weight is one.
+    Draws are those of the distribution itself.
+
+    Arguments:
+        base_dist: of the targets, of batch shape ``(*, B)``.
+        weights: of the rows, ``(B,)``.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
+
+    def __init__(self, base_dist: Any, weights: Tensor) -> None:
+        self.base_dist, self.weights = base_dist, weights
+        shapes = base_dist.batch_shape, base_dist.event_shape
+        super().__init__(*shapes, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return self.base_dist.support
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Weighted:
+        return type(self)(self.base_dist.expand(batch_shape), self.weights)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``(*, B)``."""
+        log_prob: Tensor = self.weights * self.base_dist.log_prob(value)
+        return log_prob
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of the targets, whatever their weights are."""
         values: Tensor = self.base_dist.sample(sample_shape)
         return values
 

@@ -26,15 +26,15 @@ class PrunedNetwork(nn.Module):
         depth: the deepest block that is kept.
         weights: over the depths 0 ... ``depth`` (marginal form), ``(depth + 1,)``; ``None`` for
             the single-exit form, which computes the exit of ``depth`` alone.
-        likelihood: says what the outputs mean; the noise of a regression is kept as a buffer, and
-            a likelihood of one's own is copied.
+        likelihood: says what the outputs mean; the noise of a normal regression is kept as a
+            buffer, and any other likelihood is copied.
 
     Pickled it becomes a :class:`torch.fx.GraphModule` of torch alone, which computes the same with
     the same tensors.
 
     The forward pass gives log-probabilities ``(B, C)`` for classification (in single-exit form
     they serve as logits too: a softmax leaves them as they are) and the predictive mean ``(B, T)``
-    for regression.
+    for other tasks.
 
     Raises:
         ValueError: for another number of weights than depths.
@@ -78,6 +78,7 @@ class PrunedNetwork(nn.Module):
         }
         if self.likelihood is not None:
             self.description["likelihood"] = type(likelihood).__name__
+            self.description["arguments"] = likelihood.arguments()
         self.eval()
 
     def components(self, x: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ def test_all_ways_in_agree(case: str, make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [as_tensors, as_npz, as_csv])
-def test_a_task_is_one_of_two_words(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(data.DataError, match="task='regresion'; expected 'classification' or"):
+def test_a_task_is_one_of_the_words(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(data.DataError, match="task='regresion'; expected 'classification', 'reg"):
         make(np.arange(ROWS) / 7, tmp_path, task="regresion")
 
 

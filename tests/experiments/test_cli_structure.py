@@ -66,7 +66,7 @@ def test_one_random_structure_has_no_deviation(run):
     runs = found["random"]["runs"][:1]
     found["random"] = {"runs": runs, "spread": mean_spread([one["test"] for one in runs])}
     console = PlainConsole(file=io.StringIO(), width=200)
-    print_run(console, found, "classification")
+    print_run(console, found)
     assert "1 at random, mean" in console.file.getvalue()
     assert "standard deviation" not in console.file.getvalue()
 

@@ -8,11 +8,12 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.fits.retraining import retrain, row_losses, tempered
-from pyroccam.inference.posterior.noise import LEAST_ROWS, temperature_of_rows, validated
+from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows, tempered
+from pyroccam.inference.posterior.predict import validated
 from pyroccam.inference.pruning.relevance import Irrelevance
 from pyroccam.inference.pruning.smallest import smallest, thresholds_of_share
 from pyroccam.models import priors
+from pyroccam.models.likelihoods.noise import LEAST_ROWS
 from scipy import optimize
 from torch import nn
 

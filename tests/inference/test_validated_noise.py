@@ -8,7 +8,8 @@ from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.posterior.depth import exact_depth_posterior
 from pyroccam.inference.posterior.predict import outputs_by_depth
-from pyroccam.inference.training.validated_noise import has_validated_noise, noise_of_rows
+from pyroccam.inference.training.validated_noise import has_validated_noise
+from pyroccam.models.likelihoods.noise import noise_of_rows
 from scipy import optimize
 from torch import nn
 
@@ -37,15 +38,19 @@ def test_em_finds_the_best_of_all_noises(count):
         return -float(total + 2 * sigma.log().sum())
 
     best = optimize.minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
-    found = noise_of_rows(outputs, weights, y)
+    likelihood = models.Regression(2, floor=0.0)
+    before = likelihood.log_scale.detach().clone()
+    found = noise_of_rows(likelihood, outputs, weights, y)["log_scale"]
     assert found.dtype == torch.float64
-    assert found.log().tolist() == pytest.approx(best.x.tolist(), abs=1e-4)
+    assert found.tolist() == pytest.approx(best.x.tolist(), abs=1e-4)
+    assert torch.equal(likelihood.log_scale, before)  # of which nothing is changed
 
 
 def test_one_component_in_closed_form():
     outputs, _, y = mixture(1)
     expected = ((y - outputs[0]).double().square().sum(0) / 38).sqrt()
-    torch.testing.assert_close(noise_of_rows(outputs, torch.ones(1), y), expected)
+    found = noise_of_rows(models.Regression(2, floor=0.0), outputs, torch.ones(1), y)
+    torch.testing.assert_close(found["log_scale"].exp(), expected, rtol=1e-6, atol=0.0)
 
 
 def test_two_rows_less_than_there_are_is_the_best_divisor():
@@ -105,9 +110,9 @@ def test_noise_and_depth_agree():
     exact = exact_depth_posterior(fit.model, fit.data)
     torch.testing.assert_close(fit.weights.double(), exact, atol=1e-5, rtol=1e-4)
     outputs = outputs_by_depth(fit.model, fit.data.x_val)
-    again = noise_of_rows(outputs, fit.weights, fit.data.y_val)
-    scale = fit.model.likelihood.scale.detach().double()
-    torch.testing.assert_close(scale, again, rtol=1e-2, atol=0.0)
+    likelihood = fit.model.likelihood
+    again = noise_of_rows(likelihood, outputs, fit.weights, fit.data.y_val)["log_scale"]
+    torch.testing.assert_close(likelihood.log_scale.detach().double(), again, rtol=0.0, atol=1e-2)
 
 
 def test_the_training_goes_on_as_if_nobody_had_looked():
@@ -127,11 +132,14 @@ def test_the_training_goes_on_as_if_nobody_had_looked():
 def test_where_the_noise_is_that_of_the_validation_rows():
     data = sines()
     model = models.LearntDepth.mlp(data, width=4, max_depth=2)
-    assert has_validated_noise(model, data)
-    assert has_validated_noise(model.at_depth(1), data)
-    assert not has_validated_noise(model, sines(n=20))  # six validation rows
-    assert not has_validated_noise(model, data.all_rows())
+    guide = guides.CategoricalDepth(model)
+    assert has_validated_noise(model, guide, data)
+    fixed = model.at_depth(1)
+    assert has_validated_noise(fixed, guides.Deterministic(fixed), data)
+    assert not has_validated_noise(model, guide, sines(n=20))  # six validation rows
+    assert not has_validated_noise(model, guide, data.all_rows())
     net = models.BayesianNetwork(nn.Linear(6, 1), data, prior=models.priors.Normal())
-    assert not has_validated_noise(net, data)
+    assert not has_validated_noise(net, guides.MeanField(net), data)
+    assert has_validated_noise(net, guides.Delta(net), data)  # points learn rows by heart, too
     model.likelihood.log_scale.requires_grad_(False)  # known noise stays known
-    assert not has_validated_noise(model, data)
+    assert not has_validated_noise(model, guide, data)

@@ -1,0 +1,86 @@
+"""Weights of rows and of classes: how much each counts in a fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .checks import DataError, as_tensor, check_finite, shown
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+__all__ = ["by_class", "check_weights", "joined", "scaled"]
+
+
+def check_weights(name: str, weights: Any, count: int) -> Tensor:
+    """Weights are finite and not negative.
+
+    Arguments:
+        name: What to call them in the message.
+        weights: One for each of `count` rows or classes.
+
+    Returns:
+        (count,), float32.
+
+    Raises:
+        DataError: if they are not.
+    """
+    found = as_tensor(name, weights)
+    if found.shape != (count,):
+        raise DataError(f"{name} has shape {tuple(found.shape)}", f"one weight each, ({count},)")
+    check_finite(name, found[:, None])
+    if bool((found < 0).any()):
+        row = int((found < 0).nonzero()[0])
+        raise DataError(f"{name} holds {found[row].item():g} in row {row}", "weights from 0 on")
+    return found.float()
+
+
+def scaled(weights: Tensor, val_weights: Tensor) -> dict[str, Any]:
+    """Weights of training and validation rows by a mean of one in training, so that all training
+    rows together count as N: beside the prior they weigh what they would without weights.
+
+    Raises:
+        DataError: if no training row counts.
+    """
+    mean = weights.double().mean()
+    if not float(mean) > 0:
+        raise DataError("weights are zero in all training rows", "some above zero")
+    return {"weights": (weights / mean).float(), "val_weights": (val_weights / mean).float()}
+
+
+def joined(weights: Tensor | None, val_weights: Tensor | None) -> dict[str, Any]:
+    """Weights where validation rows become training rows; none if there are none."""
+    if weights is None or val_weights is None:
+        return {}
+    return scaled(torch.cat([weights, val_weights]), val_weights[:0])
+
+
+def by_class(data: Dataset, asked: Any) -> dict[str, Any]:
+    """Weights of rows by the weight of their class, beside their own if they have some.
+
+    Arguments:
+        data: Of classes.
+        asked: "balanced", by which all classes with training rows count the same; or a number for
+            each class, of which only the ratios matter.
+
+    Raises:
+        DataError: for targets that are no classes, another word, or numbers that are no weights.
+    """
+    labels = data.y_train, data.y_val
+    if data.classes is None:
+        found = f"class_weights={shown(asked)} for {data.task}"
+        raise DataError(found, "classes", "weights=, which are of rows")
+    own = [torch.ones(len(y), device=y.device) for y in labels]
+    if data.weights is not None and data.val_weights is not None:
+        own = [data.weights, data.val_weights]
+    if not isinstance(asked, str):
+        each = check_weights("class_weights", asked, data.classes)
+    elif asked == "balanced":
+        total = torch.bincount(labels[0], own[0].double(), minlength=data.classes)
+        each = torch.where(total > 0, 1.0 / total, 0.0)
+    else:
+        raise DataError(f"class_weights={shown(asked)}", "'balanced', or a number for each class")
+    return scaled(*(w * each.to(w)[y] for w, y in zip(own, labels, strict=True)))

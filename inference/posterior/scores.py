@@ -1,0 +1,66 @@
+"""Scores of a mixture of predictions, by what its likelihood is of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...models.likelihoods import Likelihood
+from .metrics import classification_metrics, label_metrics
+
+__all__ = ["score_classes", "score_targets"]
+
+_TAIL = 0.05  # of each side of the interval whose coverage is counted
+
+
+def score_classes(likelihood: Likelihood, log_probs: Tensor, y: Tensor) -> dict[str, float]:
+    """Scores of classes: those of
+    :func:`~pyroccam.inference.posterior.metrics.classification_metrics`; of classes in an order
+    also ``rank_mae``, the mean distance in ranks of the label from the median of what is predicted,
+    which has the least expected distance.
+
+    Arguments:
+        likelihood: says which.
+        log_probs: of the mixture, ``(N, C)``.
+        y: labels, ``(N,)``.
+    """
+    found = classification_metrics(log_probs, y)
+    if "rank_mae" in likelihood.scores:
+        median = (log_probs.double().exp().cumsum(-1)[:, :-1] < 0.5).sum(-1)
+        found["rank_mae"] = float((median - y).abs().double().mean())
+    return found
+
+
+def score_targets(
+    likelihood: Likelihood, mean: Tensor, log_p: Tensor, y: Tensor, below: Tensor | None = None
+) -> dict[str, float]:
+    """Scores of targets, all in their original units, the rows equally weighted.
+
+    Arguments:
+        likelihood: says which.
+        mean: of the mixture, ``(N, T)``.
+        log_p: log density of the targets of each row, ``(N,)``, in nats.
+        y: targets, ``(N, T)``.
+        below: probability by the mixture of less than each target, ``(N, T)``, if the likelihood
+            has it.
+
+    Returns:
+        ``rmse`` (or what :func:`~pyroccam.inference.posterior.metrics.label_metrics` gives, of
+        labels) and ``nll``; of counts ``deviance``, that of a Poisson distribution; of some
+        likelihoods ``mae``, mean absolute error, and ``coverage``, the share of targets in the
+        central 90 % of the mixture.
+    """
+    mean, y = mean.double(), y.double()
+    if likelihood.task == "multi-label":
+        found = label_metrics(mean, y)
+    else:
+        found = {"rmse": float((mean - y).square().mean().sqrt())}
+    if "mae" in likelihood.scores:
+        found["mae"] = float((mean - y).abs().mean())
+    if likelihood.task == "counts":
+        # 2 (y log(y / m) - y + m): nothing where both are equal, and y log y is zero at zero.
+        found["deviance"] = float(2 * (torch.xlogy(y, y / mean) - y + mean).mean())
+    found["nll"] = -float(log_p.double().mean())
+    if below is not None:
+        found["coverage"] = float(((below > _TAIL) & (below < 1 - _TAIL)).double().mean())
+    return found

@@ -1,0 +1,174 @@
+"""Likelihoods of a regression: errors of one size, of a size for each input, or with outliers."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from .base import Likelihood
+
+__all__ = ["Heteroscedastic", "Regression", "StudentT", "refuse_no_target"]
+
+
+_LEAST_DF, _MOST_DF = 2.0, 100.0
+
+
+class Regression(Likelihood):
+    r"""``Normal(outputs, σ)`` with a learnt σ for each target, shared by all inputs and depths.
+
+    Targets ``(B, T)``, standardised. σ = floor + exp(log_scale): the floor keeps the density of
+    an interpolating network finite.
+
+    Arguments:
+        targets: T.
+        scale: σ at the start, in standard deviations of the target.
+        floor: smallest σ (Antoran et al. 2020, arXiv:2006.08437, use 1e-4).
+    """
+
+    task = "regression"
+    word = "normal"
+    noise: ClassVar[tuple[str, ...]] = ("log_scale",)
+
+    def __init__(self, targets: int, scale: float = 0.5, floor: float = 1e-3) -> None:
+        super().__init__()
+        refuse_no_target(self, targets)
+        if not 0 <= floor < scale:
+            raise ValueError(
+                f"{type(self).__name__} needs 0 <= floor < scale, got {floor} and {scale}."
+            )
+        self.outputs = targets
+        self.floor = floor
+        self.log_scale = nn.Parameter(torch.full((targets,), math.log(scale - floor)))
+
+    def arguments(self) -> dict[str, int]:
+        return {"targets": self.outputs}
+
+    @property
+    def scale(self) -> Tensor:
+        """σ, ``(T,)``, in units of the standardised target."""
+        return self.floor + self.log_scale.exp()
+
+    @torch.no_grad()
+    def begin_noise(self, error: Tensor) -> None:
+        self.log_scale.copy_((error - self.floor).clamp_min(1e-8).log())
+
+    def noise_margin(self) -> Tensor:
+        r"""``2 Σ log σ``: for N rows and normal errors, the σ² of most density is then their sum of
+        squares by N - 2. Of all multiples of that sum it has the least expected loss on a new row.
+        """
+        return 2.0 * self.scale.log().sum()
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
+        return dist.Normal(outputs, self.scale).to_event(1)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        own = type(self).forward is not Regression.forward
+        return super().predicted(outputs) if own else outputs
+
+
+class StudentT(Regression):
+    r"""``StudentT(ν, outputs, σ)``: errors of which some are outliers, with a learnt σ and a learnt
+    number of degrees of freedom ν for each target.
+
+    ν lies between 2, above which a target has a variance, ``σ² ν / (ν - 2)``, by which bands are
+    drawn, and 100, where errors are all but normal and single precision still tells their density.
+
+    Arguments:
+        targets: T.
+        scale, floor: of σ, as for :class:`Regression`.
+        df: ν at the start.
+
+    References:
+        Lange, Little, Taylor 1989, Robust statistical modeling using the t distribution.
+    """
+
+    word = "student-t"
+    noise = ("log_scale", "logit_df")
+    scores = ("mae", "coverage")
+
+    def __init__(
+        self, targets: int, scale: float = 0.5, floor: float = 1e-3, df: float = 8.0
+    ) -> None:
+        super().__init__(targets, scale, floor)
+        if not _LEAST_DF < df < _MOST_DF:
+            raise ValueError(f"StudentT needs a df between 2 and 100, got {df}.")
+        self.logit_df = nn.Parameter(torch.full((targets,), _logit(df)))
+
+    @property
+    def df(self) -> Tensor:
+        """ν, ``(T,)``."""
+        return _LEAST_DF + (_MOST_DF - _LEAST_DF) * self.logit_df.sigmoid()
+
+    @torch.no_grad()
+    def begin_noise(self, error: Tensor) -> None:
+        super().begin_noise(error)
+        self.logit_df.fill_(_logit(8.0))
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
+        return dist.StudentT(self.df, outputs, self.scale).to_event(1)
+
+    def below(self, outputs: Tensor, y: Tensor) -> Tensor:
+        from scipy.special import stdtr  # torch has no incomplete beta function
+
+        z = ((y - outputs) / self.scale).detach().double().cpu()
+        found = stdtr(self.df.detach().double().cpu().numpy(), z.numpy())
+        return torch.from_numpy(found).to(outputs)
+
+
+class Heteroscedastic(Likelihood):
+    r"""``Normal(m(x), σ(x))``: the first T outputs are means, the other T say how large errors are.
+
+    .. math:: σ^2(x) = \mathrm{floor}^2 + e^{s(x)}
+
+    At s = 0 errors are as large as the targets vary. Nothing of the noise is a number of its own:
+    it is learnt as the network is, and judged on validation rows with it.
+
+    Arguments:
+        targets: T, of 2T outputs.
+        floor: smallest σ, in standard deviations of the target; without it the density at a row
+            that is met exactly has no bound.
+
+    References:
+        Nix, Weigend 1994, Estimating the mean and variance of the target probability distribution.
+    """
+
+    task = "regression"
+    word = "heteroscedastic"
+    scores = ("coverage",)
+
+    def __init__(self, targets: int, floor: float = 1e-2) -> None:
+        super().__init__()
+        refuse_no_target(self, targets)
+        if not 0 < floor < math.inf:
+            raise ValueError(f"Heteroscedastic needs a positive, finite floor, got {floor}.")
+        self.targets, self.outputs, self.floor = targets, 2 * targets, floor
+
+    def arguments(self) -> dict[str, int]:
+        return {"targets": self.targets}
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        self.refuse_other(outputs)
+        mean, log_variance = outputs.chunk(2, -1)
+        scale = (self.floor**2 + log_variance.exp()).sqrt()
+        return dist.Normal(mean, scale).to_event(1)
+
+
+def _logit(df: float) -> float:
+    return math.log(df - _LEAST_DF) - math.log(_MOST_DF - df)
+
+
+def refuse_no_target(likelihood: Likelihood, targets: int) -> None:
+    """Refuse a likelihood of nothing.
+
+    Raises:
+        ValueError: for fewer targets than one.
+    """
+    if targets < 1:
+        name = type(likelihood).__name__
+        raise ValueError(f"{name} needs at least 1 target, got {targets}.")

@@ -1,0 +1,136 @@
+"""The base of likelihoods: from a network's outputs to a distribution over targets."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, Self
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Likelihood", "TargetSpec"]
+
+
+class TargetSpec(Protocol):
+    """The facts that a model needs of a data set (``pyroccam.data.Dataset`` has it)."""
+
+    @property
+    def N(self) -> int: ...
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+
+class Likelihood(nn.Module):
+    """Outputs ``(*batch, outputs)`` to a distribution of batch shape ``(*batch,)``.
+
+    One of your own has a ``forward`` and a ``task``, by which predictions are scored: of classes
+    its distribution needs ``logits`` of each, of targets, which are its event, a ``mean``. What
+    has none defines ``predicted``.
+
+    Attributes:
+        task: ``classification``, ``regression``, ``counts`` or ``multi-label``.
+        outputs: numbers of the network for each input.
+        word: by which a command line and ``likelihood=`` know it; "" for one of your own.
+        noise: names of the parameters that say how far targets lie from what is predicted. Where
+            weights are numbers they are learnt from validation rows
+            (:mod:`~pyroccam.inference.training.validated_noise`).
+        scores: metrics beside those of the task: ``mae``, ``coverage`` or ``rank_mae``.
+    """
+
+    task: str
+    outputs: int
+    word: ClassVar[str] = ""
+    noise: ClassVar[tuple[str, ...]] = ()
+    scores: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, data: TargetSpec) -> Self:
+        """The one that suits a data set, from its number of classes or targets."""
+        return cls(data.outputs)
+
+    def arguments(self) -> dict[str, int]:
+        """What it is made from, so that it can be made again and given its numbers."""
+        return {}
+
+    def forward(self, outputs: Tensor) -> dist.TorchDistribution:
+        raise NotImplementedError
+
+    def begin_noise(self, error: Tensor) -> None:
+        """Set what :attr:`noise` names to where a search for it begins.
+
+        Arguments:
+            error: root mean square of what is predicted less the targets, ``(T,)``.
+        """
+
+    def noise_margin(self) -> Tensor | float:
+        """Nats to add to the density of rows, of which the noise is then the most probable one."""
+        return 0.0
+
+    def below(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The probability that a target is less than ``y`` ``(*batch, T)``, each on its own."""
+        found: Tensor = self(outputs).base_dist.cdf(y)
+        return found
+
+    def log_predictive(self, outputs: Tensor, log_weights: Tensor, y: Tensor) -> Tensor:
+        r"""``log Σ_s w_s p(y | outputs_s)`` for a mixture over the leading dimension.
+
+        Arguments:
+            outputs: ``(S, B, outputs)``.
+            log_weights: ``(S,)``, normalised.
+            y: targets ``(B, ...)``.
+
+        Returns:
+            ``(B,)``, in nats.
+        """
+        return torch.logsumexp(log_weights[:, None] + self(outputs).log_prob(y), 0)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """Log-probabilities ``(*batch, C)``, or means ``(*batch, T)`` of targets, standardised as
+        those are.
+
+        Raises:
+            TypeError: for a distribution that has none, or not those of each class.
+        """
+        made, asked = self(outputs), "logits" if self.task == "classification" else "mean"
+        way_out = "define predicted(outputs), which gives "
+        way_out += (
+            "log-probabilities (*batch, C) of all classes, two at least."
+            if self.task == "classification"
+            else "means (*batch, T) of the targets."
+        )
+        name = f"{type(self).__name__} is of {self.task}, but"
+        try:
+            found: Tensor = getattr(made, asked)
+        except (AttributeError, NotImplementedError) as error:
+            raise TypeError(
+                f"{name} its {type(made).__name__} has no {asked}: {way_out}"
+            ) from error
+        # Logits of a Bernoulli, say: one for each row, which a softmax would take for the classes.
+        single = self.task == "classification" and found.shape[-1] < 2
+        if found.shape[:-1] != outputs.shape[:-1] or found.dim() != outputs.dim() or single:
+            raise TypeError(
+                f"{name} the {asked} of its {type(made).__name__} have shape {tuple(found.shape)} "
+                f"for outputs of shape {tuple(outputs.shape)}: {way_out}"
+            )
+        return found.log_softmax(-1) if self.task == "classification" else found
+
+    def refuse_other(self, outputs: Tensor) -> None:
+        """Outputs of another shape would be broadcast against the targets and train to nonsense.
+
+        Raises:
+            ValueError: for another number of outputs, or outputs without a dim of their own.
+        """
+        if outputs.dim() < 2 or outputs.shape[-1] != self.outputs:
+            name = f"{type(self).__name__}({self.outputs})"
+            raise ValueError(
+                f"The network gives outputs of shape {tuple(outputs.shape)}, but {name} takes "
+                f"(batch, {self.outputs}). End the network with {self.outputs} outputs, without "
+                "squeeze(); or pass the likelihood= that suits what it gives."
+            )

@@ -1,0 +1,270 @@
+"""Fits of every likelihood: what made the targets is found again, by every way to train."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, TraceEnum_ELBO
+from pyroccam import guides, inference, models
+from pyroccam.inference import diagnostics
+from pyroccam.inference.posterior.depth import exact_depth_posterior
+from pyroccam.inference.posterior.metrics import label_metrics
+from pyroccam.inference.posterior.scores import score_classes, score_targets
+from pyroccam.inference.training.settings import Settings
+from scipy import optimize, stats
+from sklearn import metrics
+from targets import CUTS, WORDS, made, spread
+from torch import nn
+
+QUICK = {"progress": False, "device": "cpu"}
+OTHERS = [word for word in WORDS if word not in ("normal", "categorical")]
+
+
+def depth(data, word, seed=0, **more):
+    torch.manual_seed(seed)
+    model = models.LearntDepth.mlp(data, width=6, max_depth=2, likelihood=word)
+    return model, guides.CategoricalDepth(model, **more)
+
+
+def bayes(data, word, hidden=6, guide=guides.MeanField, prior=None):
+    torch.manual_seed(0)
+    outputs = models.likelihoods.checked(word, data).outputs
+    net = nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+    prior = models.priors.GroupNormalJeffreys() if prior is None else prior
+    model = models.BayesianNetwork(net, data, prior=prior, likelihood=word)
+    return model, guide(model)
+
+
+# -- what made the targets ------------------------------------------------------------------------
+
+
+def learnt(word, n=2000, **more):
+    """A point estimate of a small network, from many rows."""
+    data = made(word, n=n, **more)
+    model, guide = bayes(data, word, 8, guides.Delta, models.priors.Normal(1.0))
+    return inference.fit(
+        model, guide, data, epochs=60, batch_size=256, lr=0.02, seed=0, schedule="linear", **QUICK
+    )
+
+
+def test_student_t_finds_its_scale_and_its_degrees_of_freedom():
+    fit = learnt("student-t")
+    likelihood = fit.model.likelihood
+    assert float(likelihood.scale.detach() * fit.data.y_std) == pytest.approx(0.2, rel=0.15)
+    assert 2.0 < float(likelihood.df.detach()) < 4.5  # made with 3
+    assert fit.evaluate()["coverage"] == pytest.approx(0.9, abs=0.05)
+
+
+def test_heteroscedastic_intervals_cover_where_noise_is_small_and_where_it_is_large():
+    fit = learnt("heteroscedastic", test=1000)
+    x, y = fit.data.split("test")
+    with torch.no_grad():
+        below = fit.model.likelihood.below(fit.outputs(x, draws=1), y)[0, :, 0]
+        noise = fit.model.likelihood(fit.outputs(x, draws=1)).stddev[0] * fit.data.y_std
+    inside = ((below > 0.05) & (below < 0.95)).double()
+    for part in (x[:, 1] < -0.8, x[:, 1].abs() < 0.3, x[:, 1] > 0.8):
+        error = math.sqrt(0.09 / int(part.sum()))
+        assert float(inside[part].mean()) == pytest.approx(0.9, abs=4 * error)
+    original = x.double() * fit.data.x_std + fit.data.x_mean
+    ratio = noise / spread(original)
+    assert 0.75 < float(ratio.quantile(0.1)) < float(ratio.quantile(0.9)) < 1.35
+    # One noise for all inputs covers the quiet ones always, and the loud ones hardly ever.
+    plain = learnt("normal", n=500)
+    assert "coverage" not in plain.evaluate()
+
+
+def test_negative_binomial_finds_its_dispersion_and_poisson_its_mean():
+    fit = learnt("negative-binomial")
+    assert float(fit.model.likelihood.dispersion.detach()) == pytest.approx(0.4, rel=0.2)
+    fit = learnt("poisson")
+    x = fit.data.x_test
+    first = (x.double() * fit.data.x_std + fit.data.x_mean)[:, :1]
+    rate = 20.0 * (1.5 * first + 0.5 * first.square()).exp()
+    ratio = fit.predict(x).double() / rate
+    assert float((ratio - 1).abs().mean()) < 0.05
+    assert fit.evaluate()["deviance"] < 1.3  # about one of a Poisson, by its chi-squared limit
+
+
+def test_ordinal_finds_its_cut_points_up_to_the_offset_of_the_network():
+    fit = learnt("ordinal")
+    found = fit.model.likelihood.cuts.detach().diff()
+    torch.testing.assert_close(found, CUTS.diff(), rtol=0.2, atol=0.0)
+
+
+def test_labels_are_as_probable_as_they_were():
+    fit = learnt("multi-label")
+    x = fit.data.x_test
+    original = x.double() * fit.data.x_std + fit.data.x_mean
+    logits = [2 * original[:, 0], -3 * original[:, 1], original.sum(1)]
+    truth = torch.stack(logits, 1).sigmoid()
+    assert float((fit.predict(x).double() - truth).abs().mean()) < 0.05
+
+
+# -- every way to train ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_a_step_as_a_graph_is_the_eager_one(word):
+    data = made(word)
+    settings = Settings.of({"lr": 0.01, "seed": 0})
+    for make in (depth, bayes):
+        losses = {}
+        for kind in ("eager", "graph"):
+            step = inference.TrainingStep(
+                [make(data, word)], settings, compile="graph" if kind == "graph" else False
+            )
+            torch.manual_seed(1)
+            losses[kind] = [float(step(data.x_train, data.y_train)) for _ in range(4)]
+            assert step.describe()["kind"] == kind
+        if make is depth:  # of random weights a graph draws other numbers
+            assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-4)
+        assert all(map(math.isfinite, losses["graph"]))
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_plain_svi_trains_it(word):
+    data = made(word)
+    for make, elbo in ((depth, TraceEnum_ELBO()), (bayes, pyro.infer.Trace_ELBO())):
+        pyro.clear_param_store()
+        more = {"update": "gradient"} if make is depth else {}
+        model, guide = make(data, word, **more)
+        before = {n: p.detach().clone() for n, p in model.likelihood.named_parameters()}
+        svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), elbo)
+        with guide.handler if make is bayes else torch.enable_grad():
+            losses = [svi.step(data.x_train, data.y_train) for _ in range(40)]
+        assert sum(losses[-5:]) < sum(losses[:5])
+        for name, value in model.likelihood.named_parameters():
+            assert not torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_several_seeds_in_common_steps(word):
+    data = made(word)
+    repeats = inference.fit_repeats(
+        lambda seed: (*depth(data, word, seed), data),
+        seeds=range(2), epochs=4, batch_size=64, together=True, **QUICK,
+    )  # fmt: skip
+    assert repeats.fits[0].engine["replicates"] == 2
+    assert repeats.fits[0].engine["fallback"] is None
+    together, alone = repeats.evaluate(), repeats.fits[0].evaluate()
+    assert {*together} == {*alone}
+    assert together["nll"] <= max(one.evaluate()["nll"] for one in repeats.fits)
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_depth_in_closed_form_and_everything_after_it(word, tmp_path):
+    data = made(word)
+    fit = inference.fit(
+        *depth(data, word), data, epochs=30, batch_size=64, lr=0.01, seed=0, **QUICK
+    )
+    exact = exact_depth_posterior(fit.model, data)
+    torch.testing.assert_close(fit.weights.double(), exact, atol=1e-4, rtol=1e-3)
+    small = inference.prune(fit)
+    inference.save(small, tmp_path)
+    again = inference.load(tmp_path)
+    assert torch.equal(again(data.x_test), small(data.x_test))
+    assert small.description["likelihood"] == type(fit.model.likelihood).__name__
+    from pyroccam.inference.posterior.predict import evaluate_pruned
+
+    scores = evaluate_pruned(again, *data.split("test"), data.y_std)
+    assert scores["nll"] == pytest.approx(fit.evaluate()["nll"], abs=0.3)
+    groups = fit.to_arviz(10)
+    drawn = torch.as_tensor(groups.posterior_predictive["y"].values[0])
+    observed = torch.as_tensor(groups.observed_data["y"].values)
+    assert drawn.shape[1:] == observed.shape
+    if data.task in ("counts", "multi-label"):
+        assert bool((drawn == drawn.round()).all())
+        assert float(observed.max()) == float(data.y_train.max())
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_random_weights_are_narrowed_and_compressed(word):
+    data = made(word)
+    pair = bayes(data, word, 12)
+    fit = inference.fit(*pair, data, epochs=20, batch_size=64, lr=0.01, seed=0, **QUICK)
+    model, _ = inference.narrow(fit)
+    assert type(model.likelihood) is type(fit.model.likelihood)
+    small = inference.compress(fit)
+    assert small.net(data.x_test).shape == (200, model.likelihood.outputs)
+    assert math.isfinite(diagnostics.loo(fit, draws=50).elpd)
+    assert diagnostics.elpd(fit, draws=20).gain > 0  # more than the targets alone would say
+    assert [*fit.evaluate_ways()] == ["stochastic", "deterministic", "ensemble"]
+
+
+# -- noise by validation rows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["student-t", "negative-binomial"])
+def test_noise_of_validation_rows_by_scipy(word):
+    from pyroccam.models.likelihoods.noise import noise_of_rows
+
+    likelihood = models.likelihoods.parse(word, made(word)).double()
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(1, 200, 1, generator=generator).double()
+    torch.manual_seed(0)
+    if word == "student-t":
+        y = outputs[0] + 0.4 * torch.distributions.StudentT(4.0).sample((200, 1)).double()
+
+        def loss(v):
+            log_scale, nu = v[0], 2 + 98 / (1 + math.exp(-v[1]))
+            sigma = 1e-3 + math.exp(log_scale)
+            terms = stats.t.logpdf(y, nu, outputs[0], sigma)
+            return -terms.sum() - 2 * math.log(sigma)
+    else:
+        mean = likelihood.predicted(outputs[0]).detach()
+        y = torch.poisson(mean * torch.distributions.Gamma(2.0, 2.0).sample((200, 1)))
+
+        def loss(v):
+            r = 1 / (1e-3 + math.exp(v[0]))
+            return -stats.nbinom.logpmf(y, r, r / (r + mean)).sum()
+
+    start = [-1.0, -2.0] if word == "student-t" else [-1.0]
+    best = optimize.minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6})
+    found = noise_of_rows(likelihood, outputs, torch.ones(1), y)
+    assert [float(v) for v in found.values()] == pytest.approx(best.x.tolist(), abs=1e-3)
+
+
+def test_points_that_learn_rows_by_heart_keep_their_noise():
+    """Sixty rows of noise: σ of the training rows goes to nothing, that of validation rows not."""
+    data = made("normal", n=60, val_fraction=0.3)
+    pair = bayes(data, "normal", 60, guides.Delta, models.priors.Normal(10.0))
+    fit = inference.fit(*pair, data, epochs=800, lr=0.02, seed=0, evaluations=4, **QUICK)
+    with torch.no_grad():
+        means = fit.outputs(data.x_test, draws=1)[0]
+        z = (data.y_test - means) / fit.model.likelihood.scale
+    inside = float((z.abs() < 1.96).double().mean())
+    assert inside > 0.85
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def test_label_metrics_are_those_of_scikit_learn():
+    torch.manual_seed(0)
+    p, y = torch.rand(40, 3), (torch.rand(40, 3) < 0.3).long()
+    y[:, 2] = 0  # of which there is no row: no curve, and an F1 of nothing
+    found = label_metrics(p, y)
+    assert found["accuracy"] == pytest.approx(float(((p > 0.5).long() == y).double().mean()))
+    auroc = [metrics.roc_auc_score(y[:, k], p[:, k]) for k in range(2)]
+    assert found["auroc"] == pytest.approx(sum(auroc) / 2, abs=1e-6)
+    f1 = metrics.f1_score(y, p > 0.5, average="macro", zero_division=0)
+    assert found["f1"] == pytest.approx(f1, abs=1e-6)
+    assert "auroc" not in label_metrics(p, torch.zeros_like(y))
+    with pytest.raises(ValueError, match="values from -1 to"):
+        label_metrics(p - 1.0 - p.min(), y)
+    with pytest.raises(ValueError, match=r"got shape \(40, 3\) beside y of shape \(40, 2\)"):
+        label_metrics(p, y[:, :2])
+
+
+def test_scores_of_counts_and_ranks_by_hand():
+    mean, y = torch.tensor([[2.0], [5.0]]), torch.tensor([[0.0], [7.0]])
+    found = score_targets(models.Poisson(1), mean, torch.tensor([-1.0, -3.0]), y)
+    assert found["deviance"] == pytest.approx(
+        metrics.mean_poisson_deviance(y[:, 0], mean[:, 0]), rel=1e-6
+    )
+    assert (found["mae"], found["nll"]) == (2.0, 2.0)
+    p = torch.tensor([[0.4, 0.3, 0.3], [0.6, 0.2, 0.2]]).log()
+    found = score_classes(models.Ordinal(3), p, torch.tensor([0, 2]))
+    assert found["rank_mae"] == pytest.approx(1.5)  # medians 1 and 0
+    assert found["accuracy"] == 0.5

@@ -1,0 +1,192 @@
+"""Rows that count more than others: against rows that are repeated, and in closed form."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyro
+import pytest
+import torch
+from command_line import call
+from pyro.infer import SVI, TraceEnum_ELBO
+from pyroccam import data as data_sets
+from pyroccam import guides, inference, models
+from pyroccam.data import DataError, Dataset
+from pyroccam.experiments.runs.config import RunConfig
+from pyroccam.inference import diagnostics, selection
+from pyroccam.inference.posterior.depth import exact_depth_posterior
+from pyroccam.inference.training.settings import Settings
+from targets import made
+from torch import nn
+
+QUICK = {"progress": False, "device": "cpu", "seed": 0}
+
+
+def repeated(word, seed=0):
+    """Data with weights 1, 2 and 3, and the same data with its rows so many times."""
+    from dataclasses import replace
+
+    whole = made(word, n=60, test=40, val_fraction=0.0, seed=seed)
+    count = torch.arange(60) % 3 + 1
+    weighted = replace(whole, weights=count / count.float().mean(), val_weights=torch.zeros(0))
+    rows = torch.arange(60).repeat_interleave(count)
+    return weighted, replace(whole, x_train=whole.x_train[rows], y_train=whole.y_train[rows])
+
+
+def depth(data, word, like=None, **more):
+    torch.manual_seed(0)
+    likelihood = models.likelihoods.parse(word, like or data)
+    model = models.LearntDepth.mlp(data, width=6, max_depth=2, likelihood=likelihood)
+    model.eval()  # statistics of batches would count repeated rows
+    return model, guides.CategoricalDepth(model, **more)
+
+
+@pytest.mark.parametrize("word", ["categorical", "normal", "poisson", "multi-label", "ordinal"])
+def test_a_weight_of_two_is_a_row_twice(word):
+    """The likelihood term, and its gradient, by rows that are repeated; scaled to N of them."""
+    weighted, twice = repeated(word)
+    losses, grads = [], []
+    for data in (weighted, twice):
+        model, guide = depth(data, word, like=weighted)
+        terms = inference.elbo.estimator.bound(model, guide).terms(data.x_train, data.targets)
+        loss = terms.log_likelihood / data.N
+        loss.backward()
+        losses.append(float(loss.detach()))
+        grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        assert terms.by_site["y"].shape == (3, data.N)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_the_exact_posterior_of_depth_weighs_rows():
+    weighted, _ = repeated("categorical")
+    model, _ = depth(weighted, "categorical")
+    log_p = model.likelihood(model.components(weighted.x_train)).log_prob(weighted.y_train)
+    by_hand = (model.log_prior + (weighted.weights * log_p).sum(1)).softmax(0)
+    found = exact_depth_posterior(model, weighted)
+    torch.testing.assert_close(found.float(), by_hand, rtol=1e-4, atol=1e-6)
+    fit = inference.fit(*depth(weighted, "categorical"), weighted, epochs=3, **QUICK)
+    exact = exact_depth_posterior(fit.model, weighted)
+    torch.testing.assert_close(fit.weights.double(), exact, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("word", ["categorical", "student-t"])
+def test_graphs_svi_and_common_steps(word):
+    weighted, _ = repeated(word)
+    losses = {}
+    for kind in ("eager", "graph"):
+        settings = Settings.of({"lr": 0.01, "seed": 0})
+        compile = "graph" if kind == "graph" else False
+        step = inference.TrainingStep([depth(weighted, word)], settings, compile=compile)
+        losses[kind] = [float(step(weighted.x_train, weighted.targets)) for _ in range(3)]
+        assert step.describe()["kind"] == kind
+    assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-4)
+    pyro.clear_param_store()
+    model, guide = depth(weighted, word, update="gradient")
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 1e-3}), TraceEnum_ELBO())
+    svi_loss = svi.evaluate_loss(weighted.x_train, weighted.targets) / weighted.N
+    assert svi_loss == pytest.approx(losses["eager"][0], rel=1e-4)
+    repeats = inference.fit_repeats(
+        lambda seed: (*depth(weighted, word), weighted),
+        seeds=range(2), epochs=2, batch_size=30, together=True, progress=False, device="cpu",
+    )  # fmt: skip
+    assert repeats.fits[0].engine["fallback"] is None
+
+
+def test_balanced_classes_are_predicted_as_if_there_were_as_many_of_each():
+    """One in ten is of class 1, and inputs say nothing: the weighted share is a half."""
+    torch.manual_seed(0)
+    x, y = torch.randn(600, 2), (torch.arange(600) % 10 == 0).long()
+    plain = Dataset.from_tensors(x, y, x[:50], y[:50], seed=0)
+    shares = {}
+    for name, data in {"plain": plain, "balanced": plain.with_class_weights()}.items():
+        net = nn.Linear(2, 2)
+        model = models.BayesianNetwork(net, data, prior=models.priors.Normal(1.0))
+        fit = inference.fit(model, guides.Delta(model), data, epochs=60, lr=0.05, **QUICK)
+        shares[name] = float(fit.predict(data.x_test, draws=1).exp()[:, 1].mean())
+        scores = fit.evaluate()
+        assert scores["nll"] == pytest.approx(  # metrics weigh rows equally
+            -float(fit.predict(data.x_test, draws=1).gather(1, data.y_test[:, None]).mean()),
+            rel=1e-4,
+        )
+    assert shares["plain"] == pytest.approx(0.1, abs=0.04)
+    assert shares["balanced"] == pytest.approx(0.5, abs=0.08)
+
+
+def test_weights_of_classes_and_of_rows_have_the_mean_one():
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 2), torch.arange(40) % 4 // 3
+    given = torch.rand(40)
+    data = Dataset.from_tensors(x, y, x, y, weights=given, seed=0)
+    assert float(data.weights.mean()) == pytest.approx(1.0)
+    ratio = torch.cat([data.weights, data.val_weights]).sort()[0] / given.sort()[0]
+    torch.testing.assert_close(ratio, ratio[:1].expand(40))  # those of its rows, carved alike
+    both = data.with_class_weights("balanced")
+    for label in (0, 1):
+        share = both.weights[both.y_train == label].sum() / both.N
+        assert float(share) == pytest.approx(0.5, rel=1e-4)
+    three = data.with_class_weights([1.0, 3.0])
+    ratio = three.weights / data.weights
+    assert float(ratio[data.y_train == 1][0] / ratio[data.y_train == 0][0]) == pytest.approx(3.0)
+    assert float(both.all_rows().weights.mean()) == pytest.approx(1.0)
+    assert len(both.all_rows().weights) == 40
+    assert both.to(dtype=torch.float64).targets.dtype == torch.float64
+    assert data.digest != Dataset.from_tensors(x, y, x, y, seed=0).digest
+
+
+def test_what_means_nothing_with_weights_is_refused():
+    weighted, _ = repeated("normal")
+    net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    model = models.BayesianNetwork(net, weighted, prior=models.priors.Normal(1.0))
+    fit = inference.fit(model, guides.MeanField(model), weighted, epochs=2, **QUICK)
+    for ask in (diagnostics.loo, diagnostics.khat):
+        with pytest.raises(DataError, match="of rows with weights"):
+            ask(fit, draws=100)
+    verdicts = {one.name: one.verdict for one in diagnostics.diagnose(fit, draws=100)}
+    assert verdicts["LOO"] == verdicts["k-hat"] == "refused"
+    assert "log_p" not in fit.to_arviz(4).sample_stats
+    L = selection.Level()
+    pair = model, guides.MeanField(model)
+    with pytest.raises(DataError, match="Two levels of rows with weights"):
+        inference.select(*pair, weighted, L, L, method=selection.OneLevel(), progress=False)
+    plain = made("normal", n=60, test=40, val_fraction=0.0)
+    with pytest.raises(ValueError, match="rows of the data have no weights, but the model was"):
+        inference.fit(*pair, plain, epochs=1, **QUICK)
+
+
+def test_errors():
+    x, y = torch.randn(6, 2), torch.tensor([0, 1, 0, 1, 0, 1])
+    for weights, match in (
+        ([1.0, 2.0], r"weights has shape \(2,\); expected one weight each, \(6,\)"),
+        ([1.0, -2.0, 1, 1, 1, 1], "weights holds -2 in row 1"),
+        ([0.0] * 6, "weights are zero in all training rows"),
+        ([float("nan")] * 6, "NaN"),
+    ):
+        with pytest.raises(DataError, match=match):
+            Dataset.from_tensors(x, y, x, y, weights=weights, val_fraction=0)
+    with pytest.raises(DataError, match="class_weights='even'; expected 'balanced'"):
+        data_sets.load("digits", class_weights="even")
+    with pytest.raises(DataError, match="class_weights='balanced' for regression"):
+        data_sets.load("wiggle", class_weights="balanced")
+
+
+def test_on_the_command_line(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])
+    table["weight"] = rng.uniform(0.5, 2.0, 80)
+    table["kind"] = np.where(np.arange(80) % 5, "often", "seldom")
+    path, out = tmp_path / "t.csv", tmp_path / "run"
+    table.to_csv(path, index=False)
+    asked = ["--set", "data.weights=weight", "--set", "data.class_weights=balanced"]
+    net = ["--set", "max_depth=1", "--set", "width=6", "--set", "steps=8"]
+    call("fit", "ldn", "--data", path, *net, *asked, "--out", out)
+    found = json.loads((out / "config.json").read_text())["run"]["data"]
+    assert (found["weights"], found["class_weights"]) == ("weight", "balanced")
+    data = RunConfig.read(out).load_data()
+    assert data.columns == ("a", "b")
+    share = data.weights[data.y_train == 1].sum() / data.N
+    assert float(share) == pytest.approx(0.5, rel=1e-4)
+    assert "nll" in call("evaluate", out)
+    said = call("fit", "ldn", "--data", path, "--set", "data.weights=mass", code=2)
+    assert "no column 'mass' of weights" in said

@@ -60,8 +60,8 @@ class DepthBatchNorm(nn.Module):
         if x.shape[0] % K:
             raise ValueError(
                 f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
-                f"is not a multiple of {K}. Stack the activations of all {K} depths along the "
-                "batch dimension, or take one depth out with single_depth()."
+                "is no multiple of it. Stack the activations of all depths along the batch, or "
+                "take one depth out with single_depth()."
             )
         # (K * B, C, *) -> (B, K * C, *): a depth's channels become channels of their own.
         stacked = x.reshape(K, -1, *x.shape[1:]).transpose(0, 1)

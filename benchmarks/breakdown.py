@@ -35,7 +35,7 @@ from ..models.priors.base import Latent, LayerPrior, LayerShape, WeightPrior
 from .harness import Contender, Plan, Quartiles, Report, Step, Workload, measure
 from .machine import describe, folder_name
 from .report import markdown, number, read, table, write
-from .steps import RESULTS, DeviceName, Out, Threads
+from .steps import RESULTS, DeviceName, Out, ReportOnly, Threads
 from .workloads.compression import BASE, LOG_SCALE, SETTINGS, deterministic
 from .workloads.contenders import Pair, ours
 from .workloads.lenet import LeNetProblem
@@ -269,9 +269,7 @@ def main(
     threads: Threads = 1,
     device: DeviceName = "cpu",
     out: Out = RESULTS,
-    report: Annotated[
-        bool, typer.Option("--report", help="Measure nothing: tables from the file.")
-    ] = False,
+    report: ReportOnly = False,
 ) -> None:
     """Measure, write breakdown.json, and print tables in Markdown."""
     torch.set_num_threads(threads)

@@ -25,7 +25,7 @@ from .figures import Line, lines
 from .harness import Measured, Plan, measure
 from .machine import describe, folder_name
 from .report import brief, markdown, number
-from .steps import RESULTS, DeviceName, Out, Threads
+from .steps import RESULTS, DeviceName, Out, ReportOnly, Threads
 from .workloads.depth import BASE, DepthProblem, depth_workload
 
 CONTENDERS = (BASE, "pyroccam eager", "pyroccam compiled")
@@ -74,9 +74,7 @@ def main(
     threads: Threads = 1,
     device: DeviceName = "cpu",
     out: Out = RESULTS,
-    report: Annotated[
-        bool, typer.Option("--report", help="Measure nothing: table and figure from the file.")
-    ] = False,
+    report: ReportOnly = False,
 ) -> None:
     """Measure the time of a step of learnt depth (spirals) at growing sizes.
 

@@ -33,6 +33,9 @@ RESULTS = Path("benchmarks/results")
 # Options of all these scripts.
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
+ReportOnly = Annotated[
+    bool, typer.Option("--report", help="Measure nothing: show what is in the files.")
+]
 Out = Annotated[Path, typer.Option(help="Results go to a folder in it, named after the device.")]
 
 _ABOUT = "\n\n".join(f"{name}: {entry.title}." for name, entry in WORKLOADS.items())
@@ -76,9 +79,7 @@ def main(
             "--keep-cache", help="Use the compiler's cache of earlier runs, not an empty one."
         ),
     ] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Measure nothing: tables and figure from the files.")
-    ] = False,
+    report: ReportOnly = False,
 ) -> None:
     torch.set_num_threads(threads)
     where = pick_device(device)

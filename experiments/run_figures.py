@@ -174,11 +174,11 @@ def _bands(result: Fit, x: torch.Tensor) -> Bands:
     return Bands(*(part.cpu() for part in found))
 
 
-def _around(x: torch.Tensor, count: int = 300) -> torch.Tensor:
+def _around(x: torch.Tensor) -> torch.Tensor:
     """Values from a little below the least of ``x`` to a little above the largest."""
     low, high = float(x.min()), float(x.max())
     margin = 0.1 * (high - low) or 1.0
-    return torch.linspace(low - margin, high + margin, count, device=x.device)
+    return torch.linspace(low - margin, high + margin, 300, device=x.device)
 
 
 def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
@@ -202,16 +202,17 @@ def _of_two(probs: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.log1p(-p), p.log()], -1)
 
 
-def _functions(result: Fit, panels: int = 8, side: int = 120) -> Figure:
+def _functions(result: Fit) -> Figure:
     """The probability of class 1 over the plane at the depths around the chosen one."""
     structure, data = result.structure, result.data
     assert structure is not None
     deepest = result.model.max_depth
     depths = list(range(min(structure.depth_chosen + 2, deepest) + 1))
-    if len(depths) > panels - 1:
-        depths = sorted({round(d) for d in np.linspace(0, depths[-1], panels - 1)})
+    if len(depths) > 7:
+        depths = sorted({round(d) for d in np.linspace(0, depths[-1], 7)})
     depths = sorted({*depths, structure.depth_chosen, deepest})
     low, high = data.x_test.amin(0) - 0.3, data.x_test.amax(0) + 0.3
+    side = 120
     grid_x = torch.linspace(float(low[0]), float(high[0]), side)
     grid_y = torch.linspace(float(low[1]), float(high[1]), side)
     yy, xx = torch.meshgrid(grid_y, grid_x, indexing="ij")

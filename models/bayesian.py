@@ -223,8 +223,8 @@ class BayesianNetwork(Model):
         if not isinstance(found, Tensor):
             raise TypeError(
                 f"The network gives a {type(found).__name__}, expected one tensor. Wrap it in a "
-                "module that returns the outputs that count; or all of them in one tensor, by "
-                "torch.cat(..., -1), and pass a likelihood= of your own that takes it apart."
+                "module that returns the outputs that count, or torch.cat(..., -1) of all, for a "
+                "likelihood= of your own."
             )
         return found
 
@@ -321,9 +321,8 @@ def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> No
     if before.shape != after.shape or not torch.allclose(before, after, **close):
         raise ValueError(
             f"{type(net).__name__} computes something else with Bayesian layers in place of its "
-            "own, of the same weights: its forward may ask isinstance(layer, nn.Linear), which "
-            "they are not. Ask for what it needs to know in another way, or leave such layers out "
-            "by layers=[...]."
+            "own: its forward may ask isinstance(layer, nn.Linear), which they are not. Avoid "
+            "that, or leave such layers out by layers=[...]."
         )
 
 

@@ -89,9 +89,8 @@ def fitting(*trained: object) -> Iterator[None]:
         outer = state.fitting
         if outer is not None and outer is not me:
             raise Busy(
-                f"a fit is running in thread {outer.name!r}, this one is {me.name!r}; both would "
-                "draw from one stream of random numbers",
-                "one fit at a time in a process",
+                f"a fit is running in thread {outer.name!r}, this one is {me.name!r}",
+                "one fit at a time in a process: they share a stream of random numbers",
                 "wait for it, inference.fit_repeats for several together, or processes",
             )
         if any(one is other for one in trained for other in state.trained):

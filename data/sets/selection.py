@@ -9,6 +9,7 @@ from torch import Tensor
 from ..checks import check_count, check_number, check_seed, shown
 from ..dataset import Dataset
 from ..limits import ask
+from .toys import first_train
 
 __all__ = ["load_polynomial", "load_regimes", "polynomial_features"]
 
@@ -73,7 +74,8 @@ def load_polynomial(
     z = _normal(n_train, n_test, 2, seed)
     x = polynomial_features(z[:, 0])
     y = z[:, 0] + noise * z[:, 1]
-    return _cut(x, y, n_train, val_fraction, seed, standardise, "polynomial")
+    options = {"val_fraction": val_fraction, "seed": seed, "standardise": standardise}
+    return first_train(x, y, n_train, task="regression", name="polynomial", **options)
 
 
 def load_regimes(
@@ -118,7 +120,8 @@ def load_regimes(
     train = x[:n_train, 0]
     x[:, 0] = (x[:, 0] - train.mean()) / train.std(correction=0)
     y = x[:, 0].tanh() + noise * error
-    return _cut(x, y, n_train, val_fraction, seed, standardise, "regimes")
+    options = {"val_fraction": val_fraction, "seed": seed, "standardise": standardise}
+    return first_train(x, y, n_train, task="regression", name="regimes", **options)
 
 
 def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
@@ -128,26 +131,3 @@ def _normal(n_train: int, n_test: int, width: int, seed: int) -> Tensor:
     random = np.random.default_rng(check_seed(seed))
     ask(_POINT * (n_train + n_test), f"n_train={shown(n_train)} and n_test={shown(n_test)}")
     return torch.from_numpy(random.standard_normal((n_train + n_test, width)))
-
-
-def _cut(
-    x: Tensor,
-    y: Tensor,
-    n_train: int,
-    val_fraction: float,
-    seed: int,
-    standardise: bool,
-    name: str,
-) -> Dataset:
-    """A data set whose first rows train."""
-    return Dataset.from_tensors(
-        x[:n_train],
-        y[:n_train],
-        x[n_train:],
-        y[n_train:],
-        task="regression",
-        val_fraction=val_fraction,
-        seed=seed,
-        standardise=standardise,
-        name=name,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from ..checks import check_count, check_fraction, check_number, check_seed, show
 from ..dataset import Dataset
 from ..limits import ask
 
-__all__ = ["load_spirals", "load_wiggle", "spirals", "wiggle"]
+__all__ = ["first_train", "load_spirals", "load_wiggle", "spirals", "wiggle"]
 
 _POINT = 150
 """Bytes that a point takes while a data set is made; 95 were measured."""
@@ -70,6 +71,17 @@ def spirals(
     )
 
 
+def first_train(x: Tensor, y: Tensor, n_train: int, **options: Any) -> Dataset:
+    """The data set whose first rows train; the rows come in random order.
+
+    Arguments:
+        x, y: Inputs and targets of all rows.
+        n_train: Rows that are not for testing.
+        options: Of :meth:`Dataset.from_tensors`.
+    """
+    return Dataset.from_tensors(x[:n_train], y[:n_train], x[n_train:], y[n_train:], **options)
+
+
 def load_spirals(
     *,
     seed: int = 0,
@@ -98,17 +110,10 @@ def load_spirals(
     """
     check_fraction("train_fraction", train_fraction)
     x, y = spirals(n=n, noise=noise, turns=turns, start=start, seed=seed, arms=arms)
-    cut = round(n * train_fraction)
-    return Dataset.from_tensors(
-        x[:cut],  # they come in random order
-        y[:cut],
-        x[cut:],
-        y[cut:],
-        task="classification",
-        val_fraction=val_fraction,
-        seed=seed,
-        name="spirals",
-        class_names=tuple(f"arm {k}" for k in range(arms)),
+    names = tuple(f"arm {k}" for k in range(arms))
+    options = {"val_fraction": val_fraction, "seed": seed, "name": "spirals"}
+    return first_train(
+        x, y, round(n * train_fraction), task="classification", class_names=names, **options
     )
 
 
@@ -165,13 +170,5 @@ def load_wiggle(
     """
     check_fraction("train_fraction", train_fraction)
     x, y = wiggle(n=n, noise=noise, seed=seed)
-    cut = round(n * train_fraction)
-    return Dataset.from_tensors(
-        x[:cut],  # drawn independently: any rows will do
-        y[:cut],
-        x[cut:],
-        y[cut:],
-        val_fraction=val_fraction,
-        seed=seed,
-        name="wiggle",
-    )
+    options = {"val_fraction": val_fraction, "seed": seed, "name": "wiggle"}
+    return first_train(x, y, round(n * train_fraction), **options)

@@ -14,7 +14,7 @@ from .inlined import inline
 
 __all__ = ["Cell", "Page", "Picture", "Remark", "Section", "Table", "render"]
 
-BUDGET = 2_000_000  # a page of less than 3 MB
+BUDGET = 2_000_000  # bytes of all pictures: a page of less than 3 MB in base64
 LARGEST = 300_000  # of one
 
 
@@ -129,7 +129,7 @@ class Page:
     lead: Sequence[str] = ()
 
 
-def render(page: Page, budget: int = BUDGET) -> str:
+def render(page: Page) -> str:
     """The page as one HTML file: pictures, styles and all. It refers to nothing outside itself.
 
     The more pictures there are, the fewer bytes each gets, so that a page of many runs opens on a
@@ -137,7 +137,6 @@ def render(page: Page, budget: int = BUDGET) -> str:
 
     Arguments:
         page: what is on it.
-        budget: bytes of all pictures together, before base64 adds a third.
 
     Returns:
         HTML. Every text is escaped.
@@ -147,7 +146,7 @@ def render(page: Page, budget: int = BUDGET) -> str:
             see :func:`~pyroccam.experiments.report.inlined.inline`.
     """
     count = sum(1 for section in page.sections for _ in _pictures(section))
-    most = min(LARGEST, budget // max(count, 1))
+    most = min(LARGEST, BUDGET // max(count, 1))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -265,9 +265,8 @@ def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> st
             if kept is not None and not kept.any():
                 return (
                     f"Layer {name!r} keeps 0 of its {len(kept)} {side}, so the output of the "
-                    "network no longer depends on its input. Keep more groups there: a threshold "
-                    "that prunes less (a higher one on log alpha or on the log-mode, a lower one "
-                    "on a signal-to-noise ratio)."
+                    "network no longer depends on its input. Use a threshold that prunes less "
+                    "there."
                 )
     own = masks.get(stopped, Mask())
     left = [
@@ -278,8 +277,7 @@ def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> st
     return (
         f"No path is left from the input of {type(net).__name__} to its output: at layer "
         f"{stopped!r} (its mask keeps {' and '.join(left) or 'everything'}) nothing that "
-        "is kept is fed by anything that is kept. Use thresholds that prune less, there or in the "
-        "layer before it."
+        "is kept is fed. Use thresholds that prune less, there or in the layer before it."
     )
 
 
@@ -308,11 +306,9 @@ def _compare(zeroed: nn.Module, small: nn.Module, examples: tuple[Tensor, ...]) 
 
 def _not_seen(net: nn.Module, why: str) -> str:
     return (
-        f"{type(net).__name__} cannot be cut: its forward does something that torch.fx does not "
-        f"see, so the cut network would compute something else ({why}). The usual causes are += on "
-        "a tensor that is read again, sizes of layers used as numbers, and paths that depend on "
-        "the kind of a layer (isinstance). Write y = y + z, and take sizes from tensors (x.shape); "
-        "or keep the network in its size with zeros in it, inference.cutting.masked(net, masks)."
+        f"{type(net).__name__} cannot be cut: torch.fx does not see all of its forward ({why}). "
+        "Avoid += on tensors that are read again, sizes of layers, and isinstance of layers; "
+        "or keep its size, with zeros: inference.cutting.masked(net, masks)."
     )
 
 

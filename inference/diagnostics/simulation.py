@@ -249,16 +249,16 @@ def _refuse(model: Model, guide: Guide) -> None:
         if not guide.closed and (noisy or isinstance(part, _BatchNorm)):
             raise ValueError(
                 f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
-                "afterwards, so that what is fitted is not the model that is simulated: leave it "
-                "out of the network (torch.nn.Identity(), or normalisation by layer or group)."
+                "in evaluation, so the model that is fitted is not the one that is simulated: "
+                "replace it (torch.nn.Identity(), or normalisation by layer or group)."
             )
     for site, (layer, name) in model.sites.items():
         prior = layer.latents()[name].prior
         if is_improper(prior):
             raise ValueError(
-                f"The prior of site {site!r}, {type(base(prior)).__name__}, has no draws (no "
-                "finite integral, or none that is fixed), so no truth can be drawn from it: take a "
-                "proper prior, such as priors.Normal(), StudentT() or GroupHorseshoe()."
+                f"The prior of site {site!r}, {type(base(prior)).__name__}, is improper or not "
+                "fixed, so no truth can be drawn from it: take a proper prior, such as "
+                "priors.Normal(), StudentT() or GroupHorseshoe()."
             )
 
 

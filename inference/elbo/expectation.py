@@ -145,9 +145,9 @@ class Expectation:
             elif outside:
                 raise ValueError(
                     f"Site {name!r} depends on {factor.name!r}, which is enumerated in the plate "
-                    f"{sorted(factor.plates.keys() - plates.keys())}, but is not in that plate: "
-                    "what is outside a plate cannot depend on what is enumerated inside. Move it "
-                    f"into the plate, or draw {factor.name!r} with infer={{'enumerate': None}}."
+                    f"{sorted(factor.plates.keys() - plates.keys())}, but is outside that plate. "
+                    f"Move it into the plate, or draw {factor.name!r} with "
+                    "infer={'enumerate': None}."
                 )
             wanted |= _spread(weight, dims)
             log_weight = weight if log_weight is None else log_weight + weight
@@ -202,10 +202,9 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
             kl = kl_divergence(q, p)
     if kl is None and ours["infer"].get("moments"):
         raise ValueError(
-            f"Site {ours['name']!r} is reparameterised locally and has no draw to take its "
-            f"log-ratio at, but its KL is not analytic ({family(q)} in the guide, {family(p)} in "
-            "the model), or a latent that precedes it in the model comes later in the guide. Draw "
-            "the weights (local=False), or sample in the guide in the model's order."
+            f"Site {ours['name']!r} is reparameterised locally, but its KL ({family(q)} in the "
+            f"guide, {family(p)} in the model) is not analytic, or the guide samples in another "
+            "order than the model. Draw the weights (local=False), or keep the model's order."
         )
     if kl is None:
         theirs["log_prob"] = log_prob_of(theirs, f"what {family(q)} gives in the guide")
@@ -217,9 +216,9 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     if pyro.infer.util.is_validation_enabled() and bool(torch.isinf(cost).any()):
         raise ValueError(
             f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} in the guide (support "
-            f"{_support(q)}) against {family(p)} in the model (support {_support(p)}). A guide "
-            "must have no mass where its prior has none: for a positive variable use a LogNormal "
-            "or a Gamma. Between equal supports, a scale has become zero or infinite."
+            f"{_support(q)}) against {family(p)} in the model (support {_support(p)}). Use a guide "
+            "with no mass where its prior has none, such as a LogNormal for a positive variable; "
+            "if the supports are equal, a scale has become zero or infinite."
         )
     if not (_same(ours["scale"], theirs["scale"]) and _same(ours["mask"], theirs["mask"])):
         log_q = -q.entropy() if ours["infer"].get("moments") else log_q  # there is no draw

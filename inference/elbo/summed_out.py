@@ -102,8 +102,8 @@ class SummedOut:
         listed = ", ".join(f"{name!r} by {_number(scale)}" for name, scale in scales.items())
         raise ValueError(
             f"What {self.label} in the model runs over must have one scale, but is scaled: "
-            f"{listed}. log Σ_z p(z) Π p(y | z) cannot be estimated from a minibatch: use the full "
-            "batch, or put the discrete site into the guide, where it takes minibatches."
+            f"{listed}. Use the full batch: a minibatch cannot estimate log Σ_z p(z) Π p(y | z); "
+            "or put the discrete site into the guide."
         )
 
 

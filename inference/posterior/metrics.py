@@ -77,9 +77,9 @@ def _checked_classification(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     if not bool(torch.isfinite(log_p).all()):
         row = int((~torch.isfinite(log_p)).any(-1).nonzero()[0])
         raise ValueError(
-            f"log_probs: row {row} holds nan or infinite values, expected finite ones; -inf is a "
-            "probability that underflowed to zero before the log: use torch.log_softmax(logits, "
-            "-1), and torch.logsumexp to average, instead of softmax(...).log()"
+            f"log_probs: row {row} holds nan or infinite values, expected finite ones; use "
+            "torch.log_softmax(logits, -1), and torch.logsumexp to average, instead of "
+            "softmax(...).log(), which underflows"
         )
     total = log_p.sum(-1)
     if bool((log_p >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -56,12 +56,7 @@ class FitProgress:
         self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is None and not self.bar.disable:
             self.bar.update(self.task, completed=self.bar.tasks[0].total)
         self.bar.stop()
@@ -109,12 +104,7 @@ class StopSignal:
                     signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._former:
             number, handler = self._former.popitem()
             signal.signal(number, handler)

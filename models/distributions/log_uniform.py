@@ -189,9 +189,9 @@ class ImproperLogUniform(TorchDistribution):
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            "ImproperLogUniform is improper: 1/|w| has no finite integral, so there are no draws "
-            "from this prior. Draw from a guide, such as guides.MeanField(model); for draws from "
-            "a prior take a proper one, such as priors.GroupHorseshoe()."
+            "ImproperLogUniform has no draws: 1/|w| has no finite integral. Draw from a guide, "
+            "such as guides.MeanField(model), or take a proper prior, such as "
+            "priors.GroupHorseshoe()."
         )
 
     rsample = sample

@@ -212,7 +212,7 @@ def _check(name: str, fn: Any, prior: Any) -> None:
         raise ValueError(
             f"Site {name!r} cannot be reparameterised locally: there is no analytic KL of the "
             f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
-            "Register one (torch.distributions.register_kl), or draw the weights: local=False."
+            "Register one, or draw the weights: local=False."
         ) from None
 
 

@@ -60,8 +60,8 @@ class DepthBatchNorm(nn.Module):
         if isinstance(x, Tensor) and x.shape[0] % K:  # it may be traced
             raise ValueError(
                 f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
-                f"is not a multiple of {K}. Stack the activations of all {K} depths along the "
-                "batch dimension, or take one depth out with single_depth()."
+                "is no multiple of it. Stack the activations of all depths along the batch, or "
+                "take one depth out with single_depth()."
             )
         # (K * B, C, *) -> (B, K * C, *): a depth's channels become channels of their own.
         stacked = x.unflatten(0, (K, -1)).transpose(0, 1).flatten(1, 2)

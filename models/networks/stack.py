@@ -231,8 +231,8 @@ def match_adapters(
         if len(shape) != 3 or len(final) != 3 or tuple(reached) != final[1:]:
             raise ValueError(
                 f"No adapter can be made at depth {d}: activation {shape}, last activation {final};"
-                " expected maps (C, H, W) whose H and W a stride brings to those of the last. "
-                "Write the adapters yourself and pass them as a list, one for each depth."
+                " expected maps (C, H, W) that a stride brings to H and W of the last. Pass a list "
+                "of your own, one adapter for each depth."
             )
         stride = (strides[0], strides[1])
         made[shape] = nn.Sequential(

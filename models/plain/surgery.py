@@ -113,9 +113,8 @@ def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
     except Exception as error:  # whatever the person's forward raises on a symbolic input
         raise ValueError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
-            "Cutting needs a forward whose path does not depend on the data: no `if` or `for` over "
-            "tensors or their shapes, and no tensor made into a number (int(x), x.item(), range "
-            "over its size)."
+            "Cutting needs a forward without `if` or `for` over tensors or their shapes, and "
+            "without tensors made into numbers (int(x), x.item())."
         ) from error
     drop_defaults(graph, set(defaults))
     drop_unread(graph, net)

@@ -83,9 +83,9 @@ class EmpiricalNormal(TorchDistribution):
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            "EmpiricalNormal has no draws: its variance is the best one for a posterior, and there "
-            "is none here. Draw from a guide, such as guides.MeanField(model); for draws from a "
-            "prior take one with a variance of its own, such as priors.Normal()."
+            "EmpiricalNormal has no draws: its variance depends on the posterior. Draw from a "
+            "guide, such as guides.MeanField(model), or take a proper prior, such as "
+            "priors.Normal()."
         )
 
     rsample = sample

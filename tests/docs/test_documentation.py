@@ -119,6 +119,7 @@ assert fit.evaluate("test")["accuracy"] > 0.15 and len(findings) > 3
 assert "posterior" in str(draws) and "log_likelihood" in str(draws)
 assert isinstance(models.priors.parse_weights("laplace:0.2"), Laplace)
 assert isinstance(guides.parse("shared-deviation", model), SharedDeviation)
+assert isinstance(structured.guide.edge("1.x-y.structure"), NormalLogits)
 assert METHODS["lasso"].options["threshold"] == 3.0
 """
     script = tmp_path / "page.py"

@@ -231,3 +231,11 @@ def test_by_name(noise):
     assert isinstance(guide, guides.ZeroMean)
     assert guide.part("factors")["0/weight"].noise == noise
     assert guide.handler.scales == "batch"
+
+
+def test_only_normal_noise_has_a_rate_to_be_judged_by():
+    found = {}
+    for noise in ("normal", "uniform", "rademacher"):
+        _, guide = zero_mean(nn.Linear(3, 2), (3,), noise=noise)
+        found[noise] = guide.factor_of(guide.latents()[0]).evidence()
+    assert {noise for noise, one in found.items() if one is not None} == {"normal"}

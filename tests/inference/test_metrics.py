@@ -113,7 +113,7 @@ PROBS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
         (
             torch.tensor([[0.0, -torch.inf], [-1.0, -1.0]]),
             [0, 1],
-            r"row 0 holds nan or inf.*-inf is",
+            r"row 0 holds nan or inf.*underflows",
         ),
         (torch.tensor([[-0.5, -0.9], [torch.nan, -1.0]]), [0, 1], r"row 1 holds nan"),
         (PROBS.log()[0], [0, 1], r"got shape \(2,\), expected \(N, C\)"),

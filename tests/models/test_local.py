@@ -1,6 +1,7 @@
 """Local reparameterisation against explicitly drawn weights, and what it must not mistake."""
 
 import copy
+import math
 
 import pyro
 import pyro.distributions as dist
@@ -444,3 +445,19 @@ def test_the_limit_is_that_of_the_false_alarm_rate():
         z = (a.mean(0) - b.mean(0)) / (a.var(0) / 50 + b.var(0) / 50).sqrt()
         failures += float(z.abs().max()) > limit(4, 0.01)
     assert 5 <= failures <= 45
+
+
+def test_a_weight_on_the_guide_alone_weighs_the_expected_log_density_of_q():
+    """E_p of half of log q less log p, for normals in closed form: nothing is drawn."""
+    model, guide = pair(nn.Linear(3, 2).double(), (3,), priors.Normal(0.7))
+    x = torch.randn(5, 3, dtype=torch.float64)
+    y = torch.zeros(5, 2, dtype=torch.float64)
+    with guide.handler, pyro.settings.context(module_local_params=True):
+        found = EnumMeanFieldELBO().terms(model, poutine.scale(guide, scale=0.5), x, y)
+    want = 0.0
+    for site in model.sites:
+        q = guide.posterior(site).base_dist
+        log_q = -0.5 * torch.log(2 * torch.pi * torch.e * q.variance)
+        log_p = -0.5 * math.log(2 * math.pi * 0.49) - (q.mean**2 + q.variance) / (2 * 0.49)
+        want = want + (0.5 * log_q - log_p).sum()
+    assert torch.allclose(found.kl, want)

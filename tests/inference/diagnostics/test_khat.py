@@ -207,7 +207,7 @@ def test_high_dimensions_points_and_improper_priors_are_refused_with_the_reason(
     assert list(found) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert found["0.weight"].verdict == "refused"  # 120
     assert "120 dimensions, at most 100" in found["0.weight"].refused
-    assert "1.0 in 1,000" in found["0.weight"].refused
+    assert "2.5 in 10,000" in found["0.weight"].refused
     assert found["2.weight"].khat is not None  # 80
     found = of(priors.GroupNormalJeffreys())
     assert "no finite integral" in found["0.scale"].refused

@@ -44,7 +44,11 @@ def _what(run: RunFiles) -> str:
 
 def _doubts(run: RunFiles) -> str:
     """Doubts that speak against the run, before what it says."""
-    each = [(one["seed"], text) for one in run.seeds for text in one.get("warnings", [])]
+    each = [
+        (one["seed"], text)
+        for one in run.seeds
+        for text in (*one.get("warnings", []), *(one.get("structure") or {}).get("warnings", []))
+    ]
     several = len(run.seeds) > 1
     return " ".join(f"Seed {seed}: {text}" if several else text for seed, text in each)
 

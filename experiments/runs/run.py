@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -247,8 +248,11 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
 def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
     """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
     another search could end elsewhere, on another device, say."""
-    method = replace(config.chosen, **_narrowed(folder))
-    with torch.random.fork_rng(devices=[]):
+    done = _narrowed(folder)
+    method = replace(config.chosen, **done)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        if done:  # what its cut cost was said when it was chosen
+            warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
         torch.manual_seed(config.settings["seed"])
         return method.stages(Settings.of(config.settings))[number - 1].build(before)
 

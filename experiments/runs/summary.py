@@ -101,7 +101,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
     console.say(
         "\n",
         (
-            f"{structure['architecture']} is {'left' if metrics.get('warnings') else 'enough'}",
+            f"{structure['architecture']} is {_verdict(metrics)}",
             "bold",
         ),
         f": {structure['weights']:,} weights "
@@ -137,6 +137,14 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any], task: str) 
         f"{_speed(before / after)} than the network that was given "
         f"(batches of {small['batch']}). {_trained(metrics)}"
     )
+
+
+def _verdict(metrics: Mapping[str, Any]) -> str:
+    """A word for what a cut left: enough only where nothing speaks against it, and some went."""
+    structure = metrics["structure"]
+    if metrics.get("warnings") or structure.get("warnings"):
+        return "left"
+    return "enough" if structure["nonzero_percent"] < 100 else "the whole network: nothing was cut"
 
 
 def _speed(ratio: float) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from ...data import Dataset
     from .result import Fit
 
-__all__ = ["doubts"]
+__all__ = ["doubts", "nll_alone"]
 
 
 def doubts(fit: Fit) -> list[str]:
@@ -30,11 +31,11 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
     predicted = fit.predict(x)
     if data.task == "classification":
-        counts = torch.bincount(data.y_train, minlength=predicted.shape[-1]).double() + 0.5
-        shares = counts.log() - counts.sum().log()
-        found = -float(predicted.double().gather(1, y[:, None]).mean())
-        alone = -float(shares[y].mean())
-        if found < alone or _often_right(predicted, y, shares):
+        found, alone = (
+            -float(predicted.double().gather(1, y[:, None]).mean()),
+            nll_alone(data, split),
+        )
+        if found < alone or _often_right(predicted, y, _log_shares(data)):
             return []
         return [
             f"The network is no better than the shares of the classes: {found:.3f} nats on the "
@@ -52,6 +53,29 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
         f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
         f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
     ]
+
+
+def nll_alone(data: Dataset, split: str) -> float:
+    """The mean negative log-likelihood of a prediction that does not look at the inputs, in nats.
+
+    Of classes, their shares among the training rows (half a row more of each); of a regression, a
+    normal with the mean and deviation of the training targets, standardised, summed over targets.
+
+    Arguments:
+        data: whose training rows are known.
+        split: of the rows that are predicted.
+    """
+    _, y = data.split(split)
+    if data.task == "classification":
+        return -float(_log_shares(data)[y].mean())
+    known, y = data.y_train.double(), y.double()
+    normal = torch.distributions.Normal(known.mean(0), known.std(0, correction=0).clamp_min(1e-6))
+    return -float(normal.log_prob(y).flatten(1).sum(1).mean())
+
+
+def _log_shares(data: Dataset) -> torch.Tensor:
+    counts = torch.bincount(data.y_train, minlength=data.outputs).double() + 0.5
+    return counts.log() - counts.sum().log()
 
 
 def _often_right(log_probabilities: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class Compressed:
             would have to be looked up.
         report: what the cut left of each layer.
         retrained: what training the cut network further has changed, if that was asked for.
+        warnings: that a rule had to be weakened to leave a network, or that its cut costs much.
     """
 
     net: nn.Module
@@ -60,6 +61,7 @@ class Compressed:
     rates: Rates
     report: CutReport
     retrained: Retrained | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def nonzero(self) -> int:
@@ -87,6 +89,7 @@ class Compressed:
             },
             "left_whole": dict(self.report.left_whole),
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
 
@@ -120,7 +123,9 @@ def compress(
             clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
             is cut (log alpha of 0); the least noisy of a layer stays. Or numbers, one or by layer.
             By default ``validation``, or ``valley`` where there are no validation rows. Not for a
-            point estimate.
+            point estimate. What would leave no network is weakened to what leaves the smallest
+            within 0.001 nats (without validation rows, the smallest), with a warning; another
+            warns of a cut that costs more than 0.05 nats on the validation rows.
         tolerance: of ``validation``, in nats; 0.001 by default.
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
@@ -135,10 +140,9 @@ def compress(
 
     Raises:
         TypeError: for a fit of another model.
-        ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
-            ``validation`` without validation rows, a tolerance of another rule, any threshold for a
-            point estimate, rules for bits that nothing is rounded by, weights without a mean, or
-            epochs of weights that share values.
+        ValueError: for unknown layers or rules, ``validation`` without validation rows, a tolerance
+            of another rule, any threshold for a point estimate, rules for bits that nothing is
+            rounded by, weights without a mean, or epochs of weights that share values.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -195,7 +199,9 @@ def compress(
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     small = quantised(small, rounded)
-    return Compressed(small, decision.thresholds, found, bits, rates, report, again)
+    return Compressed(
+        small, decision.thresholds, found, bits, rates, report, again, decision.warnings
+    )
 
 
 def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:

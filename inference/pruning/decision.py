@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from ..cutting.surgery import ROWS, cut
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
-from .thresholds import Threshold, choose_thresholds, refuse_uncut, with_zeros
+from .thresholds import Chosen, Threshold, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, mixtures
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Decision:
         net: what is left of it, on the CPU.
         report: what the cut left of each layer.
         irrelevance, thresholds: by layer; both empty for a point estimate.
+        warnings: what a person should know of the thresholds, said already.
     """
 
     model: BayesianNetwork
@@ -43,6 +45,7 @@ class Decision:
     report: CutReport
     irrelevance: dict[str, Irrelevance]
     thresholds: dict[str, float]
+    warnings: list[str]
 
 
 def decide(
@@ -50,7 +53,8 @@ def decide(
 ) -> Decision:
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
-    Of a point estimate only what is exactly zero is cut.
+    Of a point estimate only what is exactly zero is cut. A cut that had to be weakened, or that
+    costs much on the validation rows, is warned of.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
@@ -69,16 +73,18 @@ def decide(
         guide = assigned_guide(model, guide)
     whole = mean_network(model, guide)
     found: dict[str, Irrelevance] = {}
-    thresholds: dict[str, float] = {}
+    chosen = Chosen({}, [])
     if guide.is_point:
         zeros = whole
         _check_point(whole, model, threshold, tolerance)
     else:
         found = irrelevance(model, guide, by="noise" if threshold == "noise" else "mode")
-        thresholds = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
-        zeros = with_zeros(whole, found, thresholds, model)
+        chosen = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
+        zeros = with_zeros(whole, found, chosen.thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
-    return Decision(model, guide, whole, net, report, found, thresholds)
+    for sentence in chosen.warnings:
+        warnings.warn(sentence, stacklevel=3)
+    return Decision(model, guide, whole, net, report, found, *chosen)
 
 
 def _check_point(

@@ -122,7 +122,8 @@ def _scores(run: RunFiles) -> Table:
     several = len(run.seeds) > 1
     spread_note = f" Mean ± standard deviation over {len(run.seeds)} seeds." if several else ""
     higher = "Accuracy: higher is better; all others: lower. " if "accuracy" in columns else ""
-    note = f"{higher}NLL is the negative log-likelihood in nats per row.{spread_note}"
+    units = ", targets in their own units" if "rmse" in columns else ""
+    note = f"{higher}NLL is the negative log-likelihood in nats per row{units}.{spread_note}"
     return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
 
 

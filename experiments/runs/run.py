@@ -16,7 +16,9 @@ from torch import nn
 from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
+from ...inference.diagnostics.trend import convergence
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings
@@ -280,7 +282,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "warnings": result.warnings,
+        "warnings": [*result.warnings, *_unfinished(result)],
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
@@ -309,6 +311,14 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         if options.figures:
             draw(result, ddn, out / "figures", fits[:-1], config.chosen.predictor)
     return Outcome(result, metrics)
+
+
+def _unfinished(result: Fit) -> list[str]:
+    """That the bound would still gain much, by its trend."""
+    found = convergence(result, worth=COSTLY)
+    if found.verdict != "poor" or found.gain < 0:
+        return []
+    return [f"It was not trained to the end. {found.finding().text}"]
 
 
 def _check_same(then: RunConfig, now: RunConfig, out: Path) -> None:

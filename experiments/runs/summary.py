@@ -15,7 +15,7 @@ __all__ = ["print_repeats", "print_run", "said_of_tensors"]
 
 _COLUMNS = {
     "classification": {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"},
-    "regression": {"rmse": "RMSE", "nll": "NLL"},
+    "regression": {"rmse": "RMSE, target units", "nll": "NLL, target units"},
 }
 
 Row = tuple[str, Mapping[str, float], int | None, float | None]

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from ...models.checks import unknown_name
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
+from ..fits.doubts import log_density_alone
 from ..fits.fitting import Fit
 from ..posterior.same_rows import same_targets
 from .finding import Finding, Verdict
@@ -283,15 +284,9 @@ def elpd(
 
 def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
     """Log density of rows by what the training targets say alone, ``(N,)``, original units."""
-    y = data.split(split)[1].cpu()[rows]
-    train = data.y_train.cpu()
-    if data.task == "classification":
-        counts = train.bincount(minlength=data.outputs).double() + 1.0  # no class is impossible
-        found: Floats = (counts / counts.sum()).log()[y].numpy()
-        return found
-    mean, sd = train.double().mean(0), train.double().std(0)
-    terms = torch.distributions.Normal(mean, sd).log_prob(y.double()).sum(1)
-    return (terms - data.y_std.cpu().double().log().sum()).numpy()
+    units = data.y_std.double().log().sum()
+    found: Floats = (log_density_alone(data, split) - units).cpu()[rows].numpy()
+    return found
 
 
 @dataclass(frozen=True)

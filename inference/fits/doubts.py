@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from .result import Fit
 
-__all__ = ["doubts", "nll_alone"]
+__all__ = ["doubts", "log_density_alone", "nll_alone"]
 
 
 def doubts(fit: Fit) -> list[str]:
     """Sentences for a person to read before the results; none where nothing is wrong.
 
     Looked at are the validation rows (the training rows where there are none): whether the network
-    predicts better than the mean of the training targets, or their shares, and whether the
+    predicts better than the mean of the training targets, or their shares, and is no surer than it
+    may be, and whether the
     checkpoint was chosen at the first moment at which one could be.
     """
     return [*_no_better_than_nothing(fit), *_at_the_edge(fit)]
@@ -30,36 +31,51 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     x, y = data.split(split)
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
     predicted = fit.predict(x)
+    alone = nll_alone(data, split)
     if data.task == "classification":
-        found, alone = (
-            -float(predicted.double().gather(1, y[:, None]).mean()),
-            nll_alone(data, split),
-        )
-        if found < alone or _often_right(predicted, y, _log_shares(data)):
+        found = -float(predicted.double().gather(1, y[:, None]).mean())
+        if found < alone:
             return []
-        return [
-            f"The network is no better than the shares of the classes: {found:.3f} nats on the "
-            f"{rows} rows, {alone:.3f} without looking at the inputs. {advice}"
-        ]
+        said = f"{found:.3f} nats on the {rows} rows, {alone:.3f} without looking at the inputs."
+        if _often_right(predicted, y, _log_shares(data)):
+            return [
+                "The network is too sure of itself: its probabilities are worse than the shares of "
+                f"the classes, {said} Fewer epochs, or more weight decay, may help."
+            ]
+        return [f"The network is no better than the shares of the classes: {said} {advice}"]
     mean = data.y_train.double().mean(0)
     found_by = (predicted - y).double().square().mean(0).sqrt() * data.y_std.double()
     alone_by = (mean - y.double()).square().mean(0).sqrt() * data.y_std.double()
     bad = (found_by >= alone_by).nonzero()[:, 0].tolist()
-    if not bad:
+    if bad:
+        t = bad[0]
+        which = f" of target {t}" if len(found_by) > 1 else ""
+        return [
+            f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
+            f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
+        ]
+    units = float(data.y_std.double().log().sum())
+    found = fit.evaluate(split)["nll"]
+    if found < alone + units:
         return []
-    t = bad[0]
-    which = f" of target {t}" if len(found_by) > 1 else ""
     return [
-        f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
-        f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
+        f"The network is too sure of itself, though nearer than the mean: {found:.3f} nats on the "
+        f"{rows} rows, {alone + units:.3f} for a normal of the training targets (in their units). "
+        "Fewer epochs, or more weight decay, may help."
     ]
 
 
 def nll_alone(data: Dataset, split: str) -> float:
-    """The mean negative log-likelihood of a prediction that does not look at the inputs, in nats.
+    """The mean of minus :func:`log_density_alone`, in nats."""
+    return -float(log_density_alone(data, split).mean())
 
-    Of classes, their shares among the training rows (half a row more of each); of a regression, a
-    normal with the mean and deviation of the training targets, standardised, summed over targets.
+
+def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
+    """The log density of rows by a prediction that does not look at the inputs, in nats, ``(N,)``.
+
+    Of classes, their shares among the training rows (one row more of each, so that none is
+    impossible); of a regression, a normal with the mean and deviation of the training targets,
+    standardised, summed over targets.
 
     Arguments:
         data: whose training rows are known.
@@ -67,14 +83,16 @@ def nll_alone(data: Dataset, split: str) -> float:
     """
     _, y = data.split(split)
     if data.task == "classification":
-        return -float(_log_shares(data)[y].mean())
-    known, y = data.y_train.double(), y.double()
-    normal = torch.distributions.Normal(known.mean(0), known.std(0, correction=0).clamp_min(1e-6))
-    return -float(normal.log_prob(y).flatten(1).sum(1).mean())
+        return _log_shares(data)[y]
+    known = data.y_train.double()
+    mean = known.mean(0)
+    deviation = ((known - mean).square().sum(0) / max(len(known) - 1, 1)).sqrt().clamp_min(1e-6)
+    normal = torch.distributions.Normal(mean, deviation)
+    return normal.log_prob(y.double()).sum(1)
 
 
 def _log_shares(data: Dataset) -> torch.Tensor:
-    counts = torch.bincount(data.y_train, minlength=data.outputs).double() + 0.5
+    counts = torch.bincount(data.y_train, minlength=data.outputs).double() + 1.0
     return counts.log() - counts.sum().log()
 
 

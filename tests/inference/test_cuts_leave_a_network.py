@@ -141,7 +141,7 @@ def test_a_cut_that_costs_much_says_both_numbers():
     cuts = Cuts(*parts(result))
     assert after == pytest.approx(cuts.cost(small.thresholds), abs=6e-4)
     assert before == pytest.approx(cuts.cost(dict.fromkeys(cuts.found, math.inf)), abs=6e-4)
-    counts = torch.bincount(rows.y_train, minlength=3).double() + 0.5
+    counts = torch.bincount(rows.y_train, minlength=3).double() + 1.0
     shares = counts / counts.sum()
     assert nothing == pytest.approx(-float(shares[rows.y_val].log().mean()), abs=6e-4)
     assert inference.compress(result, threshold="validation").warnings == []
@@ -152,7 +152,7 @@ def test_knowing_nothing_of_a_regression_is_a_normal_of_its_targets():
     y = torch.randn(90, 2, generator=torch.Generator().manual_seed(1)) * 3.0 + 1.0
     rows = type(rows).from_tensors(rows.x_test, y[:30], rows.x_test, y[30:60], val_fraction=0.2)
     known, y = rows.y_train.double(), rows.y_val.double()
-    mean, var = known.mean(0), ((known - known.mean(0)) ** 2).mean(0)
+    mean, var = known.mean(0), ((known - known.mean(0)) ** 2).sum(0) / (len(known) - 1)
     each = 0.5 * (2 * math.pi * var).log() + (y - mean) ** 2 / (2 * var)
     assert nll_alone(rows, "val") == pytest.approx(float(each.sum(1).mean()), rel=1e-6)
 

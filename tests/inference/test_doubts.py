@@ -66,16 +66,35 @@ def test_a_network_that_is_often_right_and_too_sure_has_learnt():
     sure = torch.full((len(y), 2), -30.0).scatter(1, y[:, None], 0.0)
     sure[0] = sure[0].flip(0)
     assert -float(sure.gather(1, y[:, None]).mean()) > 1
-    assert _found(fit, sure) == []
+    (said,) = _found(fit, sure)
+    assert "too sure of itself: its probabilities are worse than the shares" in said
+    assert f"{30 / len(y):.3f} nats on the validation rows" in said
     guess = torch.full((len(y), 2), -30.0)
     guess[:, int(y.bincount().argmax())] = 0.0  # right as often as the commonest class
     (said,) = _found(fit, guess)
-    assert "the shares of the classes" in said
+    assert "no better than the shares of the classes" in said
+
+
+def test_a_regression_that_is_near_and_too_sure():
+    data = rows()
+    y = {f"y_{split}": data.split(split)[1][:, :1] for split in ("train", "val", "test")}
+    data = dataclasses.replace(data, **y, y_mean=data.y_mean[:1], y_std=data.y_std[:1])
+    fit = depth_fit(data, epochs=150)
+    assert not any("too sure" in text for text in fit.warnings)
+    with torch.no_grad():
+        for parameter in fit.model.likelihood.parameters():
+            parameter.fill_(-6.0)  # a deviation far below the errors
+    (said,) = [text for text in fit.warnings if "too sure" in text]
+    found = fit.evaluate("val")["nll"]
+    known = data.y_train.double() * data.y_std + data.y_mean
+    held = data.y_val.double() * data.y_std + data.y_mean
+    alone = -torch.distributions.Normal(known.mean(), known.std()).log_prob(held).mean()
+    assert f"{found:.3f} nats on the validation rows, {float(alone):.3f} for a normal" in said
 
 
 def _found(fit, log_probabilities):
     with unittest.mock.patch.object(type(fit), "predict", return_value=log_probabilities):
-        return [text for text in doubts(fit) if "no better than" in text]
+        return [t for t in doubts(fit) if "no better than" in t or "too sure" in t]
 
 
 def test_the_first_checkpoint_that_could_be_chosen():

@@ -21,7 +21,7 @@ from .trend import convergence
 __all__ = ["diagnose"]
 
 DRAWS = 1000
-MOST_WORK = 2e12  # multiplications of one diagnostic: a minute or two of a core
+MOST_WORK = 2e11  # multiplications of one diagnostic: some twenty seconds of a core
 ROWS = 2000  # where all would be more
 
 

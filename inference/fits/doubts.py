@@ -13,15 +13,22 @@ if TYPE_CHECKING:
 __all__ = ["doubts", "log_density_alone", "nll_alone"]
 
 
+WORSE = 0.05
+"""Nats of a validation row by which an earlier moment has to be better to be spoken of."""
+
+APART = 0.2
+"""Total variation from which on q(d) is elsewhere than the exact posterior."""
+
+
 def doubts(fit: Fit) -> list[str]:
     """Sentences for a person to read before the results; none where nothing is wrong.
 
     Looked at are the validation rows (the training rows where there are none): whether the network
     predicts better than the mean of the training targets, or their shares, and is no surer than it
-    may be, and whether the
-    checkpoint was chosen at the first moment at which one could be.
+    may be, whether it
+    predicted better before a checkpoint could be chosen, and whether q(d) is the exact posterior.
     """
-    return [*_no_better_than_nothing(fit), *_at_the_edge(fit)]
+    return [*_no_better_than_nothing(fit), *_at_the_edge(fit), *_not_arrived(fit)]
 
 
 def _no_better_than_nothing(fit: Fit) -> list[str]:
@@ -112,10 +119,35 @@ def _at_the_edge(fit: Fit) -> list[str]:
     epochs = fit.settings.epochs_for(fit.data.N)
     first = fit.settings.selectable_from(fit.guide) * epochs
     window = [row for row in fit.history if row["epoch"] >= first - 1e-9]
+    before = [row for row in fit.history if row["epoch"] < first - 1e-9]
+    best = min(before, key=lambda row: row["val_nll"], default=None)
+    if best is not None and best["val_nll"] < fit.val_nll - WORSE:
+        return [
+            f"The validation NLL was {best['val_nll']:.3f} at epoch {best['epoch']:.0f} and is "
+            f"{fit.val_nll:.3f} at epoch {fit.best_epoch}, the best after q(d) had time to arrive, "
+            f"from epoch {first:.0f} on. Fewer epochs, or more weight decay, may lose less."
+        ]
     if len(window) < 3 or fit.best_epoch != window[0]["epoch"]:
         return []
     return [
         f"The best checkpoint is the first that could be chosen, epoch {fit.best_epoch} of "
         f"{epochs}: earlier ones may predict better. Fewer epochs, or more weight decay, may do so "
         "too."
+    ]
+
+
+def _not_arrived(fit: Fit) -> list[str]:
+    """Of the closed form the estimate in training, which the exact posterior has replaced since."""
+    found = fit.structure
+    if found is None:
+        return []
+    running, apart = "", found.tv_to_exact
+    if found.tv_running is not None:
+        running = "the running estimate of it, by which the weights were trained, "
+        apart = found.tv_running
+    if apart <= APART:
+        return []
+    return [
+        f"q(d) has not arrived: {running or 'it '}is {apart:.2f} in total variation from the exact "
+        "posterior given the weights. Train longer, or with a smaller hold= of the guide."
     ]

@@ -359,6 +359,6 @@ def test_what_a_person_asks_arviz_first(kind: str, depth: Fit, spirals: data.Dat
     whole = float((each.logsumexp(0) - math.log(100)).sum())
     estimate = az.loo(found)
     value = estimate.elpd_loo if hasattr(estimate, "elpd_loo") else estimate.elpd
-    assert whole - 0.1 * abs(whole) < float(value) < whole
+    assert whole - 0.5 * abs(whole) < float(value) < whole
     az.plot_forest(found)
     plt.close("all")

@@ -422,9 +422,14 @@ def report(
 def diagnose(
     folder: Run,
     draws: Annotated[int, typer.Option(min=100, help="From the posterior.")] = 1000,
-    thorough: Annotated[
-        bool, typer.Option("--thorough", help="Also what takes long on a large network.")
-    ] = False,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Training rows that the draws pass: all if left out, or 2,000 where all would "
+            "take long.",
+        ),
+    ] = None,
     device: Device = "auto",
     data_root: Moved = None,
     network: Network = None,
@@ -435,7 +440,7 @@ def diagnose(
     from .diagnosis import diagnose_run, print_findings
 
     opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
-    found, written = diagnose_run(folder, device, draws=draws, thorough=thorough, **opening)
+    found, written = diagnose_run(folder, device, draws=draws, rows=rows, **opening)
     print_findings(console, found)
     console.say("Written to ", (str(folder), "bold"), ":")
     for path in written:

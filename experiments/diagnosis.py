@@ -50,7 +50,7 @@ def write_posterior(fit: Fit, folder: Path, draws: int = DRAWS) -> Path:
 
 
 def diagnose_run(
-    folder: Path, device: str, *, draws: int, thorough: bool, **opening: Any
+    folder: Path, device: str, *, draws: int, rows: int | None, **opening: Any
 ) -> tuple[list[Finding], list[Path]]:
     """Diagnose a run, or repeats of one, and write what was found beside it.
 
@@ -59,7 +59,7 @@ def diagnose_run(
     Arguments:
         folder: of the run.
         device: as for ``fit``.
-        draws, thorough: see :func:`~pyroccam.inference.diagnostics.diagnose`.
+        draws, rows: see :func:`~pyroccam.inference.diagnostics.diagnose`.
         opening: options of :func:`~pyroccam.experiments.runs.loading.load_fit`.
 
     Returns:
@@ -67,7 +67,7 @@ def diagnose_run(
     """
     folders = runs_of(folder)
     fits = [load_fit(one, device, **opening) for one in folders]
-    found = diagnose(fits, draws=draws, thorough=thorough)
+    found = diagnose(fits, draws=draws, rows=rows)
     written = [write_posterior(fits[0], folders[0])]
     for one in found:
         if one.figure is not None:

@@ -55,13 +55,15 @@ def draw(
         nll = {}
         for split in ("train", "test"):
             x, y = data.split(split)
-            nll[split] = nll_by_depth(outputs_by_depth(result.model, x), result.model.likelihood, y)
+            outputs = outputs_by_depth(result.model, x)
+            nll[split] = nll_by_depth(outputs, result.model.likelihood, y, data.y_std)
         picture = figures.depth_posterior(
             structure.depth_probs,
             structure.exact_depth_probs,
             structure.depth_chosen,
             structure.depth_chosen_exact,
             nll,
+            unit=_unit(result),
         )
         written += figures.save(picture, folder / "depth", FORMATS)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
@@ -74,7 +76,9 @@ def draw(
             written += figures.save(picture, folder / name, FORMATS)
     history = joined_history([*before, result])
     if history:
-        written += figures.save(figures.training_curve(history), folder / "training", FORMATS)
+        written += figures.save(
+            figures.training_curve(history, unit=_unit(result)), folder / "training", FORMATS
+        )
     return written
 
 
@@ -123,16 +127,27 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
     histories = [joined_history(fits) for fits in runs]
     if not all(histories):
         return []
-    return figures.save(figures.training_curve(histories), folder / "training", FORMATS)
+    return figures.save(
+        figures.training_curve(histories, unit=_unit(runs[0][-1])), folder / "training", FORMATS
+    )
+
+
+def _unit(fit: Fit) -> str:
+    """The unit of a likelihood, as :mod:`~pyroccam.experiments.runs.summary` heads its tables."""
+    return "nats per row" + (", target units" if fit.data.task == "regression" else "")
 
 
 def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:
-    """The records of fits that follow each other, with epochs and steps counted on."""
+    """The records of fits that follow each other, with epochs and steps counted on, and nats of
+    targets in original units, as tables have them."""
     rows: list[dict[str, float]] = []
     for fit in fits:
+        units = float(fit.data.y_std.double().log().sum())
         done = {name: rows[-1][name] for name in ("epoch", "step") if rows and name in rows[-1]}
         rows += [
-            row | {name: row[name] + last for name, last in done.items() if name in row}
+            row
+            | {name: row[name] + last for name, last in done.items() if name in row}
+            | {name: row[name] + units for name in row if name.endswith(("loss", "nll"))}
             for row in fit.history
         ]
     return rows

@@ -102,7 +102,7 @@ class _LearntDepth(_OverDepth):
         found: dict[str, Any] = {
             "structure": result.structure.to_json(),
             "test_by_depth_nll": nll_by_depth(
-                outputs_by_depth(model, data.x_test), model.likelihood, data.y_test
+                outputs_by_depth(model, data.x_test), model.likelihood, data.y_test, data.y_std
             ),
         }
         nets = {form: prune(result, form=form) for form in ("marginal", "single")}

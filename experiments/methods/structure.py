@@ -13,6 +13,7 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...inference.cutting.cost import compare_speed, count_parameters
+from ...inference.cutting.surgery import ROWS
 from ...inference.figures import save, structure_graph
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.family import require
@@ -103,6 +104,7 @@ class RandomStructure(Method):
             self.random,
             parameters=count_parameters(small),
             other_than=choice.chosen,
+            example=data.x_train[:ROWS],
             seed=result.settings.seed,
         )
         fits = {"retrained": choice.chosen}

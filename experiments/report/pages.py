@@ -126,7 +126,9 @@ def _scores(run: RunFiles) -> Table:
     named = listed(up) if up else ""
     higher = f"{named[0].upper()}{named[1:]}: higher is better; all others: lower. " if up else ""
     covered = "Coverage: of the targets by the central 90 %. " if "coverage" in columns else ""
-    note = f"{higher}{covered}NLL is the negative log-likelihood in nats per row.{spread_note}"
+    units = ", targets in their own units" if "rmse" in columns else ""
+    nll = f"NLL is the negative log-likelihood in nats per row{units}."
+    note = f"{higher}{covered}{nll}{spread_note}"
     return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
 
 

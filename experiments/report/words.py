@@ -45,7 +45,11 @@ def _what(run: RunFiles) -> str:
 
 def _doubts(run: RunFiles) -> str:
     """Doubts that speak against the run, before what it says."""
-    each = [(one["seed"], text) for one in run.seeds for text in one.get("warnings", [])]
+    each = [
+        (one["seed"], text)
+        for one in run.seeds
+        for text in (*one.get("warnings", []), *(one.get("structure") or {}).get("warnings", []))
+    ]
     several = len(run.seeds) > 1
     return " ".join(f"Seed {seed}: {text}" if several else text for seed, text in each)
 
@@ -63,8 +67,9 @@ def _learnt(run: RunFiles) -> str:
                 f"It learnt how deep the network must be: of {len(q) - 1} blocks the runs chose "
                 f"{listed(depths)}."
             )
+        verdict = "was chosen" if first.get("warnings") else "is enough"
         return (
-            f"It learnt how deep the network must be: depth {d} of {len(q) - 1} is enough, with "
+            f"It learnt how deep the network must be: depth {d} of {len(q) - 1} {verdict}, with "
             f"probability {q[d]:.3f}; shallower ones have {sum(q[:d]):.3f} together. The exact "
             f"posterior given the weights chooses {structure[0]['depth_chosen_exact']}."
         )
@@ -84,6 +89,10 @@ def _learnt(run: RunFiles) -> str:
             else structure[0]["architecture"]
         )
         bits = "-".join(str(b) for b in structure[0]["bits"].values())
+        if structure[0].get("nonzero_percent") == 100:
+            return f"Nothing was cut: {lead} filters or inputs stay, with {bits} bits for a weight."
+        if first.get("warnings") or structure[0].get("warnings"):
+            return f"Left are {lead} filters or inputs, with {bits} bits for a weight."
         return (
             f"It learnt how much of each layer is needed: {lead} filters or inputs are enough, "
             f"with {bits} bits for a weight."

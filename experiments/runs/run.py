@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from torch import nn
 from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
+from ...inference.diagnostics.trend import convergence
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
 from ...inference.training.settings import Settings
@@ -249,8 +252,11 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
 def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
     """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
     another search could end elsewhere, on another device, say."""
-    method = replace(config.chosen, **_narrowed(folder))
-    with torch.random.fork_rng(devices=[]):
+    done = _narrowed(folder)
+    method = replace(config.chosen, **done)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        if done:  # what its cut cost was said when it was chosen
+            warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
         torch.manual_seed(config.settings["seed"])
         return method.stages(Settings.of(config.settings))[number - 1].build(before)
 
@@ -278,7 +284,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "warnings": result.warnings,
+        "warnings": [*result.warnings, *_unfinished(result)],
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
@@ -307,6 +313,14 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         if options.figures:
             draw(result, ddn, out / "figures", fits[:-1], config.chosen.predictor)
     return Outcome(result, metrics)
+
+
+def _unfinished(result: Fit) -> list[str]:
+    """That the bound would still gain much, by its trend."""
+    found = convergence(result, worth=COSTLY)
+    if found.verdict != "poor" or found.gain < 0:
+        return []
+    return [f"It was not trained to the end. {found.finding().text}"]
 
 
 def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> None:

@@ -18,8 +18,8 @@ METRICS = {
     "rank_mae": "MAE of rank",
     "f1": "F1",
     "auroc": "AUROC",
-    "rmse": "RMSE",
-    "mae": "MAE",
+    "rmse": "RMSE, target units",
+    "mae": "MAE, target units",
     "deviance": "deviance",
     "nll": "NLL",
     "coverage": "coverage of 90 %",
@@ -110,7 +110,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
     console.say(
         "\n",
         (
-            f"{structure['architecture']} is {'left' if metrics.get('warnings') else 'enough'}",
+            f"{structure['architecture']} is {_verdict(metrics)}",
             "bold",
         ),
         f": {structure['weights']:,} weights "
@@ -170,6 +170,14 @@ def said_of_speed(speed: Iterable[Mapping[str, Any]]) -> str:
             f"{low:.2f} to {high:.2f} x)"
         )
     return ", ".join(said)
+
+
+def _verdict(metrics: Mapping[str, Any]) -> str:
+    """A word for what a cut left: enough only where nothing speaks against it, and some went."""
+    structure = metrics["structure"]
+    if metrics.get("warnings") or structure.get("warnings"):
+        return "left"
+    return "enough" if structure["nonzero_percent"] < 100 else "the whole network: nothing was cut"
 
 
 def said_of_tensors(reason: str) -> list[Part]:

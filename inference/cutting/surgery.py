@@ -28,7 +28,7 @@ from .masks import Mask, masked
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
 
-__all__ = ["ROWS", "Alignment", "Cut", "cut", "groups"]
+__all__ = ["ROWS", "Alignment", "Cut", "cut", "groups", "has_path"]
 
 ROWS = 64
 """Rows of the data on which a cut network is compared with the whole one."""
@@ -108,6 +108,20 @@ def cut(
         parameters_after=count_parameters(small),
     )
     return Cut(small, report)
+
+
+def has_path(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> bool:
+    """True if a network's outputs depend on its inputs, by the weights that are not zero.
+
+    Arguments:
+        net: a plain network that torch.fx can trace; it is not changed.
+        example: inputs as the network is called with.
+
+    Raises:
+        ValueError: if the network cannot be traced.
+    """
+    examples = example if isinstance(example, tuple) else (example,)
+    return follow_input(read_wiring(net, examples))[0]
 
 
 def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Alignment]:

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from ...models.checks import unknown_name
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
+from ..fits.doubts import log_density_alone
 from ..fits.fitting import Fit
 from ..posterior.same_rows import same_targets
 from .finding import Finding, Verdict
@@ -284,28 +285,9 @@ def elpd(
 
 def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
     """Log density of rows by what the training targets say alone, ``(N,)``, original units."""
-    y = data.split(split)[1].cpu()[rows]
-    train = data.y_train.cpu()
-    if data.task == "classification":
-        counts = train.bincount(minlength=data.outputs).double() + 1.0  # no class is impossible
-        found: Floats = (counts / counts.sum()).log()[y].numpy()
-        return found
-    terms = _of_targets_alone(data.task, train.double()).log_prob(y.double()).sum(1)
-    return (terms - data.y_std.cpu().double().log().sum()).numpy()
-
-
-def _of_targets_alone(task: str, train: torch.Tensor) -> torch.distributions.Distribution:
-    """The distribution of each target ``(T,)`` with the mean, and of what has two moments the
-    variance, of the training targets ``(N, T)``."""
-    mean, variance = train.mean(0), train.var(0)
-    if task == "multi-label":  # no label is impossible
-        return torch.distributions.Bernoulli((train.sum(0) + 1.0) / (len(train) + 2.0))
-    if task == "counts":
-        mean = mean.clamp_min(0.5 / len(train))
-        # Beyond a variance of the mean; at less it is all but a Poisson distribution.
-        failures = mean.square() / (variance - mean).clamp_min(1e-6 * mean)
-        return torch.distributions.NegativeBinomial(failures, logits=(mean / failures).log())
-    return torch.distributions.Normal(mean, variance.sqrt())
+    units = data.y_std.double().log().sum()
+    found: Floats = (log_density_alone(data, split) - units).cpu()[rows].numpy()
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,6 +80,7 @@ class LogJoint:
     ) -> None:
         data.refuse_weights("A joint density")
         self.model, self.data = model, data
+        self.structure = set(model.structure)
         self.net = mean_network(model, guide)
         x, y = data.split("train")
         if rows is not None:
@@ -101,14 +102,38 @@ class LogJoint:
                 total = total + prior.log_prob(values[site]).double().cpu()
         return total
 
-    def log_likelihood(self, values: Values) -> Tensor:
-        """Log-likelihood of each row, ``(S, R)``, float64, on the CPU."""
-        networks = weights_of(self.model, values)
+    def log_likelihood(self, values: Values, layers: Collection[str] | None = None) -> Tensor:
+        """Log-likelihood of each row, ``(S, R)``, float64, on the CPU.
+
+        Arguments:
+            values: of all sites, ``(S, *)``.
+            layers: whose weights vary; the others have those that :meth:`_hold` gave them, and what
+                comes before the first that varies is computed once for several draws.
+        """
+        networks = weights_of(self.model, values, layers=layers)
         parts = []
         for x, y in self.batches:
             outputs = outputs_of(self.net, networks, x)
             parts.append(self.model.likelihood(outputs).log_prob(y).double().cpu())
         return torch.cat(parts, 1)
+
+    def _moving(self, block: Collection[str]) -> list[str]:
+        """Layers whose weights depend on the sites of a block."""
+        if not self.structure.isdisjoint(block):
+            return list(self.model.layers)
+        return [
+            name
+            for name, layer in self.model.layers.items()
+            if any(f"{name}.{latent}" in block for latent in layer.latents())
+        ]
+
+    @torch.no_grad()
+    def _hold(self, values: Values, moving: Collection[str]) -> None:
+        """Give the layers that do not vary the weights of one value of their sites, ``(1, *)``."""
+        layers = [name for name in self.model.layers if name not in moving]
+        own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        for name, value in weights_of(self.model, values, layers=layers).items():
+            own[name].copy_(value[0])
 
     def __call__(
         self, block: Values, rest: Values, reference: Tensor | None = None
@@ -130,11 +155,15 @@ class LogJoint:
         (draws,) = {len(value) for value in block.values()}
         joint, variance, start = [], [], 0
         size, chosen = self.data.N, self.rows
+        moving = self._moving(block)
+        self._hold(
+            {s: v[None] for s, v in rest.items()} | {s: v[:1] for s, v in block.items()}, moving
+        )
         for count in chunks(draws, self.at_once):
             part = {site: value[start : start + count] for site, value in block.items()}
             part |= {site: value.expand(count, *value.shape) for site, value in rest.items()}
             start += count
-            each = self.log_likelihood(part)
+            each = self.log_likelihood(part, moving)
             joint.append(size / chosen * each.sum(1) + self.log_prior(part, list(block)))
             if reference is None:
                 variance.append(torch.zeros(count, dtype=torch.float64))

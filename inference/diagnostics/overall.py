@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from ...models.bayesian import BayesianNetwork
 from ..fits.fitting import Fit, Repeats
 from ..posterior.ensemble import is_point, members
 from ..posterior.family import require
+from ..training.terminal import FitProgress
 from .between_runs import agreement
 from .finding import Finding
 from .leave_one_out import elpd, loo
@@ -18,16 +21,17 @@ from .trend import convergence
 __all__ = ["diagnose"]
 
 DRAWS = 1000
-MOST_WORK = 2e12  # multiplications of one diagnostic: a minute or two of a core
-LOO_ROWS = 2000
+MOST_WORK = 2e11  # multiplications of one diagnostic: some twenty seconds of a core
+ROWS = 2000  # where all would be more
 
 
 def diagnose(
     fits: Fit | Repeats | Sequence[Fit],
     *,
     draws: int = DRAWS,
-    thorough: bool = False,
+    rows: int | None = None,
     seed: int | None = None,
+    progress: bool | None = None,
 ) -> list[Finding]:
     """Findings for and against a posterior, one of each diagnostic.
 
@@ -40,61 +44,75 @@ def diagnose(
     Arguments:
         fits: one fit, or several runs on the same data: then all but the agreement is of the first.
         draws: from q, for each diagnostic.
-        thorough: also what passes so many draws through so many rows that it takes long.
+        rows: training rows that the draws pass, evenly spread (of k-hat drawn at random); where
+            these are not all, the finding says so. By default all, or 2,000 where all would take
+            long.
         seed: of the draws, that of the fit if left out.
+        progress: a bar over the findings; ``None`` shows it on a terminal only.
+
+    Raises:
+        ValueError: for fewer than two rows.
     """
+    if rows is not None and rows < 2:
+        raise ValueError(f"rows={rows}: give 2 or more of the training rows, or leave it out.")
     runs = members(fits)
     fit = runs[0]
-    found = [_said("ELBO", lambda: convergence(fit).finding())]
-    found += _of_posterior(fit, draws, thorough, seed)
-    found.append(_said("held-out rows", lambda: elpd(fit, seed=seed).finding()))
+    asked: dict[str, Callable[[], Finding]] = {"ELBO": lambda: convergence(fit).finding()}
+    asked |= _of_posterior(fit, draws, rows, seed)
+    asked["held-out rows"] = lambda: elpd(fit, seed=seed).finding()
     if len(runs) > 1:
-        found.append(_said("agreement", lambda: agreement(Repeats(runs, 0.0)).finding()))
+        asked["agreement"] = lambda: agreement(Repeats(runs, 0.0)).finding()
+    found = []
+    with FitProgress("diagnose", len(asked), progress) as bar:
+        for name, ask in asked.items():
+            bar.next(name)
+            found.append(_said(name, ask))
     return found
 
 
-def _of_posterior(fit: Fit, draws: int, thorough: bool, seed: int | None) -> list[Finding]:
-    names = ("k-hat", "LOO", "prior sensitivity")
+def _of_posterior(
+    fit: Fit, draws: int, rows: int | None, seed: int | None
+) -> dict[str, Callable[[], Finding]]:
+    """What draws from q are needed for, by name."""
     model = fit.model
+    why = ""
     if model.random_weights and is_point(fit):
         why = (
             "The posterior is a point: it claims no uncertainty, so there is nothing to check but "
             "its predictions."
         )
-        return [Finding(name, "refused", why) for name in names]
-    if not model.latents():
+    elif not model.latents():
         why = f"Nothing is random in a {type(model).__name__}."
-        return [Finding(name, "refused", why) for name in names]
+    if why:
+        names = ("k-hat", "LOO", "prior sensitivity")
+        return {name: partial(Finding, name, "refused", why) for name in names}
     given = fit.settings.seed if seed is None else seed
-    heavy = not thorough and _work(fit, draws) > MOST_WORK
-    rows = min(LOO_ROWS, fit.data.N) if heavy else None
-    said: dict[str, Callable[[], Finding]] = {
-        "k-hat": lambda: khat(fit, draws=draws, seed=given).finding(),
-        "LOO": lambda: loo(fit, draws, rows=rows, seed=seed).finding(),
-        "prior sensitivity": lambda: prior_sensitivity(
-            fit, draws, rows=rows, weights=_only_weights(fit), seed=seed
-        ).finding(),
+    if rows is None and _work(fit, draws) > MOST_WORK:
+        rows = ROWS
+    some = rows if rows is not None and rows < fit.data.N else None
+
+    def of_rows(finding: Finding) -> Finding:
+        if some is None:
+            return finding
+        said = f"Of {some:,} of {fit.data.N:,} training rows; rows= takes more."
+        return replace(finding, text=f"{finding.text} {said}")
+
+    few = some if model.random_weights else None  # a posterior of depth is exact, over all rows
+    return {
+        "k-hat": lambda: khat(fit, draws=draws, rows=few, seed=given).finding(),  # says it itself
+        "LOO": lambda: of_rows(loo(fit, draws, rows=some, seed=seed).finding()),
+        "prior sensitivity": lambda: of_rows(
+            prior_sensitivity(
+                fit, draws, rows=some, weights=_only_weights(fit), seed=seed
+            ).finding()
+        ),
     }
-    found = []
-    for name in names:
-        if name == "k-hat" and heavy:
-            found.append(
-                Finding(
-                    name,
-                    "refused",
-                    f"{draws:,} draws of each block would pass all {fit.data.N:,} training rows, "
-                    "which takes long on a network of this size: ask for it with thorough=True "
-                    "(--thorough), or for single blocks by diagnostics.khat(fit, blocks=...).",
-                )
-            )
-            continue
-        found.append(_said(name, said[name]))
-    return found
 
 
 def _work(fit: Fit, draws: int) -> float:
     """Multiplications, about: a dense layer uses each weight once for a row, a convolution more."""
     weights = sum(p.numel() for p in fit.model.parameters())
+    weights += sum(layer.affine.shape.weight.numel() for layer in fit.model.layers.values())
     return float(draws) * fit.data.N * weights
 
 

@@ -36,6 +36,7 @@ def depth_posterior(
     depth_chosen: int,
     depth_chosen_exact: int | None = None,
     nll_by_depth: Mapping[str, Array] | None = None,
+    unit: str = "nats per row",
 ) -> Figure:
     """The learnt distribution over depth, and how good each depth is on its own.
 
@@ -48,8 +49,9 @@ def depth_posterior(
         exact: exact posterior over the same depths, shape (D+1,), or None.
         depth_chosen: depth chosen from q.
         depth_chosen_exact: depth chosen from the exact posterior, if there is one.
-        nll_by_depth: for each split, e.g. "train" and "test", D+1 values in nats per row;
+        nll_by_depth: for each split, e.g. "train" and "test", D+1 values;
             nothing or an empty mapping leaves the lower panel out.
+        unit: of these values.
 
     Returns:
         The figure, with one or two axes.
@@ -110,7 +112,7 @@ def depth_posterior(
             bottom.plot(
                 depths, values, color=colour, marker=marker if n <= MANY_POINTS else "", label=name
             )
-        bottom.set_ylabel("NLL (nats per row)")
+        bottom.set_ylabel(f"NLL\n({unit})" if "," in unit else f"NLL ({unit})")
         log_if_wide(bottom, curves.values())
         legend_above(bottom, list(curves))
     bottom.set_xlabel("depth d")

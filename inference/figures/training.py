@@ -18,7 +18,9 @@ History: TypeAlias = Sequence[Mapping[str, Any]]
 
 @styled
 def training_curve(
-    history: History | Sequence[History], columns: Sequence[str] | None = None
+    history: History | Sequence[History],
+    columns: Sequence[str] | None = None,
+    unit: str = "nats per row",
 ) -> Figure:
     """The records of a training, or of several.
 
@@ -28,10 +30,11 @@ def training_curve(
             line then joins the values there are. Or several such histories, of repeats: each is a
             thin line, and their mean, at the positions where all have a value, a thick one.
         columns: which columns to draw, in that order; all numeric ones if None.
+        unit: of losses and likelihoods.
 
     Returns:
-        The figure: columns whose names end in "loss" or "nll" share the first panel (both are
-        nats per row), every other column has a panel of its own below.
+        The figure: columns whose names end in "loss" or "nll" share the first panel (of one
+        unit), every other column has a panel of its own below.
 
     Raises:
         ValueError: if there is no record, a column asked for has no value, or of several histories
@@ -61,7 +64,7 @@ def training_curve(
             _lines(ax, name.replace("_", " "), series[name], *looks[name])
         log_if_wide(ax, [one[:, 1] for name in panel for one in series[name]])
         if panel is nats:
-            ax.set_ylabel("nats per row")
+            ax.set_ylabel(unit)
             legend_above(ax, [name.replace("_", " ") for name in panel])
         else:
             ax.set_ylabel(panel[0].replace("_", " "))

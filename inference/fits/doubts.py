@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from ...data import Dataset
     from .result import Fit
 
-__all__ = ["doubts"]
+__all__ = ["doubts", "log_density_alone", "nll_alone"]
+
+
+WORSE = 0.05
+"""Nats of a validation row by which an earlier moment has to be better to be spoken of."""
+
+APART = 0.2
+"""Total variation from which on q(d) is elsewhere than the exact posterior."""
 
 
 def doubts(fit: Fit) -> list[str]:
     """Sentences for a person to read before the results; none where nothing is wrong.
 
     Looked at are the validation rows (the training rows where there are none): whether the network
-    predicts better than the mean of the training targets, or their shares, and whether the
-    checkpoint was chosen at the first moment at which one could be.
+    predicts better than the mean of the training targets, or their shares, and is no surer than it
+    may be, whether it
+    predicted better before a checkpoint could be chosen, and whether q(d) is the exact posterior.
     """
-    return [*_no_better_than_nothing(fit), *_at_the_edge(fit)]
+    return [*_no_better_than_nothing(fit), *_at_the_edge(fit), *_not_arrived(fit)]
 
 
 def _no_better_than_nothing(fit: Fit) -> list[str]:
@@ -29,29 +38,80 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     x, y = data.split(split)
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
     predicted = fit.predict(x)
+    alone = nll_alone(data, split)
     if data.task == "classification":
-        counts = torch.bincount(data.y_train, minlength=predicted.shape[-1]).double() + 0.5
-        shares = counts.log() - counts.sum().log()
         found = -float(predicted.double().gather(1, y[:, None]).mean())
-        alone = -float(shares[y].mean())
-        if found < alone or _often_right(predicted, y, shares):
+        if found < alone:
             return []
-        return [
-            f"The network is no better than the shares of the classes: {found:.3f} nats on the "
-            f"{rows} rows, {alone:.3f} without looking at the inputs. {advice}"
-        ]
+        said = f"{found:.3f} nats on the {rows} rows, {alone:.3f} without looking at the inputs."
+        if _often_right(predicted, y, _log_shares(data)):
+            return [
+                "The network is too sure of itself: its probabilities are worse than the shares of "
+                f"the classes, {said} Fewer epochs, or more weight decay, may help."
+            ]
+        return [f"The network is no better than the shares of the classes: {said} {advice}"]
     mean = data.y_train.double().mean(0)
     found_by = (predicted - y).double().square().mean(0).sqrt() * data.y_std.double()
     alone_by = (mean - y.double()).square().mean(0).sqrt() * data.y_std.double()
     bad = (found_by >= alone_by).nonzero()[:, 0].tolist()
-    if not bad:
+    if bad:
+        t = bad[0]
+        which = f" of target {t}" if len(found_by) > 1 else ""
+        return [
+            f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
+            f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
+        ]
+    units = float(data.y_std.double().log().sum())
+    found = fit.evaluate(split)["nll"]
+    if found < alone + units:
         return []
-    t = bad[0]
-    which = f" of target {t}" if len(found_by) > 1 else ""
     return [
-        f"The network is no better than the mean{which}: RMSE {float(found_by[t]):.4g} on the "
-        f"{rows} rows, {float(alone_by[t]):.4g} without looking at the inputs. {advice}"
+        f"The network is too sure of itself, though nearer than the mean: {found:.3f} nats on the "
+        f"{rows} rows, {alone + units:.3f} for a normal of the training targets (in their units). "
+        "Fewer epochs, or more weight decay, may help."
     ]
+
+
+def nll_alone(data: Dataset, split: str) -> float:
+    """The mean of minus :func:`log_density_alone`, in nats."""
+    return -float(log_density_alone(data, split).mean())
+
+
+def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
+    """The log density of rows by a prediction that does not look at the inputs, in nats, ``(N,)``.
+
+    Of classes, their shares among the training rows (one row more of each, so that none is
+    impossible); of other tasks, summed over targets, the distribution with the mean and, where it
+    has two moments, the variance of the training targets, standardised as they are.
+
+    Arguments:
+        data: whose training rows are known.
+        split: of the rows that are predicted.
+    """
+    _, y = data.split(split)
+    if data.task == "classification":
+        return _log_shares(data)[y]
+    alone = _of_targets_alone(data.task, data.y_train.double())
+    return alone.log_prob(y.double()).sum(1)
+
+
+def _of_targets_alone(task: str, train: torch.Tensor) -> torch.distributions.Distribution:
+    """The distribution of each target ``(T,)`` with the mean, and of what has two moments the
+    variance, of the training targets ``(N, T)``."""
+    mean, variance = train.mean(0), train.var(0).clamp_min(1e-12)
+    if task == "multi-label":  # no label is impossible
+        return torch.distributions.Bernoulli((train.sum(0) + 1.0) / (len(train) + 2.0))
+    if task == "counts":
+        mean = mean.clamp_min(0.5 / len(train))
+        # Beyond a variance of the mean; at less it is all but a Poisson distribution.
+        failures = mean.square() / (variance - mean).clamp_min(1e-6 * mean)
+        return torch.distributions.NegativeBinomial(failures, logits=(mean / failures).log())
+    return torch.distributions.Normal(mean, variance.sqrt())
+
+
+def _log_shares(data: Dataset) -> torch.Tensor:
+    counts = torch.bincount(data.y_train, minlength=data.outputs).double() + 1.0
+    return counts.log() - counts.sum().log()
 
 
 def _often_right(log_probabilities: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> bool:
@@ -70,10 +130,35 @@ def _at_the_edge(fit: Fit) -> list[str]:
     epochs = fit.settings.epochs_for(fit.data.N)
     first = fit.settings.selectable_from(fit.guide) * epochs
     window = [row for row in fit.history if row["epoch"] >= first - 1e-9]
+    before = [row for row in fit.history if row["epoch"] < first - 1e-9]
+    best = min(before, key=lambda row: row["val_nll"], default=None)
+    if best is not None and best["val_nll"] < fit.val_nll - WORSE:
+        return [
+            f"The validation NLL was {best['val_nll']:.3f} at epoch {best['epoch']:.0f} and is "
+            f"{fit.val_nll:.3f} at epoch {fit.best_epoch}, the best after q(d) had time to arrive, "
+            f"from epoch {first:.0f} on. Fewer epochs, or more weight decay, may lose less."
+        ]
     if len(window) < 3 or fit.best_epoch != window[0]["epoch"]:
         return []
     return [
         f"The best checkpoint is the first that could be chosen, epoch {fit.best_epoch} of "
         f"{epochs}: earlier ones may predict better. Fewer epochs, or more weight decay, may do so "
         "too."
+    ]
+
+
+def _not_arrived(fit: Fit) -> list[str]:
+    """Of the closed form the estimate in training, which the exact posterior has replaced since."""
+    found = fit.structure
+    if found is None:
+        return []
+    running, apart = "", found.tv_to_exact
+    if found.tv_running is not None:
+        running = "the running estimate of it, by which the weights were trained, "
+        apart = found.tv_running
+    if apart <= APART:
+        return []
+    return [
+        f"q(d) has not arrived: {running or 'it '}is {apart:.2f} in total variation from the exact "
+        "posterior given the weights. Train longer, or with a smaller hold= of the guide."
     ]

@@ -88,7 +88,8 @@ class Fit(Generic[M, G]):
     @property
     def warnings(self) -> list[str]:
         """Warnings before the results are believed, a sentence or two each: a network no better
-        than the mean of the targets, a checkpoint at the edge of those that could be chosen."""
+        than the mean of the targets, or too sure of itself, a checkpoint at the edge of those that
+        could be chosen, or worse than what was before them, a q(d) that has not arrived."""
         return doubts(self)
 
     def evaluate(

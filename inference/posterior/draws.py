@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 
@@ -51,19 +51,23 @@ def weights_of(
     model: BayesianNetwork,
     values: Mapping[str, Tensor],
     held: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    layers: Collection[str] | None = None,
 ) -> dict[str, Tensor]:
     """Weights, biases and structure by their names in a plain network, from values of the sites.
 
     Arguments:
-        values: ``(S, *)`` of every site.
+        values: ``(S, *)`` of every site, or of those of ``layers`` and of the structure.
         held: of layers by name, which of their weights follow from the values, and what the others
             are.
+        layers: whose weights are wanted; of all layers by default.
 
     Returns:
         tensors ``(S, *)``.
     """
     found: dict[str, Tensor] = {}
     for name, layer in model.layers.items():
+        if layers is not None and name not in layers:
+            continue
         latents = layer.latents()
         own = {n: values[f"{name}.{n}"] for n in latents}
 

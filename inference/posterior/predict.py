@@ -145,10 +145,18 @@ def evaluate_pruned(net: PrunedNetwork, x: Tensor, y: Tensor, y_std: Tensor) -> 
     return classification_metrics(mixture_log_probs(outputs, weights), y)
 
 
-def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor) -> list[float]:
-    """Mean negative log-likelihood of each depth alone, in nats (standardised targets)."""
+def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tensor) -> list[float]:
+    """Mean negative log-likelihood of each depth alone, in nats, targets in original units.
+
+    Arguments:
+        outputs: ``(D + 1, N, outputs)``.
+        likelihood: of the model.
+        y: targets, standardised.
+        y_std: what they were divided by, ``(T,)``; one of classes.
+    """
+    units = float(y_std.double().log().sum())
     with torch.no_grad():
-        return [-float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]
+        return [units - float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,9 @@ from ..packing.rates import (
     sparse_rates,
 )
 from ..posterior.weight_moments import Moments, moments
-from .decision import decide, inside
+from .decision import decide, inside, smallest
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
-from .smallest import smallest
 from .thresholds import TOLERANCE, Threshold
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Compressed:
             would have to be looked up.
         report: what the cut left of each layer.
         retrained: what training the cut network further has changed, if that was asked for.
+        warnings: that a rule had to be weakened to leave a network, or that its cut costs much.
     """
 
     net: nn.Module
@@ -64,6 +64,7 @@ class Compressed:
     report: CutReport
     retrained: Retrained | None = None
     temperature: float = 1.0
+    warnings: Sequence[str] = ()
 
     @property
     def nonzero(self) -> int:
@@ -92,6 +93,7 @@ class Compressed:
             "left_whole": dict(self.report.left_whole),
             **({} if self.retrained is None else {"retrained": self.retrained.to_json()}),
             "temperature": self.temperature,
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
 
@@ -126,7 +128,9 @@ def compress(
             clusters stays whole. ``noise``: a scale whose variance is larger than its squared mean
             is cut (log alpha of 0); the least noisy of a layer stays. Or numbers, one or by layer.
             By default ``validation``, or ``valley`` where there are no validation rows. Not for a
-            point estimate.
+            point estimate. What would leave no network is weakened to what leaves the smallest
+            within 0.001 nats (without validation rows, the smallest), with a warning; another
+            warns of a cut that costs more than 0.05 nats on the validation rows.
         tolerance: of ``validation``, in nats; 0.001 by default.
         significand, exponent: rules for the bits, see
             :func:`~pyroccam.inference.packing.bits.bit_precision`. By the ``relative`` rule weights
@@ -141,10 +145,9 @@ def compress(
 
     Raises:
         TypeError: for a fit of another model.
-        ValueError: for a threshold that would cut a whole layer, unknown layers or rules,
-            ``validation`` without validation rows, a tolerance of another rule, any threshold for a
-            point estimate, rules for bits that nothing is rounded by, weights without a mean, or
-            epochs of weights that share values.
+        ValueError: for unknown layers or rules, ``validation`` without validation rows, a tolerance
+            of another rule, any threshold for a point estimate, rules for bits that nothing is
+            rounded by, weights without a mean, or epochs of weights that share values.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
@@ -211,7 +214,17 @@ def compress(
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     small = torch_only(quantised(small, rounded))
-    return Compressed(small, decision.thresholds, found, bits, rates, report, again, temperature)
+    return Compressed(
+        small,
+        decision.thresholds,
+        found,
+        bits,
+        rates,
+        report,
+        again,
+        temperature,
+        decision.warnings,
+    )
 
 
 def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:

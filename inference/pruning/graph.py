@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...models.contexts import seeded
 from ...models.networks.structure_graph import discretised
@@ -112,6 +112,7 @@ def random_structures(
     parameters: int | None = None,
     tolerance: float = 0.1,
     other_than: Choice | None = None,
+    example: Tensor | None = None,
     seed: int = 0,
 ) -> list[Choice]:
     """Structures drawn with equal probabilities, of about one size: what a choice has to beat.
@@ -123,6 +124,8 @@ def random_structures(
         tolerance: by which share their number may differ from it. Where 1,000 draws do not
             give enough, those nearest in size are taken.
         other_than: the choice they are to be compared with, never among them.
+        example: inputs ``(B, *)``, B of 2 and more: a structure whose outputs are the same for all
+            of them, since no path is left through it, is no contender and drawn again.
         seed: of the draws.
 
     Returns:
@@ -130,7 +133,8 @@ def random_structures(
     """
     starts = {name: layer.start for name, layer in model.layers.items()}
     blank = {name: (start["weight"], start.get("bias")) for name, start in starts.items()}
-    plain = model.plain(blank).to("meta")
+    whole = model.plain(blank)
+    plain = copy.deepcopy(whole).to("meta")
     found: dict[str, tuple[float, Choice]] = {}
     with seeded(seed, torch.device("cpu")):
         for _ in range(TRIES):
@@ -150,11 +154,24 @@ def random_structures(
                 except ValueError:  # a vertex without edges
                     continue
                 gap = abs(size - parameters) / max(parameters, 1)
+            if example is not None and not _depends(whole, choice, example):
+                continue
             found[str(choice)] = gap, choice
             if sum(gap <= tolerance for gap, _ in found.values()) >= count:
                 break
     nearest = sorted(found.values(), key=lambda pair: max(pair[0], tolerance))
     return [choice for _, choice in nearest[:count]]
+
+
+@torch.no_grad()
+def _depends(net: nn.Module, choice: Choice, example: Tensor) -> bool:
+    """True if the outputs of the discrete network differ between inputs."""
+    try:
+        small = discretised(copy.deepcopy(net), choice).eval()
+    except ValueError:  # a vertex without edges
+        return False
+    outputs = small(example)
+    return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
 
 
 def _size(net: nn.Module, choice: Choice) -> int:

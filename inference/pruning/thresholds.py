@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
 from ..cutting.masks import Mask, apply_masks, masked
+from ..cutting.surgery import ROWS, has_path
+from ..fits.doubts import nll_alone
 from ..posterior.predict import streamed
 from .relevance import Irrelevance, search, valley
 
@@ -20,8 +23,11 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = [
+    "COSTLY",
     "RULES",
     "TOLERANCE",
+    "Chosen",
+    "Cuts",
     "Threshold",
     "by_layer_now",
     "by_validation",
@@ -37,6 +43,16 @@ Threshold = Literal["validation", "valley", "noise"] | float | Mapping[str, floa
 RULES = ("validation", "valley", "noise")
 TOLERANCE = 0.001
 """Nats of a row that a cut may cost unless something else is asked for."""
+
+COSTLY = 0.05
+"""Nats of a row from which on a cut by another rule is said to cost."""
+
+
+class Chosen(NamedTuple):
+    """Thresholds by layer, and sentences for a person who is handed what they leave."""
+
+    thresholds: dict[str, float]
+    warnings: list[str]
 
 
 def check_threshold(
@@ -124,8 +140,12 @@ def choose_thresholds(
     model: BayesianNetwork,
     data: Dataset,
     tolerance: float | None,
-) -> dict[str, float]:
-    """A threshold for each layer; infinity leaves it whole.
+) -> Chosen:
+    """A threshold for each layer; infinity leaves it whole. They always leave a network.
+
+    Where what was asked for would cut every path from the inputs to the outputs, or the whole of a
+    layer, it is weakened as little as can be: to the smallest network within :data:`TOLERANCE` on
+    the validation rows, or, without such rows, the smallest whose outputs depend on its inputs.
 
     Arguments:
         asked: see :func:`~pyroccam.inference.pruning.compression.compress`; layers may have the
@@ -148,45 +168,132 @@ def choose_thresholds(
         )
     if asked is None:
         asked = "validation" if by_validation(asked, data) else "valley"
+    cuts = Cuts(whole, found, model, data)
+    if asked == "validation":
+        if not len(data.x_val):
+            raise ValueError(
+                "threshold='validation' needs validation rows, and the data has none: load it with "
+                "a validation split, or use threshold='valley'."
+            )
+        allowed = TOLERANCE if tolerance is None else as_number(tolerance)
+        return Chosen(cuts.smallest(allowed), [])
+    wanted = _by_rule(asked, found, model)
+    emptied = [name for name, one in found.items() if not (one.values <= wanted[name]).any()]
+    if not emptied and cuts.leave_network(wanted):
+        return Chosen(wanted, cuts.doubts(wanted, asked))
+    weakened = cuts.smallest(TOLERANCE, wanted)
+    what = f"the whole of layer {emptied[0]!r}" if emptied else "every path to the outputs"
+    kept = (
+        f"the smallest network within {TOLERANCE:g} nats of the whole one on the validation rows"
+        if len(data.x_val)
+        else "the smallest network of all (there are no validation rows to judge it by)"
+    )
+    said = f"{_named(asked)} would cut {what}; left is {kept}."
+    return Chosen(weakened, [said, *cuts.doubts(weakened, asked)])
+
+
+def _named(asked: Threshold) -> str:
+    """What was asked for, for a sentence."""
+    return "threshold by layer" if isinstance(asked, Mapping) else f"threshold={asked!r}"
+
+
+def _by_rule(
+    asked: Threshold, found: Mapping[str, Irrelevance], model: BayesianNetwork
+) -> dict[str, float]:
+    """Thresholds that need no rows to be chosen."""
     if isinstance(asked, Mapping):
         given = by_layer_now(asked, model)
         return {name: given.get(name, math.inf) for name in found}
-    if not isinstance(asked, str):
-        return dict.fromkeys(found, as_number(asked))
     if asked == "noise":
         # A layer of noise, as on a residual branch that has died, is no error after a long run.
         return {name: max(0.0, float(one.values.min())) for name, one in found.items()}
     if asked == "valley":
         clusters = {name: valley(one.values) for name, one in found.items()}
         return {name: math.inf if t is None else t for name, t in clusters.items()}
-    if not len(data.x_val):
-        raise ValueError(
-            "threshold='validation' needs validation rows, and the data has none: load it with a "
-            "validation split, or use threshold='valley'."
-        )
+    return dict.fromkeys(found, as_number(asked))
 
-    x, y = data.split("val")
+
+@dataclass(frozen=True)
+class Cuts:
+    """All cuts of a mean network by thresholds.
+
+    Arguments:
+        whole: the mean network.
+        found: what is compared with thresholds, by layer.
+        model, data: of the fit.
+    """
+
+    whole: nn.Module
+    found: Mapping[str, Irrelevance]
+    model: BayesianNetwork
+    data: Dataset
 
     @torch.no_grad()
-    def cost(thresholds: Mapping[str, float]) -> float:
-        net = with_zeros(whole, found, thresholds, model)
+    def cost(self, thresholds: Mapping[str, float]) -> float:
+        """The mean negative log-likelihood of the validation rows, in nats."""
+        x, y = self.data.split("val")
+        net = with_zeros(self.whole, self.found, thresholds, self.model)
         (outputs,) = streamed(lambda part: net(part)[None], x)
-        return -float(model.likelihood(outputs).log_prob(y).mean())
+        return -float(self.model.likelihood(outputs).log_prob(y).mean())
 
-    def size(thresholds: Mapping[str, float]) -> float:
+    @torch.no_grad()
+    def leave_network(self, thresholds: Mapping[str, float]) -> bool:
+        """True if the outputs still depend on the inputs: a path of weights is left, and on some
+        training rows the outputs differ, which they do not behind units that are always zero."""
+        net = with_zeros(self.whole, self.found, thresholds, self.model)
+        x = self.data.x_train[:ROWS]
+        if not has_path(net, x[:2]):
+            return False
+        outputs = net(x.clone())
+        return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
+
+    def size(self, thresholds: Mapping[str, float]) -> float:
+        """The number of weights that are left."""
         parts = [
             float((one.values <= thresholds[name]).double().mean())
-            * model.layers[name].affine.shape.weight.numel()
-            for name, one in found.items()
+            * self.model.layers[name].affine.shape.weight.numel()
+            for name, one in self.found.items()
         ]
         return sum(parts)
 
-    # Not the number of errors: of the many thresholds that are tried, that picks the lucky ones.
-    allowed = TOLERANCE if tolerance is None else as_number(tolerance)
-    limit = cost(dict.fromkeys(found, math.inf)) + allowed
-    values = {name: one.values for name, one in found.items()}
-    # A rounding of the error must not decide.
-    return search(values, cost, limit=limit + 1e-9, size=size)
+    def smallest(
+        self, tolerance: float, above: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """The thresholds that keep the fewest weights that are a network.
+
+        Arguments:
+            tolerance: nats of a validation row that they may cost, if there are such rows.
+            above: thresholds below which they must not be, by layer.
+        """
+        values = {name: one.values for name, one in self.found.items()}
+        if above is not None:  # what these keep is kept together
+            values = {name: v.clamp_min(above[name]) for name, v in values.items()}
+        by_rows = len(self.data.x_val) > 0
+        nothing = dict.fromkeys(self.found, math.inf)
+        # A rounding of the error must not decide.
+        limit = self.cost(nothing) + tolerance + 1e-9 if by_rows else 0.0
+
+        # Not the number of errors: of the many thresholds that are tried, that picks the lucky.
+        def cost(thresholds: Mapping[str, float]) -> float:
+            found = self.cost(thresholds) if by_rows else 0.0
+            return found if found > limit or self.leave_network(thresholds) else math.inf
+
+        return search(values, cost, limit=limit, size=self.size)
+
+    def doubts(self, thresholds: Mapping[str, float], asked: Threshold) -> list[str]:
+        """A sentence where the cut costs more than :data:`COSTLY`, or makes a network of one that
+        knows something that is worse than knowing nothing."""
+        if not len(self.data.x_val):
+            return []
+        before, after = self.cost(dict.fromkeys(self.found, math.inf)), self.cost(thresholds)
+        nothing = nll_alone(self.data, "val")
+        if after <= before + COSTLY and not before < nothing < after:
+            return []
+        return [
+            f"The cut by {_named(asked)} costs: {after:.3f} nats on the validation rows, "
+            f"{before:.3f} before it, {nothing:.3f} without looking at the inputs. Train it "
+            "further, or cut by threshold='validation'."
+        ]
 
 
 def with_zeros(
@@ -197,19 +304,16 @@ def with_zeros(
 ) -> nn.Module:
     """The mean network with zeros for what is above the thresholds.
 
-    Raises:
-        ValueError: for a threshold that would cut a whole layer.
+    Arguments:
+        whole: the mean network.
+        found: what is compared with the thresholds.
+        thresholds: by layer.
+        model: of the fit.
     """
     groups: dict[str, Mask] = {}
     weights: dict[str, Tensor] = {}
     for name, one in found.items():
         keep = one.values <= thresholds[name]
-        if not keep.any():
-            raise ValueError(
-                f"The threshold {thresholds[name]:g} would cut the whole of layer {name!r}: the "
-                f"least {one.statistic} of its {keep.numel()} is {float(one.values.min()):.3g}. "
-                "Use a larger threshold for it, or train longer or with a weaker prior."
-            )
         if keep.all():
             continue
         if not one.grouped:

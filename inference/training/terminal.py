@@ -27,7 +27,7 @@ SIGNALS = tuple(
 
 
 class FitProgress:
-    """A bar on standard error over the steps of a fit.
+    """A bar on standard error over the steps of a fit, or of something else that takes long.
 
     Arguments:
         label: what is being fitted.
@@ -51,6 +51,7 @@ class FitProgress:
         )
         self.task = self.bar.add_task(label, total=total, completed=start, loss="")
         self.next_update = 0.0
+        self.begun = False
 
     def __enter__(self) -> FitProgress:
         self.bar.start()
@@ -64,6 +65,12 @@ class FitProgress:
     def say(self, text: str) -> None:
         """Say what is happening, in the place of the loss."""
         self.bar.update(self.task, loss=text, refresh=True)
+
+    def next(self, text: str) -> None:
+        """Go on to the next of the steps of something that is no fit, and say what it is."""
+        self.bar.advance(self.task, 1.0 if self.begun else 0.0)
+        self.begun = True
+        self.say(text)
 
     def step(self, done: int, loss_sum: Tensor, part: float) -> None:
         """After a step; looks at the loss (which waits for the device) at most 5 times a second."""

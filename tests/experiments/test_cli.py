@@ -62,8 +62,11 @@ def test_a_run_writes_everything_it_promises(run):
 
 def test_the_end_of_a_run_tells_depth_and_how_sure(run):
     folder, said = run
-    d = metrics_of(folder)["structure"]["depth_chosen"]
-    assert f"Depth {d} of 4 is enough" in said
+    found = metrics_of(folder)
+    d = found["structure"]["depth_chosen"]
+    for sentence in found["warnings"]:
+        assert f"Beware: {sentence}" in said
+    assert f"Depth {d} of 4 {'was chosen' if found['warnings'] else 'is enough'}" in said
     assert f"q(d={d}) = " in said
     assert "E[d] = " in said  # brackets are not eaten as markup
     for name in ("ldn, all depths", f"pruned, depths 0-{d}", f"trained at fixed depth {d}"):

@@ -122,3 +122,21 @@ def test_the_last_sentence() -> None:
     assert "Nothing speaks against" in of("good", "refused")
     assert "No diagnostic" in of("refused")
     assert str(Finding("ELBO", "good", "It rests.")) == "good: ELBO. It rests."
+
+
+def test_the_rows_of_a_diagnosis_are_bounded_and_said(repeats, monkeypatch, capsys) -> None:
+    fit = load_fit(repeats / "seed-0", "cpu")
+    said = {one.name: one.text for one in diagnostics.diagnose(fit, draws=100, rows=50)}
+    expected = diagnostics.loo(fit, 100, rows=50).finding().text
+    assert said["LOO"] == f"{expected} Of 50 of {fit.data.N:,} training rows; rows= takes more."
+    assert "50 of" in said["prior sensitivity"]
+    work = 100 * fit.data.N * (64 * 6 + 6 * 10)
+    monkeypatch.setattr("pyroccam.inference.diagnostics.overall.MOST_WORK", 0.99 * work)
+    monkeypatch.setattr("pyroccam.inference.diagnostics.overall.ROWS", 40)
+    capsys.readouterr()
+    said = {one.name: one.text for one in diagnostics.diagnose(fit, draws=100, progress=True)}
+    assert f"Of 40 of {fit.data.N:,} training rows" in said["LOO"]
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in ("diagnose", "held-out rows", "100%"))
+    with pytest.raises(ValueError, match="rows=1: give 2 or more"):
+        diagnostics.diagnose(fit, rows=1)

@@ -163,8 +163,12 @@ def test_the_warm_up_ends_before_the_first_cut(tmp_path):
     assert re.search(r"narrowed after 2 of 4 epochs, .*kl_warmup=0\.5.*below 0\.5", said)
 
 
-def test_a_stage_that_fails_says_what_is_kept(tmp_path):
-    more = ("--set", "narrow=[0.5]", "--set", "narrow_at=-100", "--out", tmp_path / "run")
+def test_a_stage_that_fails_says_what_is_kept(tmp_path, monkeypatch):
+    def fail(*given, **more):
+        raise ValueError("It keeps nothing of the whole of layer '1'.")
+
+    monkeypatch.setattr("pyroccam.experiments.methods.bayes.narrow", fail)
+    more = ("--set", "narrow=[0.5]", "--out", tmp_path / "run")
     said = call("fit", "gnj", *SMALL, *more, code=2)
     assert re.search("Stage narrow-1 .* whole of layer '1'.* trained before it is in", said)
     assert (tmp_path / "run" / "model.safetensors").exists()

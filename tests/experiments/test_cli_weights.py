@@ -31,7 +31,7 @@ def test_a_run_compresses_its_network_and_says_how_much_is_left(run):
     assert {"architecture", "nonzero_percent", "bits", "rates", "file_bytes"} <= set(structure)
     assert set(structure["rates"]) == {"pruning", "fast_prediction", "maximum"}
     assert structure["file_bytes"] == (folder / "compressed.pocc").stat().st_size
-    assert f"{structure['architecture']} is enough" in said
+    assert f"{structure['architecture']} is the whole network: nothing was cut" in said
     assert f"{structure['file_bytes']:,} bytes" in said
     assert "Traceback" not in said
     for figure in ("irrelevance", "training", "reliability"):
@@ -109,25 +109,25 @@ def test_compress_does_as_the_run_did(tmp_path):
     call("evaluate", tmp_path / "run")
 
 
-def test_a_threshold_that_leaves_nothing_names_the_layer(run):
+def test_options_that_cannot_be_are_refused(run):
     folder, _ = run
-    said = call("compress", folder, "--threshold", -100, code=2)
-    assert re.search(r"would cut the whole of layer '1'.*larger threshold", said)
     said = call("compress", folder, "--threshold", "vally", code=2)
     assert "--threshold='vally': give validation, valley, noise, a number" in said
     said = call("compress", folder, "--codebook", 3, "--exponent", "published_three", code=2)
     assert "exponent='published_three' changes nothing" in said
 
 
-def test_a_run_that_cannot_be_compressed_keeps_its_numbers(tmp_path):
+def test_a_threshold_that_would_leave_nothing_leaves_a_network(tmp_path):
     more = [*WHOLE, "--set", "threshold=-100"]
-    said = call("fit", "gnj", *SMALL, *more, "--out", tmp_path / "run")
-    assert re.search(r"Not compressed: .*would cut the whole of layer '1'", said)
+    with pytest.warns(UserWarning, match="would cut the whole of layer '1'; left is the smallest"):
+        said = call("fit", "gnj", *SMALL, *more, "--out", tmp_path / "run")
     found = metrics_of(tmp_path / "run")
     assert found["test"]["ensemble"]["accuracy"] > 0.5
-    assert "larger threshold" in found["not_compressed"]
-    said = call("compress", tmp_path / "run", "--threshold", "valley")
-    assert "accuracy" in said
+    (warned,) = found["structure"]["warnings"]
+    assert warned.startswith("threshold=-100 would cut the whole of layer '1'")
+    assert f"{found['structure']['architecture']} is left" in said
+    small, mean = found["compressed"]["test"], found["test"]["deterministic"]
+    assert small["nll"] < mean["nll"] + 0.1
 
 
 def test_decompress_writes_tensors_and_a_description(run, tmp_path):

@@ -111,7 +111,7 @@ def test_what_was_set_otherwise():
     assert changed_settings(before, {**before, "network": "mlp"}) == ["network was None, is 'mlp'"]
 
 
-def test_compression(tmp_path):
+def test_compression(tmp_path, monkeypatch):
     small = ("--set", "hidden=[8]", "--epochs", 3, "--set", "lr=0.01")
     arguments = ("--data", "digits", "--networks", "perceptron", "--methods", "gnj", *small)
     call(compression, *arguments, "--seeds", 1, "--out", tmp_path)
@@ -129,8 +129,13 @@ def test_compression(tmp_path):
     other = [str(a) for a in (*changed, "--out", tmp_path)]
     said = " ".join(CliRunner().invoke(app, other).output.split())
     assert "settings.lr was 0.01, is 0.02" in said
-    other = [str(a) for a in (*arguments, "--set", "threshold=-100", "--out", tmp_path / "cut")]
+
+    def fail(*given, **more):
+        raise ValueError("The network cannot be cut.")
+
+    monkeypatch.setattr("pyroccam.experiments.methods.weights.compress", fail)
+    other = [str(a) for a in (*arguments, "--out", tmp_path / "cut")]
     outcome = CliRunner().invoke(app, other)
-    assert "Seed 0 was not compressed: The threshold -100 would cut" in str(outcome.exception)
+    assert "Seed 0 was not compressed: The network cannot be cut." in str(outcome.exception)
     names = ("my.nets:resnet", "lenet-300-100")  # a colon is no good in the name of a file
     assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -333,3 +334,31 @@ def test_generators_are_left_alone(horseshoe: Fit) -> None:
     other = horseshoe.to_arviz(5, seed=1)
     assert not np.array_equal(a["posterior"]["0.scale.a"], other["posterior"]["0.scale.a"])
     assert not horseshoe.model.training
+
+
+@pytest.mark.filterwarnings("ignore")  # of ArviZ itself, and of matplotlib
+@pytest.mark.parametrize("kind", ["normal", "log-uniform", "group", "depth", "structure"])
+def test_what_a_person_asks_arviz_first(kind: str, depth: Fit, spirals: data.Dataset) -> None:
+    import arviz as az
+
+    prior = {"normal": models.priors.Normal(), "log-uniform": models.priors.LogUniform()}
+    if kind == "depth":
+        fit = depth
+    elif kind == "structure":
+        bent = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        graph = models.StructureGraph({("x", "y"): {"plain": nn.Linear(2, 2), "bent": bent}})
+        structure = models.priors.GumbelSoftmax(0.5)
+        random = models.StructuredNetwork(graph, spirals, structure=structure)
+        fit = fitted(random, guides.MeanField(random), spirals)
+    else:
+        model = network(spirals, prior.get(kind) or models.priors.GroupNormalJeffreys())
+        fit = fitted(model, guides.MeanField(model), spirals)
+    found = fit.to_arviz(100)
+    assert len(az.summary(found)) >= 1
+    each = draw_posterior(fit, 100).log_likelihood  # the density of rows that were not left out
+    whole = float((each.logsumexp(0) - math.log(100)).sum())
+    estimate = az.loo(found)
+    value = estimate.elpd_loo if hasattr(estimate, "elpd_loo") else estimate.elpd
+    assert whole - 0.5 * abs(whole) < float(value) < whole
+    az.plot_forest(found)
+    plt.close("all")

@@ -121,6 +121,27 @@ def test_random_structures_are_equally_probable(rows):
         assert abs(firsts.count(name) - 100) < 5 * math.sqrt(300 * (1 / 3) * (2 / 3))
 
 
+def test_random_structures_without_a_path_are_no_contenders():
+    """Zeros on both ways into the last vertex give a constant."""
+    torch.manual_seed(0)
+    x = torch.randn(20, 1, 8, 8)
+    images = data.Dataset.from_tensors(x, torch.arange(20) % 2, x, torch.arange(20) % 2)
+    net = models.networks.graphs.cell_graph((1, 8, 8), 2, channels=4, vertices=3, cells=1)
+    structure = priors.GumbelSoftmax(0.5)
+    model = models.StructuredNetwork(net, images, structure=structure)
+    every = random_structures(model, 300, seed=1)
+    found = random_structures(model, 300, example=images.x_train, seed=1)
+
+    def dead(choice):
+        edges = {edge.rpartition(".")[2]: one for edge, (one,) in choice.items()}
+        onward = edges["v0-v1"] == "zero" or edges["v1-v2"] == "zero"
+        return edges["v0-v2"] == "zero" and onward
+
+    constant = [choice for choice in every if dead(choice)]
+    assert 5 < len(constant) <= 11  # 6 + 6 - 1, of those that are drawn
+    assert {str(c) for c in found} == {str(c) for c in every} - {str(c) for c in constant}
+
+
 def test_random_subsets_leave_no_vertex_empty(rows):
     fit = fitted(rows, priors.Bernoulli())
     for choice in random_structures(fit.model, 20, parameters=20, tolerance=2.0):

@@ -19,6 +19,9 @@ from pyroccam.models import priors
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior, normal
 from torch import nn
 
+# Cuts here are deep, of networks that have hardly been trained.
+pytestmark = pytest.mark.filterwarnings("ignore:The cut by threshold")
+
 
 def perceptron():
     return nn.Sequential(

@@ -10,8 +10,8 @@ from pyroccam import inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows, tempered
 from pyroccam.inference.posterior.predict import validated
+from pyroccam.inference.pruning.decision import smallest, thresholds_of_share
 from pyroccam.inference.pruning.relevance import Irrelevance
-from pyroccam.inference.pruning.smallest import smallest, thresholds_of_share
 from pyroccam.models import priors
 from pyroccam.models.likelihoods.noise import LEAST_ROWS
 from scipy import optimize

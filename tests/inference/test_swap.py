@@ -170,6 +170,7 @@ def test_refusals(gnj: Fit) -> None:
         inference.swap(gnj, structure=P.Dirichlet(1.0))
 
 
+@pytest.mark.filterwarnings("ignore:The cut by threshold")
 def test_what_a_narrowed_network_was_is_not_forgotten(digits: data.Dataset) -> None:
     model = models.BayesianNetwork(net(), digits, prior=P.GroupNormalJeffreys())
     fit = fitted(model, guides.MeanField(model), digits)

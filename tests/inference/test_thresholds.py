@@ -57,4 +57,4 @@ def test_a_whole_number_beyond_all_floats_cuts_nothing():
     found, whole = irrelevance(model, guide), mean_network(model, guide)
     for asked in (10**400, dict.fromkeys(found, 10**400)):
         chosen = thresholds.choose_thresholds(asked, found, whole, model, rows, None)
-        assert chosen == dict.fromkeys(found, float("inf"))
+        assert chosen.thresholds == dict.fromkeys(found, float("inf"))

@@ -9,7 +9,7 @@ import torch
 from conjugate import NOISE, as_fit, mean_field, model_of, posterior, rows
 from pyro.infer.importance import psis_diagnostic
 from pyroccam import guides, inference, models
-from pyroccam.inference.diagnostics import Khat, KhatBlock, khat
+from pyroccam.inference.diagnostics import Khat, KhatBlock, khat, log_joint
 from pyroccam.inference.diagnostics.log_joint import LogJoint, centres
 from pyroccam.inference.diagnostics.pareto import khat_of, share_of_draws
 from pyroccam.inference.posterior import total_variation
@@ -365,3 +365,33 @@ def test_what_cannot_be_asked_for():
     one, two = khat(fit, seed=4), khat(fit, seed=4)
     assert one == two
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupHorseshoe(0.1)])
+def test_layers_that_do_not_vary_are_held(prior, monkeypatch):
+    """The log joint density is that of networks which are drawn whole, and only layers of the
+    block have weights for each draw."""
+    rows = table()
+    model = models.BayesianNetwork(small_net(width=5), rows, prior=prior).eval()
+    guide = guides.MeanField(model).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    joint, centre = LogJoint(model, guide, rows), centres(model, guide)
+    drawn = draw_sites(model, guide, 12)
+    seen = []
+    outputs_of = log_joint.outputs_of
+    monkeypatch.setattr(
+        log_joint, "outputs_of", lambda net, w, x: seen.append({*w}) or outputs_of(net, w, x)
+    )
+    for sites in ([site] for site in (*model.latents(), "0.weight")):  # one after the other
+        block = {site: drawn[site] for site in sites}
+        rest = {site: value for site, value in centre.items() if site not in sites}
+        got, _ = joint(block, rest)
+        layer = sites[0].split(".")[0]
+        assert seen.pop() == {f"{layer}.weight", f"{layer}.bias"}
+        values = block | {site: v.expand(12, *v.shape) for site, v in rest.items()}
+        expected = joint.log_likelihood(values).sum(1) + joint.log_prior(values, sites)
+        seen.clear()
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)

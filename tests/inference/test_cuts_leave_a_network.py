@@ -1,0 +1,174 @@
+"""Whatever a cut is asked for, a network is left, and what that costs is said."""
+
+import math
+import re
+
+import pytest
+import torch
+from fitting import blobs, fit_weights, images
+from pyroccam import inference
+from pyroccam.inference.cutting.surgery import has_path
+from pyroccam.inference.fits.doubts import nll_alone
+from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.pruning.relevance import irrelevance
+from pyroccam.inference.pruning.thresholds import COSTLY, TOLERANCE, Cuts, choose_thresholds
+from pyroccam.models import priors
+from torch import nn
+
+
+class Residual(nn.Module):
+    """Two branches that are added, one of two convolutions, over normalised channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.inner = nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1)
+        )
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head((x + self.inner(x)).relu().mean((2, 3)))
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(2, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+NETS = {"perceptron": (perceptron, blobs), "residual": (Residual, images)}
+
+
+def noisy(prior, build, rows, seed=0):
+    """A posterior that is all noise: means anywhere, deviations above all of them."""
+    result = fit_weights(prior, build, rows, epochs=1)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for factor in result.guide.factors.values():
+            factor.loc.copy_(0.1 * torch.randn(factor.loc.shape, generator=generator))
+            factor.log_scale.copy_(0.3 * torch.randn(factor.loc.shape, generator=generator) + 0.7)
+    return result
+
+
+def depends(net, x):
+    outputs = net(x)
+    return bool((outputs - outputs[:1]).abs().max() > 0)
+
+
+@pytest.mark.parametrize("val_fraction", [0.2, 0.0])
+@pytest.mark.parametrize("threshold", ["noise", "valley", -3.0, {}, "validation"])
+@pytest.mark.parametrize("prior", [priors.Normal(), priors.GroupNormalJeffreys()])
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.filterwarnings("ignore:threshold.* would cut", "ignore:The cut by")
+def test_a_posterior_of_noise_leaves_a_network(net, prior, threshold, val_fraction):
+    if threshold == "validation" and not val_fraction:
+        pytest.skip("there are no validation rows")
+    build, data = NETS[net]
+    rows = blobs(val_fraction=val_fraction) if data is blobs else images()
+    for seed in range(2):
+        result = noisy(prior, build, rows, seed)
+        asked = dict.fromkeys(result.model.layers, -5.0) if threshold == {} else threshold
+        small = inference.compress(result, threshold=asked)
+        assert depends(small.net, rows.x_train)
+        assert all(small.bits[name].total for name in small.bits if net == "perceptron")
+        model, guide = inference.narrow(result, threshold=asked)
+        assert depends(mean_network(model, guide), rows.x_train)
+
+
+def layers_apart(val_fraction=0.0):
+    """A posterior in which the best inputs of a layer are not the best outputs of the one before,
+    so that its rule leaves no path."""
+    rows = blobs(val_fraction=val_fraction)
+    result = fit_weights(priors.Normal(), perceptron, rows, epochs=40)
+    with torch.no_grad():
+        for layer, kept in (("0", slice(0, 3)), ("2", slice(3, 7))):
+            factor = result.guide.factors[f"{layer}/weight"]
+            sharp = torch.zeros_like(factor.loc, dtype=torch.bool)
+            sharp[(kept,) if layer == "0" else (slice(None), kept)] = True
+            noise = factor.loc.abs().log() + torch.where(sharp, -1.0, 1.0)
+            factor.log_scale.copy_(noise)
+    return result
+
+
+def parts(result):
+    whole, model = mean_network(result.model, result.guide), result.model
+    found = irrelevance(model, result.guide, by="noise")
+    return whole, found, model, result.data
+
+
+def test_without_rows_the_smallest_network_that_has_a_path_is_left():
+    result = layers_apart()
+    cuts = Cuts(*parts(result))
+    wanted = {name: max(0.0, float(one.values.min())) for name, one in cuts.found.items()}
+    assert not cuts.leave_network(wanted)
+    with pytest.warns(UserWarning, match="would cut every path to the outputs; left is the small"):
+        small = inference.compress(result, threshold="noise")
+    assert re.search(r"no validation rows to judge it by", small.warnings[0])
+    assert small.to_json()["warnings"] == small.warnings
+    assert cuts.leave_network(small.thresholds)
+    for name, one in cuts.found.items():
+        assert small.thresholds[name] >= wanted[name]
+        below = one.values[one.values < small.thresholds[name]]
+        if small.thresholds[name] > wanted[name]:  # one weight less, and there is no path
+            less = max(float(below.max()), wanted[name]) if len(below) else wanted[name]
+            assert not cuts.leave_network({**small.thresholds, name: less})
+
+
+def test_with_rows_the_network_left_is_as_good_as_the_whole():
+    result = layers_apart(val_fraction=0.2)
+    cuts = Cuts(*parts(result))
+    everything = dict.fromkeys(cuts.found, math.inf)
+    with pytest.warns(UserWarning, match=r"within 0\.001 nats of the whole one on the validation"):
+        small = inference.compress(result, threshold="noise")
+    assert len(small.warnings) == 1  # it costs nothing
+    assert cuts.cost(small.thresholds) <= cuts.cost(everything) + TOLERANCE + 1e-9
+    assert cuts.size(small.thresholds) < cuts.size(everything)
+
+
+def test_a_cut_that_costs_much_says_both_numbers():
+    rows = blobs(val_fraction=0.2)
+    result = fit_weights(priors.GroupNormalJeffreys(), perceptron, rows, epochs=40)
+    with torch.no_grad():  # all but two groups of each layer are taken for noise
+        for name, factor in result.guide.factors.items():
+            if name.endswith("/scale"):
+                factor.log_scale[2:] = factor.loc[2:].abs().log() + 1.0
+                factor.log_scale[:2] = factor.loc[:2].abs().log() - 3.0
+    with pytest.warns(UserWarning, match="The cut by threshold='noise' costs"):
+        small = inference.compress(result, threshold="noise")
+    (said,) = small.warnings
+    after, before, nothing = map(float, re.findall(r"(-?\d+\.\d+) (?:nats|before|without)", said))
+    assert after > before + COSTLY
+    cuts = Cuts(*parts(result))
+    assert after == pytest.approx(cuts.cost(small.thresholds), abs=6e-4)
+    assert before == pytest.approx(cuts.cost(dict.fromkeys(cuts.found, math.inf)), abs=6e-4)
+    counts = torch.bincount(rows.y_train, minlength=3).double() + 1.0
+    shares = counts / counts.sum()
+    assert nothing == pytest.approx(-float(shares[rows.y_val].log().mean()), abs=6e-4)
+    assert inference.compress(result, threshold="validation").warnings == []
+
+
+def test_knowing_nothing_of_a_regression_is_a_normal_of_its_targets():
+    rows = blobs(val_fraction=0.2)
+    y = torch.randn(90, 2, generator=torch.Generator().manual_seed(1)) * 3.0 + 1.0
+    rows = type(rows).from_tensors(rows.x_test, y[:30], rows.x_test, y[30:60], val_fraction=0.2)
+    known, y = rows.y_train.double(), rows.y_val.double()
+    mean, var = known.mean(0), ((known - known.mean(0)) ** 2).sum(0) / (len(known) - 1)
+    each = 0.5 * (2 * math.pi * var).log() + (y - mean) ** 2 / (2 * var)
+    assert nll_alone(rows, "val") == pytest.approx(float(each.sum(1).mean()), rel=1e-6)
+
+
+def test_a_path_needs_weights_that_meet():
+    net = perceptron()
+    assert has_path(net, torch.randn(2, 2))
+    with torch.no_grad():
+        net[0].weight[3:] = 0.0
+        net[2].weight[:, :3] = 0.0
+    assert not has_path(net, torch.randn(2, 2))
+
+
+def test_a_rule_that_leaves_a_path_is_not_changed():
+    result = layers_apart(val_fraction=0.2)
+    found = irrelevance(result.model, result.guide)
+    asked = {"4": float(found["4"].values.quantile(0.9))}
+    chosen = choose_thresholds(asked, found, *parts(result)[:1], *parts(result)[2:], None)
+    assert chosen.thresholds == {"0": math.inf, "2": math.inf, **asked}

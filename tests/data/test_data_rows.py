@@ -24,12 +24,7 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def animals(order: Any = slice(None)) -> dict[str, Any]:
-    return {
-        "a": TABLE[order, 0],
-        "b": TABLE[order, 1],
-        "c": TABLE[order, 2],
-        "kind": KINDS[order],
-    }
+    return {"a": TABLE[order, 0], "b": TABLE[order, 1], "c": TABLE[order, 2], "kind": KINDS[order]}
 
 
 @pytest.fixture

@@ -5,12 +5,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.inference.posterior import mean_network
-from pyroccam.inference.posterior.ensemble import (
-    EnsembleNetwork,
-    components,
-    is_point,
-    members,
-)
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components, is_point, members
 from pyroccam.models import priors
 from pyroccam.models.contexts import seeded
 from random_weights import limit, small_net, table

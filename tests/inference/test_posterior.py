@@ -87,10 +87,7 @@ def drawn(model, guide, draws):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("prior", "kind"),
-    [
-        (FourScales(), guides.MeanField),
-        (priors.GroupNormalJeffreys(), guides.VariationalDropout),
-    ],
+    [(FourScales(), guides.MeanField), (priors.GroupNormalJeffreys(), guides.VariationalDropout)],
 )
 def test_moments_of_the_weights(prior, kind):
     """Also of biases, which the scales of a convolution cover and those of a linear layer do

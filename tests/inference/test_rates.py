@@ -122,8 +122,7 @@ def test_best_cases(fraction, rate, printed):
 
 
 @pytest.mark.parametrize(
-    ("layers", "fraction", "rate"),
-    [(WHOLE[SMALL], 0.022, 21.96), (WHOLE[CAFFE], 0.007, 65.16)],
+    ("layers", "fraction", "rate"), [(WHOLE[SMALL], 0.022, 21.96), (WHOLE[CAFFE], 0.007, 65.16)]
 )
 def test_columns_cost_pointers(layers, fraction, rate):
     total, columns = sum(one.weights for one in layers), sum(one.outputs for one in layers)

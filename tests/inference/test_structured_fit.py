@@ -155,8 +155,7 @@ def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "temperature"),
-    [*((kind, "tied") for kind in RELAXED), ("gumbel-softmax", "learnt")],
+    ("kind", "temperature"), [*((kind, "tied") for kind in RELAXED), ("gumbel-softmax", "learnt")]
 )
 def test_a_traced_step_anneals_as_an_eager_one(kind, temperature):
     """The temperature is an input of the graph: it is traced once."""

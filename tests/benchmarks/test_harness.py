@@ -55,7 +55,7 @@ def contender(clock, name, ms=lambda count: 1.0, more=None, **about):
     return Contender(name, lambda: clock.step(name, ms, **(more or {})), **about)
 
 
-def measured(contenders):
+def measured(*contenders):
     plan = Plan(rounds=3, steps=2, warmup=1, settle=1)
     expected = Expected(0.5, 0.01)
     work = Workload("small", "A small one", {"B": 2}, contenders, "base", lambda: expected)
@@ -93,10 +93,8 @@ def test_times_are_of_the_rounds_alone_and_ratios_are_taken_within_them(clock):
     # one first step, one of warm-up, then rounds of one that settles and two that are timed
     drift = {3: 1.0, 4: 1.0, 6: 10.0, 7: 10.0, 9: 4.0, 10: 4.0}
     found = measured(
-        [
-            contender(clock, "base", lambda n: drift.get(n, 1000.0)),
-            contender(clock, "twice", lambda n: 2 * drift.get(n, 1000.0)),
-        ]
+        contender(clock, "base", lambda n: drift.get(n, 1000.0)),
+        contender(clock, "twice", lambda n: 2 * drift.get(n, 1000.0)),
     )
     assert found["base"].rounds_ms == pytest.approx([1.0, 10.0, 4.0])
     assert found["base"].ms.median == pytest.approx(4.0)
@@ -106,21 +104,16 @@ def test_times_are_of_the_rounds_alone_and_ratios_are_taken_within_them(clock):
 
 
 def test_several_networks_in_a_step_are_compared_one_by_one(clock):
-    found = measured(
-        [contender(clock, "base"), contender(clock, "five", lambda n: 2.5, networks=5)]
-    )
+    found = measured(contender(clock, "base"), contender(clock, "five", lambda n: 2.5, networks=5))
     assert found["five"].ms.median == pytest.approx(2.5)
     assert found["five"].ratio.median == pytest.approx(0.5)
     assert "2.50 (0.500 a network)" in report.table(found)
 
 
 def test_compilation_is_the_first_step_without_an_ordinary_one(clock):
-    found = measured(
-        [
-            contender(clock, "base", more={"first": 7.0}),
-            contender(clock, "compiled", more={"first": 7.0}, compiled=True),
-        ]
-    )
+    more = {"first": 7.0}
+    compiled = contender(clock, "compiled", more=more, compiled=True)
+    found = measured(contender(clock, "base", more=more), compiled)
     assert found["compiled"].compile_seconds == pytest.approx(7.0)
     assert found["compiled"].ms.median == pytest.approx(1.0)
     assert found["base"].compile_seconds is None
@@ -136,16 +129,14 @@ def not_there():
 
 def test_what_fails_is_reported_by_name_and_disturbs_nobody(clock):
     found = measured(
-        [
-            contender(clock, "base"),
-            Contender("absent", not_there),
-            contender(clock, "late", more={"broken_from": 6}),
-            contender(clock, "wrong", more={"loss": 0.7}),
-            contender(clock, "not a number", more={"loss": math.nan}),
-            contender(clock, "one wrong of two", more={"loss": torch.tensor([0.5, 0.7])}),
-            contender(clock, "another sum", more={"loss": 0.7}, same=False),
-            contender(clock, "double", lambda n: 2.0),
-        ]
+        contender(clock, "base"),
+        Contender("absent", not_there),
+        contender(clock, "late", more={"broken_from": 6}),
+        contender(clock, "wrong", more={"loss": 0.7}),
+        contender(clock, "not a number", more={"loss": math.nan}),
+        contender(clock, "one wrong of two", more={"loss": torch.tensor([0.5, 0.7])}),
+        contender(clock, "another sum", more={"loss": 0.7}, same=False),
+        contender(clock, "double", lambda n: 2.0),
     )
     assert found["absent"].error == "ModuleNotFoundError: No module named 'somewhere'"
     assert "not_there" in found["absent"].traceback
@@ -166,7 +157,7 @@ def test_what_fails_is_reported_by_name_and_disturbs_nobody(clock):
 
 
 def test_without_a_base_there_are_times_but_no_ratios(clock):
-    found = measured([Contender("base", not_there), contender(clock, "other")])
+    found = measured(Contender("base", not_there), contender(clock, "other"))
     assert found["other"].ms is not None
     assert found["other"].ratio is None
     assert "| other | 1.00 | 1.00 to 1.00 |  |  |" in report.table(found)
@@ -177,12 +168,10 @@ def test_without_a_base_there_are_times_but_no_ratios(clock):
 
 def several(clock):
     return measured(
-        [
-            contender(clock, "base", lambda n: 1.0 + n % 5),
-            contender(clock, "pyroccam", lambda n: 0.1, more={"loss": torch.tensor([0.5])}),
-            contender(clock, "slow", lambda n: 300.0, note="a word", compiled=True),
-            Contender("absent", not_there),
-        ]
+        contender(clock, "base", lambda n: 1.0 + n % 5),
+        contender(clock, "pyroccam", lambda n: 0.1, more={"loss": torch.tensor([0.5])}),
+        contender(clock, "slow", lambda n: 300.0, note="a word", compiled=True),
+        Contender("absent", not_there),
     )
 
 

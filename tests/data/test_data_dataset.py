@@ -11,6 +11,7 @@ from pyroccam import data
 from pyroccam.data import DataError, Dataset
 from pyroccam.data.splits import generator
 from strange_files import saying
+from torch import Tensor
 
 
 def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
@@ -115,16 +116,11 @@ def test_training_and_validation_rows_are_disjoint_and_all_there() -> None:
     assert d.x_train[:, 0].diff().min() > 0  # order is kept
 
 
-def test_validation_keeps_the_share_of_each_class() -> None:
+def test_validation_keeps_the_share_of_each_class_and_a_rare_one_in_training() -> None:
     d = Dataset.from_tensors(**table(rows=120), val_fraction=0.2)
     assert d.y_val.bincount().tolist() == [4, 8, 12]
     assert d.y_train.bincount().tolist() == [16, 32, 48]
-
-
-def test_a_rare_class_stays_in_training() -> None:
-    given = table()
-    given["y_train"] = np.array([0] + [1] * 59)
-    given["y_test"] = np.ones(12, int)
+    given = table() | {"y_train": np.array([0] + [1] * 59), "y_test": np.ones(12, int)}
     for seed in range(5):
         d = Dataset.from_tensors(**given, val_fraction=0.5, seed=seed)
         assert d.y_train.bincount()[0] == 1
@@ -132,15 +128,13 @@ def test_a_rare_class_stays_in_training() -> None:
 
 
 def test_validation_takes_whole_groups() -> None:
-    given = table()
-    given["x_train"] = np.arange(120.0).reshape(60, 2)
+    given = table() | {"x_train": np.arange(120.0).reshape(60, 2)}
     names = np.array([f"person {k}" for k in range(6)])
     groups = np.repeat(names, [4, 8, 9, 10, 11, 18])
     sizes = set()
     for seed in range(20):
-        d = Dataset.from_tensors(
-            **given, groups=groups, val_fraction=0.3, seed=seed, standardise=False
-        )
+        asked = given | {"val_fraction": 0.3, "seed": seed, "standardise": False}
+        d = Dataset.from_tensors(**asked, groups=groups)
         rows = {s: (d.split(s)[0][:, 0] / 2).long().numpy() for s in ("train", "val")}
         assert sorted([*rows["train"], *rows["val"]]) == list(range(60))
         assert not set(groups[rows["train"]]) & set(groups[rows["val"]])
@@ -148,10 +142,7 @@ def test_validation_takes_whole_groups() -> None:
         # no more than half of the largest group away from the 18 rows asked for
         assert abs(len(d.x_val) - 18) <= 9
         sizes.add(len(d.x_val))
-        again = Dataset.from_tensors(
-            **given, groups=groups.tolist(), val_fraction=0.3, seed=seed, standardise=False
-        )
-        assert torch.equal(d.x_val, again.x_val)
+        assert torch.equal(d.x_val, Dataset.from_tensors(**asked, groups=groups.tolist()).x_val)
     assert len(sizes) > 3
 
 
@@ -195,9 +186,8 @@ def test_no_validation_rows() -> None:
 def test_regression_targets_are_standardised_and_come_back() -> None:
     given = table()
     y = np.random.default_rng(1).normal(300.0, 7.0, 60)
-    d = Dataset.from_tensors(
-        given["x_train"], y, given["x_test"], given["x_test"][:, 0], val_fraction=0
-    )
+    x, x_test = given["x_train"], given["x_test"]
+    d = Dataset.from_tensors(x, y, x_test, x_test[:, 0], val_fraction=0)
     assert (d.task, d.classes, d.outputs) == ("regression", None, 1)
     assert (d.y_train.shape, d.y_train.dtype) == ((60, 1), torch.float32)
     np.testing.assert_allclose(d.y_mean, [y.mean()], rtol=1e-6)
@@ -207,9 +197,8 @@ def test_regression_targets_are_standardised_and_come_back() -> None:
 
 def test_two_targets_and_whole_numbers_as_regression() -> None:
     x = torch.arange(20.0)[:, None]
-    d = Dataset.from_tensors(
-        x, torch.arange(40).reshape(20, 2), x, torch.zeros(20, 2), task="regression"
-    )
+    y = torch.arange(40).reshape(20, 2)
+    d = Dataset.from_tensors(x, y, x, torch.zeros(20, 2), task="regression")
     assert d.outputs == 2
     assert d.y_std.shape == (2,)
 
@@ -291,15 +280,6 @@ def test_classes_may_be_declared() -> None:
     assert (d.classes, d.class_names) == (5, tuple("abcde"))
 
 
-def put(key: str, change: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], None]:
-    """A way to spoil one of the arrays."""
-
-    def spoil(given: dict[str, Any]) -> None:
-        given[key] = change(given[key])
-
-    return spoil
-
-
 def at(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.ndarray]:
     """A way to spoil one value."""
 
@@ -311,40 +291,58 @@ def at(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.ndarra
     return change
 
 
+def spoilt(**change: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+    """The table with arrays as something makes of them."""
+    given = table()
+    return given | {key: make(given[key]) for key, make in change.items()}
+
+
 def two_nans(x: np.ndarray) -> np.ndarray:
     x[7, 1] = x[9, 0] = np.nan
     return x
 
 
+def targets(train: Tensor, test: Tensor, x: Tensor = torch.ones(8, 2)) -> dict[str, Any]:  # noqa: B008
+    return {"x_train": x, "y_train": train, "x_test": x, "y_test": test}
+
+
+IMAGES, INFINITE = torch.zeros(8, 1, 3, 3), torch.zeros(8)
+IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("given", "words"),
     [
-        (put("x_train", two_nans), ["x_train", "2 value(s)", "row 7", "column 1", "nan"]),
-        (put("x_test", lambda x: x * [1, 1e300]), ["x_test", "12 value(s)", "row 0", "column 1"]),
-        (put("x_train", lambda x: x[:, 0]), ["x_train", "1 dimension", "(60,)", "[:, None]"]),
-        (put("x_train", lambda x: x.reshape(60, 1, 2)), ["(2,)", "(1, 2) as in x_train"]),
-        (put("x_train", lambda x: x[:50]), ["x_train has 50 rows", "y_train has 60"]),
-        (put("y_test", lambda y: y[:5]), ["x_test has 12 rows", "y_test has 5"]),
-        (put("x_train", lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),
-        (put("x_test", lambda x: x[:0]), ["x_test is empty"]),
-        (put("x_test", lambda x: x[:, :1]), ["x_test", "(1,)", "(2,) as in x_train"]),
-        (put("y_train", at((4,), -1)), ["y_train", "label -1", "row 4"]),
-        (put("y_test", at((3,), 5)), ["y_test", "label 5", "row 3", "0 to 2", "3 classes"]),
-        (put("y_train", lambda y: y + 1), ["y_train", "no row of class 0", "up to 3"]),
-        (put("y_train", at((0,), 10**12)), ["y_train", "no row of class 3"]),
-        (put("y_train", lambda y: y * 0), ["only the label 0", "2 classes"]),
-        (put("y_train", lambda y: np.eye(3, dtype=int)[y]), ["(60, 3)", "argmax"]),
-        (put("y_train", lambda y: y[:, None]), ["(60, 1)", "reshape(-1)"]),
-        (put("y_train", lambda y: y.astype(str)), ["y_train", "<U", "numpy.unique"]),
-        (put("x_train", lambda x: x + 1j), ["x_train", "complex128"]),
-        (put("x_train", lambda x: [[1.0], [1.0, 2.0]]), ["x_train", "equal length"]),
+        (spoilt(x_train=two_nans), ["x_train", "2 value(s)", "row 7", "column 1", "nan"]),
+        (spoilt(x_test=lambda x: x * [1, 1e300]), ["x_test", "12 value(s)", "row 0", "column 1"]),
+        (spoilt(x_train=lambda x: x[:, 0]), ["x_train", "1 dimension", "(60,)", "[:, None]"]),
+        (spoilt(x_train=lambda x: x.reshape(60, 1, 2)), ["(2,)", "(1, 2) as in x_train"]),
+        (spoilt(x_train=lambda x: x[:50]), ["x_train has 50 rows", "y_train has 60"]),
+        (spoilt(y_test=lambda y: y[:5]), ["x_test has 12 rows", "y_test has 5"]),
+        (spoilt(x_train=lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),
+        (spoilt(x_test=lambda x: x[:0]), ["x_test is empty"]),
+        (spoilt(x_test=lambda x: x[:, :1]), ["x_test", "(1,)", "(2,) as in x_train"]),
+        (spoilt(y_train=at((4,), -1)), ["y_train", "label -1", "row 4"]),
+        (spoilt(y_test=at((3,), 5)), ["y_test", "label 5", "row 3", "0 to 2", "3 classes"]),
+        (spoilt(y_train=lambda y: y + 1), ["y_train", "no row of class 0", "up to 3"]),
+        (spoilt(y_train=at((0,), 10**12)), ["y_train", "no row of class 3"]),
+        (spoilt(y_train=lambda y: y * 0), ["only the label 0", "2 classes"]),
+        (spoilt(y_train=lambda y: np.eye(3, dtype=int)[y]), ["(60, 3)", "argmax"]),
+        (spoilt(y_train=lambda y: y[:, None]), ["(60, 1)", "reshape(-1)"]),
+        (spoilt(y_train=lambda y: y.astype(str)), ["y_train", "<U", "numpy.unique"]),
+        (spoilt(x_train=lambda x: x + 1j), ["x_train", "complex128"]),
+        (spoilt(x_train=lambda x: [[1.0], [1.0, 2.0]]), ["x_train", "equal length"]),
+        (
+            dict(zip(table(), ([[1.0]], [1.0]) * 2, strict=True)),
+            ["x_train has 1 row; expected at least 2"],
+        ),
+        (targets(torch.zeros(8, 1, 1), torch.zeros(8)), ["y_train has shape (8, 1, 1)"]),
+        (targets(torch.zeros(8), torch.zeros(8, 2)), ["y_test has 2 target(s) a row; expected 1"]),
+        (targets(INFINITE, torch.zeros(8)), ["y_train", "row 5, column 0: inf"]),
+        (targets(torch.arange(8) % 2, torch.arange(8) % 2, IMAGES), ["row 2, position (0, 1, 2)"]),
     ],
 )
-def test_errors_say_what_and_where(
-    spoil: Callable[[dict[str, Any]], None], words: list[str]
-) -> None:
-    given = table()
-    spoil(given)
+def test_errors_say_what_and_where(given: dict[str, Any], words: list[str]) -> None:
     with saying(*words):
         Dataset.from_tensors(**given)
 
@@ -378,35 +376,9 @@ def test_labels_that_are_no_whole_numbers() -> None:
         Dataset.from_tensors(**given, task="classification")
 
 
-def test_regression_targets_of_a_wrong_shape() -> None:
-    x = torch.randn(8, 2)
-    with pytest.raises(DataError, match=r"y_train has shape \(8, 1, 1\)"):
-        Dataset.from_tensors(x, torch.zeros(8, 1, 1), x, torch.zeros(8))
-    with pytest.raises(DataError, match=r"y_test has 2 target\(s\) a row; expected 1"):
-        Dataset.from_tensors(x, torch.zeros(8), x, torch.zeros(8, 2))
-    y = torch.zeros(8)
-    y[5] = torch.inf
-    with pytest.raises(DataError, match=r"y_train .* row 5, column 0: inf"):
-        Dataset.from_tensors(x, y, x, torch.zeros(8))
-
-
-def test_nan_in_an_image() -> None:
-    x = torch.zeros(6, 1, 3, 3)
-    x[2, 0, 1, 2] = torch.nan
-    with pytest.raises(DataError, match=r"row 2, position \(0, 1, 2\)"):
-        Dataset.from_tensors(x, torch.arange(6) % 2, x, torch.arange(6) % 2)
-
-
-def test_one_row() -> None:
-    with pytest.raises(DataError, match="x_train has 1 row; expected at least 2"):
-        Dataset.from_tensors([[1.0]], [1.0], [[1.0]], [1.0])
-
-
-def test_unknown_split() -> None:
+def test_what_is_no_split_and_tensors_that_cannot_be_loaded_again() -> None:
+    d = Dataset.from_tensors(**table())
     with pytest.raises(DataError, match="'dev' of tensors; expected 'train', 'val' or 'test'"):
-        Dataset.from_tensors(**table()).split("dev")
-
-
-def test_tensors_cannot_be_loaded_again() -> None:
+        d.split("dev")
     with pytest.raises(DataError, match="came from memory"):
-        data.load(**Dataset.from_tensors(**table()).source)
+        data.load(**d.source)

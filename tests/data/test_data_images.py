@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,25 +280,25 @@ def test_part_of_cifar10(tmp_path: Path) -> None:
     assert d.classes == 10
 
 
-def test_broken_mosaics(tmp_path: Path) -> None:
-    folder = tmp_path / "CIFAR10"
-    write_mosaics(folder)
+TEST, TESTS = "test_00.webp", "test-labels-idx1-ubyte.gz"
 
-    def fails(match: str) -> None:
-        with pytest.raises(data.DataError, match=match):
-            data.load("cifar10", data_root=tmp_path)
 
-    labels = folder / "test-labels-idx1-ubyte.gz"
-    labels.write_bytes(gzip.compress(idx(TILE_LABELS[:5])))
-    fails(r"test-labels-idx1-ubyte\.gz has 5 labels; expected one for each of 6 images")
-    labels.unlink()
-    fails(r"has no test-labels-idx1-ubyte\.gz")
-    test = folder / "test_00.webp"
-    test.write_bytes(test.read_bytes()[:500])
-    fails(r"test_00\.webp is not a whole picture")
-    Image.new("RGB", (40, 32)).save(test)
-    fails(r"test_00\.webp is 40 x 32; expected multiples of 32")
-    test.unlink()
-    fails(r"has no test_00\.webp")
-    (folder / "train_01.webp").rename(folder / "train_02.webp")
-    fails(r"lacks train_01\.webp")
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda f: (f / TESTS).write_bytes(gzip.compress(idx(TILE_LABELS[:5]))),
+         r"test-labels-idx1-ubyte\.gz has 5 labels; expected one for each of 6 images"),
+        (lambda f: (f / TESTS).unlink(), r"has no test-labels-idx1-ubyte\.gz"),
+        (lambda f: (f / TEST).write_bytes((f / TEST).read_bytes()[:500]),
+         r"test_00\.webp is not a whole picture"),
+        (lambda f: Image.new("RGB", (40, 32)).save(f / TEST),
+         r"test_00\.webp is 40 x 32; expected multiples of 32"),
+        (lambda f: (f / TEST).unlink(), r"has no test_00\.webp"),
+        (lambda f: (f / "train_01.webp").rename(f / "train_02.webp"), r"lacks train_01\.webp"),
+    ],
+)  # fmt: skip
+def test_broken_mosaics(tmp_path: Path, spoil: Callable[[Path], Any], match: str) -> None:
+    write_mosaics(tmp_path / "CIFAR10")
+    spoil(tmp_path / "CIFAR10")
+    with pytest.raises(data.DataError, match=match):
+        data.load("cifar10", data_root=tmp_path)

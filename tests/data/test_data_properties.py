@@ -19,12 +19,8 @@ from hypothesis.extra import numpy as arrays_of
 from pyroccam import data
 from pyroccam.data.errors import PyroccamError
 
-FIXED = {
-    "deadline": None,
-    "derandomize": True,
-    "database": None,
-    "suppress_health_check": list(HealthCheck),
-}
+FIXED = {"deadline": None, "derandomize": True, "database": None}
+FIXED["suppress_health_check"] = list(HealthCheck)
 FEW, MANY = settings(max_examples=40, **FIXED), settings(max_examples=150, **FIXED)
 
 VALUES = st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -175,18 +171,9 @@ Damage = Callable[[bytes], bytes]
 @st.composite
 def damages(draw: st.DrawFn) -> Damage:
     """One to three ways to break bytes: cut, flip, overwrite, copy a piece elsewhere, insert."""
-    steps = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["cut", "flip", "zero", "copy", "insert"]),
-                st.floats(0, 1),
-                st.floats(0, 1),
-                st.binary(min_size=1, max_size=8),
-            ),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    kinds = st.sampled_from(["cut", "flip", "zero", "copy", "insert"])
+    step = st.tuples(kinds, st.floats(0, 1), st.floats(0, 1), st.binary(min_size=1, max_size=8))
+    steps = draw(st.lists(step, min_size=1, max_size=3))
 
     def damage(content: bytes) -> bytes:
         for what, first, second, some in steps:
@@ -194,9 +181,8 @@ def damages(draw: st.DrawFn) -> Damage:
             if what == "cut":
                 content = content[:at]
             elif what == "flip":
-                content = content[:at] + bytes(b ^ some[0] for b in content[at : at + 1]) + (
-                    content[at + 1 :]
-                )  # fmt: skip
+                flipped = bytes(b ^ some[0] for b in content[at : at + 1])
+                content = content[:at] + flipped + content[at + 1 :]
             elif what == "zero":
                 content = content[:at] + bytes(len(some)) + content[at + len(some) :]
             elif what == "copy":

@@ -60,8 +60,12 @@ def test_a_record_says_what_the_data_are(tmp_path: Path, record: dict[str, Any])
     assert d.to(dtype=torch.float64).differences(record) == []
 
 
-def swapped() -> dict[str, Any]:
-    return {k: COLUMNS[k] for k in ("height", "age", "weight", "kind")}
+def by_names(*names: str) -> dict[str, Any]:
+    return {k: COLUMNS[k] for k in names}
+
+
+def called(**names: str) -> dict[str, Any]:
+    return {names.get(k, k): v for k, v in COLUMNS.items()}
 
 
 def changed(column: str, row: int, value: Any) -> dict[str, Any]:
@@ -70,24 +74,20 @@ def changed(column: str, row: int, value: Any) -> dict[str, Any]:
     return {**COLUMNS, column: values}
 
 
+SWAPPED = by_names("height", "age", "weight", "kind")
+COWS = {**COLUMNS, "kind": np.array(["dog", "cow"])[np.arange(ROWS) % 2]}
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        (swapped(), {}, ["column names are in another order", "'height' stands where 'age' was"]),
-        (
-            {{"age": "height", "height": "age"}.get(k, k): v for k, v in COLUMNS.items()},
-            {},
-            ["column names are in another order"],
-        ),
-        ({"years" if k == "age" else k: v for k, v in COLUMNS.items()}, {}, ["'age' is now 'yea"]),
+        (SWAPPED, {}, ["column names are in another order", "'height' stands where 'age' was"]),
+        (called(age="height", height="age"), {}, ["column names are in another order"]),
+        (called(age="years"), {}, ["'age' is now 'yea"]),
         ({**COLUMNS, "more": np.arange(ROWS)}, {}, ["4 column names, were 3 (new: more)", "shape"]),
         (changed("weight", 30, 77.0), {}, ["rows are not the same"]),
         (changed("kind", 30, "eel"), {}, ["classes is 3, was 2", "new: eel"]),
-        (
-            {**COLUMNS, "kind": np.array(["dog", "cow"])[np.arange(ROWS) % 2]},
-            {},
-            ["class 'cat' is now 'cow'"],
-        ),
+        (COWS, {}, ["class 'cat' is now 'cow'"]),
         (COLUMNS, {"order": slice(None, None, -1)}, ["rows are not the same"]),
         (COLUMNS, {"order": slice(0, 50)}, ["rows are not the same", "36 train", "were 43 train"]),
         (COLUMNS, {"seed": 1}, ["seed is 1, was 0", "rows are not the same"]),
@@ -151,14 +151,8 @@ def test_what_is_no_record_at_all(whole: Any) -> None:
 
 
 def arrays() -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(40, 3))
-    return {
-        "x_train": x[:30],
-        "y_train": np.arange(30) % 2,
-        "x_test": x[30:],
-        "y_test": np.arange(10) % 2,
-    }
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    return {"x_train": x[:30], "y_train": y[:30], "x_test": x[30:], "y_test": y[30:]}
 
 
 def test_the_digest_is_of_what_was_given() -> None:
@@ -189,19 +183,13 @@ def test_a_feature_and_a_dimension_are_not_the_same() -> None:
 
 
 def test_who_keeps_a_digest_and_who_has_one_of_its_own() -> None:
-    own = Dataset.from_tensors(torch.rand(40, 2, 3, 3), np.arange(40) % 2, torch.rand(4, 2, 3, 3),
-                               np.arange(4) % 2)  # fmt: skip
+    x, y = torch.rand(44, 2, 3, 3), np.arange(44) % 2
+    own = Dataset.from_tensors(x[:40], y[:40], x[40:], y[40:])
     other = data.load("digits")
     assert len(own.digest) == 32
-    for same in (
-        own.flattened(),
-        own.all_rows(),
-        own.to(dtype=torch.float64),
-        own.to("meta"),
-        own.laid_out(torch.channels_last),
-        replace(own, name="x"),
-        other.standardised_as(data.load("digits", seed=1)),
-    ):
+    copies = [own.flattened(), own.all_rows(), own.to(dtype=torch.float64), own.to("meta")]
+    copies += [own.laid_out(torch.channels_last), replace(own, name="x")]
+    for same in (*copies, other.standardised_as(data.load("digits", seed=1))):
         assert same.digest in (own.digest, other.digest)
     by_hand = {k: v for k, v in vars(own).items() if k not in ("digest", "scaling")}
     made = Dataset(**by_hand)
@@ -246,10 +234,8 @@ def test_new_rows_in_other_units_are_noticed(tmp_path: Path, change: Any, words:
     odd = change(x[200:], y[200:])
     np.savez(tmp_path / "new.npz", x=odd[0].numpy(), y=odd[1].numpy())
     for scaled in (True, False):
-        like = Dataset.from_tensors(
-            x[:200], y[:200], x[:9], y[:9], task="regression", columns=("a", "b"),
-            standardise=scaled,
-        )  # fmt: skip
+        options = {"task": "regression", "columns": ("a", "b"), "standardise": scaled}
+        like = Dataset.from_tensors(x[:200], y[:200], x[:9], y[:9], **options)
         found = data.far_off(data.new_rows(tmp_path / "new.npz", like=like))
         assert len(found) == len(words)
         assert all(word in sentence for word, sentence in zip(words, found, strict=True))

@@ -3,6 +3,7 @@
 import doctest
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,10 +48,8 @@ def test_numpy_numbers_in_a_source() -> None:
 
 def test_digits() -> None:
     d = data.load("digits", seed=0)
-    assert (d.input_shape, d.classes, d.N, len(d.x_val), len(d.x_test)) == (
-        (1, 8, 8),
-        *(10, 1294, 144, 359),
-    )
+    assert (d.input_shape, d.classes) == ((1, 8, 8), 10)
+    assert (d.N, len(d.x_val), len(d.x_test)) == (1294, 144, 359)
     share = torch.cat([d.y_train, d.y_val, d.y_test]).bincount() / 1797
     assert (d.y_test.bincount() - 359 * share).abs().max() < 1
     # 16 grey levels that come back after standardising
@@ -81,22 +80,19 @@ def test_names_ignore_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "options", "words"),
     [
-        ("spiral", ["'spiral'", "try: spirals", "cifar100"]),
-        ("fashionmnist", ["fashion-mnist"]),
-        ("energy", ["try: uci/energy"]),
-        ("table.parquet", [".npz or .csv"]),
+        ("spiral", {}, ["'spiral'", "try: spirals", "cifar100"]),
+        ("fashionmnist", {}, ["fashion-mnist"]),
+        ("energy", {}, ["try: uci/energy"]),
+        ("table.parquet", {}, [".npz or .csv"]),
+        ("spirals", {"size": 3}, ["spirals has no option size; expected seed, n, noise"]),
+        ("digits", {"flatten": "no"}, ["digits: flatten='no'; expected true or false"]),
     ],
 )
-def test_unknown_name(name: str, words: list[str]) -> None:
+def test_unknown_names_and_options(name: str, options: dict[str, Any], words: list[str]) -> None:
     with saying(*words):
-        data.load(name)
-
-
-def test_unknown_option() -> None:
-    with pytest.raises(data.DataError, match="spirals has no option size; expected seed, n, noise"):
-        data.load("spirals", size=3)
+        data.load(name, **options)
 
 
 def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
@@ -107,8 +103,3 @@ def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(registry) == (0, 1)
-
-
-def test_a_word_is_no_truth_value():
-    with pytest.raises(data.DataError, match="digits: flatten='no'; expected true or false"):
-        data.load("digits", flatten="no")

@@ -24,12 +24,7 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def animals(order: Any = slice(None)) -> dict[str, Any]:
-    return {
-        "a": TABLE[order, 0],
-        "b": TABLE[order, 1],
-        "c": TABLE[order, 2],
-        "kind": KINDS[order],
-    }
+    return {"a": TABLE[order, 0], "b": TABLE[order, 1], "c": TABLE[order, 2], "kind": KINDS[order]}
 
 
 @pytest.fixture
@@ -118,18 +113,19 @@ def test_numbers_as_classes_go_by_what_they_are_called(tmp_path: Path) -> None:
         data.new_rows(tmp_path / "b.npz", own)
 
 
-def test_a_label_that_is_a_number_among_texts(tmp_path: Path) -> None:
-    columns = {**animals(), "kind": np.array(["1.0", "a"])[np.arange(ROWS) % 2]}
+@pytest.mark.parametrize(
+    ("words", "names", "labels"),
+    [(["1.0", "a"], ("1.0", "a"), [0, 1]), (["true", "false"], ("False", "True"), [1, 0])],
+)
+def test_numbers_and_truth_values_among_texts(
+    tmp_path: Path, words: list[str], names: tuple[str, ...], labels: list[int]
+) -> None:
+    columns = {**animals(), "kind": np.array(words)[np.arange(ROWS) % 2]}
     own = data.load(write(tmp_path / "own.csv", columns))
-    ones = {k: v[::2] for k, v in columns.items()}
-    assert data.new_rows(write(tmp_path / "ones.csv", ones), own).y_test.tolist() == [0] * 40
-
-
-def test_truth_values(tmp_path: Path) -> None:
-    columns = {**animals(), "kind": np.array(["true", "false"])[np.arange(ROWS) % 2]}
-    own = data.load(write(tmp_path / "own.csv", columns))
-    assert own.class_names == ("False", "True")
-    assert data.new_rows(tmp_path / "own.csv", own).y_test.tolist() == [1, 0] * 40
+    assert own.class_names == names
+    assert data.new_rows(tmp_path / "own.csv", own).y_test.tolist() == labels * 40
+    first = {k: v[::2] for k, v in columns.items()}  # rows of one class
+    assert data.new_rows(write(tmp_path / "a.csv", first), own).y_test.tolist() == labels[:1] * 40
 
 
 def test_regression_of_a_table_and_of_arrays(tmp_path: Path) -> None:
@@ -149,9 +145,8 @@ def test_regression_of_a_table_and_of_arrays(tmp_path: Path) -> None:
 
 
 def arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    x = RANDOM.normal(4.0, 3.0, (60, *shape)) * np.arange(1, 1 + shape[0]).reshape(
-        -1, *[1] * (len(shape) - 1)
-    )
+    x = RANDOM.normal(4.0, 3.0, (60, *shape))
+    x *= np.arange(1, 1 + shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     y = np.arange(60) % 3
     return {"x_train": x[:40], "y_train": y[:40], "x_test": x[40:], "y_test": y[40:]}
 
@@ -172,10 +167,9 @@ def test_images_are_scaled_by_channel_flat_or_not(
             data.new_rows(path, own)
         return
     new = data.new_rows(path, own)
-    mean = given["x_train"].mean((0, 2, 3), keepdims=True)
-    std = given["x_train"].std((0, 2, 3), keepdims=True)
+    train = given["x_train"]
+    mean, std = (moment((0, 2, 3), keepdims=True) for moment in (train.mean, train.std))
     expected = (given["x_test"] - mean) / std
-    assert new.x_test.shape == own.x_test.shape
     np.testing.assert_allclose(new.x_test.reshape(20, 3, 4, 5), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(new.x_test, own.x_test)
     assert torch.equal(new.y_test, own.y_test)
@@ -183,25 +177,22 @@ def test_images_are_scaled_by_channel_flat_or_not(
 
 def test_plain_arrays_and_what_is_missing(tmp_path: Path) -> None:
     given = arrays((3,))
-    own = data.Dataset.from_tensors(**given)
-    np.savez(tmp_path / "a.npz", x=given["x_train"], y=given["y_train"])
-    new = data.new_rows(tmp_path / "a.npz", own)
-    assert own.seen(new.x_test).all()
-    np.savez(tmp_path / "b.npz", x=given["x_train"])
-    with pytest.raises(data.DataError, match="has no y, only x"):
-        data.new_rows(tmp_path / "b.npz", own)
-    np.savez(tmp_path / "c.npz", x=given["x_train"], y=given["y_train"] + 1)
-    with pytest.raises(data.DataError, match="'3' in row 2"):
-        data.new_rows(tmp_path / "c.npz", own)
-    np.savez(tmp_path / "d.npz", x=given["x_train"], y=given["y_train"][:5])
-    with pytest.raises(data.DataError, match="40 rows .* has 5"):
-        data.new_rows(tmp_path / "d.npz", own)
-    np.savez(tmp_path / "e.npz", x=given["x_train"][:, :2], y=given["y_train"])
-    with pytest.raises(data.DataError, match=r"shape \(2,\); expected \(3,\)"):
-        data.new_rows(tmp_path / "e.npz", own)
+    own, x, y = data.Dataset.from_tensors(**given), given["x_train"], given["y_train"]
+    path = tmp_path / "a.npz"
+    np.savez(path, x=x, y=y)
+    assert own.seen(data.new_rows(path, own).x_test).all()
+    assert len(data.new_rows(path, own, data_root="/nowhere").x_test) == 40
     with pytest.raises(data.DataError, match=r"a\.npz has no option seed here"):
-        data.new_rows(tmp_path / "a.npz", own, seed=3)
-    assert len(data.new_rows(tmp_path / "a.npz", own, data_root="/nowhere").x_test) == 40
+        data.new_rows(path, own, seed=3)
+    for members, message in (
+        ({"x": x}, "has no y, only x"),
+        ({"x": x, "y": y + 1}, "'3' in row 2"),
+        ({"x": x, "y": y[:5]}, "40 rows .* has 5"),
+        ({"x": x[:, :2], "y": y}, r"shape \(2,\); expected \(3,\)"),
+    ):
+        np.savez(path, **members)
+        with pytest.raises(data.DataError, match=message):
+            data.new_rows(path, own)
 
 
 def test_classes_without_numbers_as_names_take_places(tmp_path: Path) -> None:
@@ -230,17 +221,21 @@ def test_named_data_are_the_own_test_rows_or_another_draw() -> None:
     assert torch.equal(data.new_rows("digits", flat, seed=0).x_test, other.x_test.flatten(1))
 
 
-def test_named_data_of_another_kind() -> None:
-    own = data.load("digits")
-    with pytest.raises(data.DataError, match=r"regression.* the kind of .*classification"):
-        data.new_rows("wiggle", own)
-    with pytest.raises(data.DataError, match=r"'arm 0' in row .*expected one of '0', '1'"):
-        data.new_rows("spirals", own)
-    regimes = data.load("regimes")
-    with pytest.raises(data.DataError, match=r"polynomial has inputs of shape \(12,\).*\(11,\)"):
-        data.new_rows("polynomial", regimes)
-    with pytest.raises(data.DataError, match="digits has no option bogus"):
-        data.new_rows("digits", own, bogus=1)
+@pytest.mark.parametrize(
+    ("own", "new", "options", "message"),
+    [
+        ("digits", "wiggle", {}, r"regression.* the kind of .*classification"),
+        ("digits", "spirals", {}, r"'arm 0' in row .*expected one of '0', '1'"),
+        ("regimes", "polynomial", {}, r"polynomial has inputs of shape \(12,\).*\(11,\)"),
+        ("digits", "digits", {"bogus": 1}, "digits has no option bogus"),
+    ],
+)
+def test_named_data_of_another_kind(
+    own: str, new: str, options: dict[str, Any], message: str
+) -> None:
+    loaded = data.load(own)
+    with pytest.raises(data.DataError, match=message):
+        data.new_rows(new, loaded, **options)
 
 
 def idx(array: np.ndarray) -> bytes:

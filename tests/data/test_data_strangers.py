@@ -42,15 +42,17 @@ def test_a_header_that_asks_for_more_than_there_is(tmp_path: Path, shape: Any) -
         refused(path, "x_train holds 800 bytes", f"its header says {shape}")
 
 
+def with_size_of(content: bytes, size: int) -> bytes:
+    """An archive whose directory says that its first file has this size."""
+    place = content.index(b"PK\x01\x02")
+    return content[: place + 24] + struct.pack("<I", size) + content[place + 28 :]
+
+
 def test_a_header_and_a_directory_that_both_lie(tmp_path: Path) -> None:
     """The directory's size is made to fit the header; the limit then speaks."""
-    short = header((10**8, 3)) + bytes(800)
-    path = npz(tmp_path / "a.npz", zipfile.ZIP_STORED, x_train=short)
-    claimed = len(header((10**8, 3))) + 10**8 * 24
-    content = path.read_bytes()
-    place = content.index(b"PK\x01\x02")
-    content = content[: place + 24] + struct.pack("<I", claimed) + content[place + 28 :]
-    path.write_bytes(content)
+    head = header((10**8, 3))
+    path = npz(tmp_path / "a.npz", zipfile.ZIP_STORED, x_train=head + bytes(800))
+    path.write_bytes(with_size_of(path.read_bytes(), len(head) + 10**8 * 24))
     with in_little_memory():
         refused(path, "a.npz asks for 6.", "of memory", "PYROCCAM_MAX_MEMORY=", kind=TooLarge)
     with allowing("99GB"):
@@ -58,13 +60,11 @@ def test_a_header_and_a_directory_that_both_lie(tmp_path: Path) -> None:
 
 
 def test_a_header_that_says_less_than_there_is(tmp_path: Path) -> None:
-    path = npz(tmp_path / "a.npz", x_train=header((5, 2)) + bytes(50_000_000))
+    head = header((5, 2))
+    path = npz(tmp_path / "a.npz", x_train=head + bytes(50_000_000))
     with in_little_memory():
         refused(path, "x_train holds 50000000 bytes", "80, since its header says (5, 2)")
-    content = path.read_bytes()  # and now in the directory, too
-    place = content.index(b"PK\x01\x02")
-    size = struct.pack("<I", len(header((5, 2))) + 80)
-    path.write_bytes(content[: place + 24] + size + content[place + 28 :])
+    path.write_bytes(with_size_of(path.read_bytes(), len(head) + 80))  # in the directory, too
     with in_little_memory():
         refused(path, "a.npz")
 

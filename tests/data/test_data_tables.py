@@ -11,13 +11,8 @@ from strange_files import csv, refused, reloaded
 
 
 def arrays(rows: int = 20) -> dict[str, Any]:
-    x = np.random.default_rng(0).normal(size=(rows, 3))
-    return {
-        "x_train": x,
-        "y_train": np.arange(rows) % 2,
-        "x_test": x[:6],
-        "y_test": np.ones(6, int),
-    }
+    x, y = np.random.default_rng(0).normal(size=(rows, 3)), np.arange(rows) % 2
+    return {"x_train": x, "y_train": y, "x_test": x[:6], "y_test": np.ones(6, int)}
 
 
 def test_npz(tmp_path: Path) -> None:
@@ -32,9 +27,8 @@ def test_npz(tmp_path: Path) -> None:
 def test_npz_without_an_array(tmp_path: Path) -> None:
     given = arrays()
     np.savez(tmp_path / "a.npz", inputs=given["x_train"], y_train=given["y_train"])
-    refused(
-        tmp_path / "a.npz", "has no x_train, x_test, y_test", "only inputs, y_train", "numpy.savez"
-    )
+    words = "has no x_train, x_test, y_test", "only inputs, y_train", "numpy.savez"
+    refused(tmp_path / "a.npz", *words)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
@@ -119,12 +113,8 @@ def test_csv_decides_the_task_by_the_target(tmp_path: Path) -> None:
 def test_csv_regression_in_original_units(tmp_path: Path) -> None:
     d = data.load(csv(tmp_path, "a,b,y\n" + rows(50, lambda i: 2.5 * i)), test_fraction=0.4)
     assert (d.task, d.N, len(d.x_test)) == ("regression", 27, 20)
-    np.testing.assert_allclose(
-        d.y_test * d.y_std + d.y_mean,
-        2.5 * (d.x_test * d.x_std + d.x_mean)[:, :1],
-        rtol=1e-4,
-        atol=1e-4,
-    )
+    x, y = d.x_test * d.x_std + d.x_mean, d.y_test * d.y_std + d.y_mean
+    np.testing.assert_allclose(y, 2.5 * x[:, :1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

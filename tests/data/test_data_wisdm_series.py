@@ -29,10 +29,8 @@ def recording(
     jitter = np.random.default_rng(subject).uniform(-0.4, 0.4, count)
     time = (10**14 + (wait.cumsum() + jitter) * 1e6).astype(np.int64)
     place = "ABCDEFGH".index(activity)
-    return [
-        f"{subject},{activity},{time[k]},{k / 1000},{subject - 1600},{place / 10:E};"
-        for k in range(count)
-    ]
+    axes = f"{subject - 1600},{place / 10:E};"
+    return [f"{subject},{activity},{time[k]},{k / 1000},{axes}" for k in range(count)]
 
 
 def write_series(root: Path, lines: Sequence[str]) -> Path:
@@ -202,10 +200,7 @@ def test_a_file_of_other_lines(tmp_path: Path) -> None:
         (gzip.compress(b"1600", mtime=0)[:-6], ["not a whole gzip file", "download it again"]),
         (b"1600,A,1,1.0,2.0,3.0;\n", ["not a whole gzip file"]),
         (gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0), ["no record of the activities A, B"]),
-        (
-            gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0),
-            ["no 200 records in a row, 50 ms apart"],
-        ),
+        (gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0), ["no 200 records in a row, 50 ms"]),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, words: list[str]) -> None:
@@ -240,10 +235,7 @@ def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
         ({"test_fraction": 0}, "test_fraction=0; expected a number with 0 < test_fraction"),
         ({"val_fraction": -1}, "val_fraction=-1"),
         # seven subjects with 31 windows of each activity
-        (
-            {"n_train": 1086},
-            "218 windows of walking, of which there are 217; expected at most 1085",
-        ),
+        ({"n_train": 1086}, "218 windows of walking, of which there are 217; .*at most 1085"),
         ({"n_test": 470}, "n_test=470 takes 94 windows of walking, of which there are 93"),
     ],
 )

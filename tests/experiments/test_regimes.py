@@ -48,11 +48,8 @@ def test_the_start_is_that_of_the_protocol():
 def test_the_graph_is_the_three_models():
     (model, _), data = build(0, 1.0, Protocol())
     graph, x = model.part("net"), data.x_train[:4]
-    layers = [
-        m
-        for m in graph.modules()
-        if isinstance(m, torch.nn.Linear) or hasattr(m, "start")  # Bayesian or not yet
-    ]
+    parts = graph.modules()  # Bayesian or not yet
+    layers = [m for m in parts if isinstance(m, torch.nn.Linear) or hasattr(m, "start")]
     assert len(layers) == 3
     gamma = torch.tensor([0.5, 0.3, 0.2])
     w, b = torch.linspace(-1, 1, 11)[None], torch.tensor([0.3])
@@ -62,9 +59,7 @@ def test_the_graph_is_the_three_models():
         for name in model.layers
     }
     net = model.plain(weights, {"x-y": gamma})
-    expected = (
-        0.5 * (x @ w.T + b).tanh() + 0.3 * (0.8 * x[:, :1] + b).tanh() + 0.2 * torch.tensor(0.8)
-    )
+    expected = 0.5 * (x @ w.T + b).tanh() + 0.3 * (0.8 * x[:, :1] + b).tanh() + 0.2 * 0.8
     assert torch.allclose(net(x), expected, atol=1e-6)
 
 
@@ -137,9 +132,8 @@ def test_script(tmp_path, monkeypatch, learnt):
 
 def test_triangles():
     points = torch.eye(3)
-    figure = simplex_panels(
-        {"row": {"column": points}}, PRIMITIVES, shares={"row": {"column": [0.2, 0.5, 0.3]}}
-    )
+    one = {"row": {"column": points}}
+    figure = simplex_panels(one, PRIMITIVES, shares={"row": {"column": [0.2, 0.5, 0.3]}})
     (ax,) = figure.axes
     x, y = ax.lines[0].get_data()
     assert list(x) == [0.0, 1.0, 0.5]
@@ -149,6 +143,6 @@ def test_triangles():
     with pytest.raises(ValueError, match=r"row, column: shape .*each row of sum 1"):
         simplex_panels({"row": {"column": 2 * points}}, PRIMITIVES)
     with pytest.raises(ValueError, match="got 2 names, expected 3"):
-        simplex_panels({"row": {"column": points}}, PRIMITIVES[:2])
+        simplex_panels(one, PRIMITIVES[:2])
     with pytest.raises(ValueError, match="row 'b'"):
         simplex_panels({"a": {"c": points}, "b": {"d": points}}, PRIMITIVES)

@@ -41,22 +41,17 @@ def repeated(tmp_path_factory):
 
 def made(folder, tests, data="digits", **parts):
     """The files of a run that reports these metrics, one mapping for each seed."""
-    seeds = []
-    for seed, test in enumerate(tests):
-        seeds.append(
-            {
-                "method": "ddn", "data": data, "seed": seed, "device": "cpu",
-                "rows": {"train": 1234, "val": 0, "test": 99}, "parameters": 5000,
-                "seconds": 7.0, "engine": {"replicates": 1}, "test": test,
-                "versions": {"python": "3.11"}, **parts,
-            }
-        )  # fmt: skip
-    run = {
-        "method": "ddn",
-        "data": {"name": data},
-        "network": "mlp",
-        "settings": {"lr": 0.01, "seed": 0},
-    }
+    seeds = [
+        {
+            "method": "ddn", "data": data, "seed": seed, "device": "cpu",
+            "rows": {"train": 1234, "val": 0, "test": 99}, "parameters": 5000,
+            "seconds": 7.0, "engine": {"replicates": 1}, "test": test,
+            "versions": {"python": "3.11"}, **parts,
+        }
+        for seed, test in enumerate(tests)
+    ]  # fmt: skip
+    run = {"method": "ddn", "data": {"name": data}, "network": "mlp"}
+    run["settings"] = {"lr": 0.01, "seed": 0}
     several = len(seeds) > 1
     where = folder / "seed-0" if several else folder
     where.mkdir(parents=True)
@@ -80,22 +75,15 @@ def test_the_page_of_a_run_has_its_numbers(compressed):
     head, *rows = read.table("Metrics on the test rows")
     shown = [name for name, title in METRICS.items() if title in head]
     assert shown == ["accuracy", "nll", "brier", "ece"]
-    sources = [
-        found["test"]["ensemble"],
-        found["test"]["stochastic"],
-        found["test"]["deterministic"],
-        found["compressed"]["test"],
-        found["compressed"]["test_after_reading"],
-    ]
-    assert len(rows) == len(sources)
+    cut = found["compressed"]
+    sources = [found["test"][way] for way in ("ensemble", "stochastic", "deterministic")]
+    sources += [cut["test"], cut["test_after_reading"]]
     for row, source in zip(rows, sources, strict=True):
         assert row[1:5] == [f"{source[name]:.4f}" for name in shown]
         assert {source[name] for name in shown} <= {*read.numbers()}  # all digits
     by_name = {row[0]: row for row in rows}
-    assert by_name["cut and rounded"][5] == f"{found['compressed']['parameters']:,}"
-    assert (
-        by_name["mean of 20 drawn networks"][5] == f"{found['compressed']['parameters_before']:,}"
-    )
+    assert by_name["cut and rounded"][5] == f"{cut['parameters']:,}"
+    assert by_name["mean of 20 drawn networks"][5] == f"{cut['parameters_before']:,}"
     structure = found["structure"]
     _, learnt = read.table("What was learnt")
     assert learnt[1] == structure["architecture"]
@@ -138,9 +126,8 @@ def test_the_page_of_repeats_has_their_spread(repeated):
     head, *rows = read.table("Metrics on the test rows")
     for row, part in zip(rows, ("test", "pruned", "single_exit"), strict=True):
         for column, name in ((1, "accuracy"), (2, "nll")):
-            values = [
-                (s[part] if part == "test" else s[part]["test"])[name] for s in found["repeats"]
-            ]
+            tests = [s[part] if part == "test" else s[part]["test"] for s in found["repeats"]]
+            values = [test[name] for test in tests]
             mean, sd = np.mean(values), np.std(values, ddof=1)
             assert row[column] == f"{mean:.4f} ± {sd:.4f}"
             spread = found["spread"][part][name]  # as the run itself says it
@@ -175,26 +162,17 @@ def test_runs_side_by_side_have_comparable_columns(compressed, repeated, tmp_pat
     assert "±" in table["accuracy, whole network"][1]
     assert table["file, bytes"] == [f"{small['structure']['file_bytes']:,}", "", ""]
     assert "different data" in page
-    assert [one.text for one in read.of("h2")] == [
-        "Side by side",
-        "Figures",
-        "small",
-        "deep",
-        "other",
-    ]
+    heads = [one.text for one in read.of("h2")]
+    assert heads == ["Side by side", "Figures", "small", "deep", "other"]
     assert len(page) < 3_000_000
 
 
 def bold(page, row):
-    (found,) = [
-        cells
-        for cells in ([c for c in page.elements if r in c.within] for r in page.of("tr"))
-        if cells and cells[0].text == row
-    ]
+    lines = ([c for c in page.elements if r in c.within] for r in page.of("tr"))
+    (found,) = [cells for cells in lines if cells and cells[0].text == row]
+    strong = [one for one in found if one.tag == "strong"]
     columns = [c for c in found if c.tag in ("th", "td")]
-    return [
-        k for k, c in enumerate(columns) if any(s.tag == "strong" and c in s.within for s in found)
-    ]
+    return [k for k, c in enumerate(columns) if any(c in one.within for one in strong)]
 
 
 def test_the_best_is_bold_only_where_the_spread_says_so(tmp_path):
@@ -307,9 +285,8 @@ def test_words_for_repeats_trained_together(tmp_path):
     seal(folder)
     text = said(folder)
     assert "3 times, with the seeds 0, 1 and 2. Training took 60 s on the CPU." in text
-    assert (
-        "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500" in text
-    )
+    together = "All 3 together, their predictions averaged, reach accuracy 0.7500 and NLL 0.2500"
+    assert together in text
 
 
 def test_what_speaks_against_a_run_is_said_before_what_it_learnt(tmp_path):
@@ -318,14 +295,17 @@ def test_what_speaks_against_a_run_is_said_before_what_it_learnt(tmp_path):
     assert f"Seed 1: {why}" in said(made(tmp_path / "b", [scores(0.5)] * 2, warnings=[why]))
 
 
+def diagnosed(folder, findings):
+    """The folder with what a diagnosis found."""
+    content = {} if findings is None else {"findings": findings}
+    (folder / "diagnostics.json").write_text(json.dumps(content))
+    return folder
+
+
 def test_texts_of_files_are_escaped(tmp_path):
     evil = '<script>alert("x")</script>'
     folder = made(tmp_path / "a & b", [scores(0.5)], data=evil)
-    (folder / "diagnostics.json").write_text(
-        json.dumps(
-            {"findings": [{"name": evil, "verdict": "poor", "text": evil, "numbers": {evil: evil}}]}
-        )
-    )
+    diagnosed(folder, [{"name": evil, "verdict": "poor", "text": evil, "numbers": {evil: evil}}])
     page = report([folder])
     assert "<script" not in page
     read = check(page)
@@ -336,17 +316,10 @@ def test_texts_of_files_are_escaped(tmp_path):
 
 
 def test_findings_stand_with_their_figures(tmp_path):
-    folder = made(tmp_path / "a", [scores(0.5)])
-    found = [
-        {
-            "name": "k-hat of the depth",
-            "verdict": "doubtful",
-            "text": "Look.",
-            "numbers": {"k": 0.75},
-        },
-        {"name": "ELBO", "verdict": "refused", "text": "No.", "numbers": {}},
-    ]
-    (folder / "diagnostics.json").write_text(json.dumps({"findings": found}))
+    depth = {"name": "k-hat of the depth", "verdict": "doubtful", "text": "Look."}
+    elbo = {"name": "ELBO", "verdict": "refused", "text": "No.", "numbers": {}}
+    found = [{**depth, "numbers": {"k": 0.75}}, elbo]
+    folder = diagnosed(made(tmp_path / "a", [scores(0.5)]), found)
     (folder / "figures").mkdir()
     for name in (slug("k-hat of the depth"), "more"):
         Image.new("RGB", (40, 20)).save(folder / "figures" / f"diagnose-{name}.png")
@@ -360,13 +333,10 @@ def test_findings_stand_with_their_figures(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [{}, {"findings": 3}, {"findings": [{"name": "a"}]},
-     {"findings": [{"name": "a", "verdict": "fine", "text": "b"}]}],
-)  # fmt: skip
-def test_diagnostics_that_cannot_be_read(content, tmp_path):
-    folder = made(tmp_path / "a", [scores(0.5)])
-    (folder / "diagnostics.json").write_text(json.dumps(content))
+    "found", [None, 3, [{"name": "a"}], [{"name": "a", "verdict": "fine", "text": "b"}]]
+)
+def test_diagnostics_that_cannot_be_read(found, tmp_path):
+    folder = diagnosed(made(tmp_path / "a", [scores(0.5)]), found)
     with pytest.raises(ValueError, match=r"diagnostics\.json cannot be read"):
         report([folder])
 

@@ -45,15 +45,9 @@ def page(picture):
         *(Remark(v, v, f"It is {v}.", {}) for v in ("doubtful", "poor", "refused")),
     ]
     inner = Section("Settings", tables=[table], folded=True)
-    return Page(
-        "Two & three",
-        [
-            Section("First", ["One sentence.", "Another."], [table], remarks, [picture]),
-            Section("Second", parts=[inner]),
-            Section("Third"),
-        ],
-        ["Said first."],
-    )
+    first = Section("First", ["One sentence.", "Another."], [table], remarks, [picture])
+    sections = [first, Section("Second", parts=[inner]), Section("Third")]
+    return Page("Two & three", sections, ["Said first."])
 
 
 def test_a_page_has_what_it_was_given(picture):
@@ -67,11 +61,8 @@ def test_a_page_has_what_it_was_given(picture):
     assert [one.inside("details") for one in read.of("table")] == [False, True]
     assert len(read.of("img")) == 2
     assert read.of("img")[0].attributes["alt"] == picture.alt
-    said = [
-        " ".join(one.text.split())
-        for one in read.of("li")
-        if "remark" in one.attributes.get("class", "")
-    ]
+    remarks = [one for one in read.of("li") if "remark" in one.attributes.get("class", "")]
+    said = [" ".join(one.text.split()) for one in remarks]
     for verdict, line in zip(("good", "doubtful", "poor", "not answered"), said, strict=True):
         assert verdict in line  # in a word, not by colour alone
     assert "steps3" in said[0].replace(" ", "")
@@ -121,9 +112,8 @@ def test_large_pixels_are_made_smaller_until_they_fit(tmp_path):
     assert whole.width == 400
     assert 320 <= less.width < 360  # a byte for each pixel
     assert len(held(less.source)) <= 120_000
-    with pytest.raises(
-        ValueError, match=r"a\.png: [\d,]+ bytes at \d+ pixels, more than the 1,000"
-    ):
+    too_large = r"a\.png: [\d,]+ bytes at \d+ pixels, more than the 1,000"
+    with pytest.raises(ValueError, match=too_large):
         inline(path, 1000)
 
 
@@ -140,20 +130,29 @@ def test_vectors_go_as_they_are_where_they_fit(tmp_path, asked):
     assert inline(tmp_path / asked, 400_000).source.startswith("data:image/png;")
 
 
-def test_pictures_that_cannot_be_read(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a\.png: there is no such picture"):
-        inline(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"expected a \.png or \.svg"):
-        inline(tmp_path / "a.pdf")
-    (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
-    with pytest.raises(ValueError, match=r"b\.png: a damaged picture .*draw it again"):
-        inline(tmp_path / "b.png")
-    (tmp_path / "c.svg").write_text("nothing")
-    with pytest.raises(ValueError, match=r"c\.svg: no SVG picture"):
-        inline(tmp_path / "c.svg")
-    (tmp_path / "d.svg").write_text(SVG)
-    with pytest.raises(ValueError, match=r"d\.svg: \d+ bytes, more than the 10 .* as d\.png too"):
-        inline(tmp_path / "d.svg", 10)
+SIGNATURE = b"\x89PNG\r\n\x1a\n nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("a.png", None, FileNotFoundError, r"a\.png: there is no such picture"),
+        ("a.pdf", None, ValueError, r"expected a \.png or \.svg"),
+        ("b.png", SIGNATURE, ValueError, r"b\.png: a damaged picture .*draw it again"),
+        ("c.svg", b"nothing", ValueError, r"c\.svg: no SVG picture"),
+        (
+            "d.svg",
+            SVG.encode(),
+            ValueError,
+            r"d\.svg: \d+ bytes, more than the 10 .* as d\.png too",
+        ),
+    ],
+)
+def test_pictures_that_cannot_be_read(name, content, error, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=message):
+        inline(tmp_path / name, 10)
 
 
 def test_pictures_share_the_room_of_a_page(tmp_path, monkeypatch):

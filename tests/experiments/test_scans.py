@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from drawn import inside, texts_overlap
 from pyroccam import inference
 from pyroccam.experiments.reproduce import tables
 from pyroccam.experiments.reproduce.depth import scans
@@ -234,57 +235,28 @@ def test_the_figure_shows_mean_and_spread():
     assert list(mean.get_xdata()) == [1, 10]  # in order
     assert list(mean.get_ydata()) == [7, 4]
     assert [np.ptp(s[:, 1]) / 2 for s in bars.get_segments()] == pytest.approx([0, np.sqrt(2)])
-    assert [line.get_ydata() for line in by_title["a"].lines if line.get_label() == "theirs"] == [
-        (6.0,)
-    ]
+    theirs = [line.get_ydata() for line in by_title["a"].lines if line.get_label() == "theirs"]
+    assert theirs == [(6.0,)]
     assert by_title["a"].get_xscale() == "log"
     assert by_title["b"].get_xscale() == "linear"
     assert by_title["b"].get_xlabel() == "x (units)"
     (legend,) = [ax.get_legend() for ax in fig.axes if ax.get_legend()]
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "chosen depth, mean ± sd", "test error, mean ± sd", "one seed", "theirs",
-    ]  # fmt: skip
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["chosen depth, mean ± sd", "test error, mean ± sd", "one seed", "theirs"]
 
 
 def test_the_full_figure_has_no_texts_on_top_of_each_other():
     rng = np.random.default_rng(0)
-    panels = [
-        figures.ScanPanel(
-            scan.title,
-            scan.xlabel,
-            scan.values,
-            rng.uniform(0, 50, (len(scan.values), 4)),
-            None if scan.method == "ddn" else rng.integers(0, 20, (len(scan.values), 4)),
-            scan.authors,
-            scan.ticks,
-            scan.log,
-        )
-        for scan in scans.SCANS.values()
-    ]
+    panels = []
+    for scan in scans.SCANS.values():
+        shape = len(scan.values), 4
+        error, depth = rng.uniform(0, 50, shape), rng.integers(0, 20, shape)
+        depth = None if scan.method == "ddn" else depth
+        more = scan.authors, scan.ticks, scan.log
+        panels.append(figures.ScanPanel(scan.title, scan.xlabel, scan.values, error, depth, *more))
     fig = figures.scan_panels(panels, "the code\nof others")
-    fig.canvas.draw()
-    texts = []
-    for ax in fig.axes:
-        if not ax.axison:
-            texts += ax.get_legend().get_texts()
-            continue
-        texts += [ax.title, ax.xaxis.label, ax.yaxis.label]
-        for axis in (ax.xaxis, ax.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            texts += [t.label1 for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
-    shown = [t for t in texts if t.get_visible() and t.get_text()]
-    boxes = [t.get_window_extent() for t in shown]
-    on_top = [
-        (shown[i].get_text(), shown[j].get_text())
-        for i in range(len(shown))
-        for j in range(i)
-        if boxes[i].overlaps(boxes[j])
-    ]
-    assert on_top == []
-    box = fig.get_tightbbox(fig.canvas.get_renderer())
-    width, height = fig.get_size_inches()
-    assert 0 <= box.x0 <= box.x1 <= width
-    assert 0 <= box.y0 <= box.y1 <= height
+    assert texts_overlap(fig) == []
+    assert inside(fig)
 
 
 @pytest.mark.parametrize(

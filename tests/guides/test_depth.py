@@ -8,17 +8,12 @@ from pyro.infer import TraceEnum_ELBO, config_enumerate
 from pyroccam import guides, inference, models
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Data:
     def __init__(self, N, task="classification", outputs=3):
         self.N, self.task, self.outputs, self.input_shape = N, task, outputs, (2,)
-
-
-@pytest.fixture(autouse=True)
-def clean_store():
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 def pair(D=3, N=12, task="classification", dtype=torch.float64, **options):
@@ -96,28 +91,22 @@ def test_gradients_of_the_elbo(task):
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
-def test_minibatch_losses_average_to_the_full_loss(size):
-    model, guide, x, y = pair()
-    bound = inference.elbo.bound(model.eval(), guide)
-    full = bound(x, y).item()
-    order = torch.randperm(12)
-    parts = [bound(x[rows], y[rows]).item() for rows in order.split(size)]
-    assert sum(parts) / len(parts) == pytest.approx(full, rel=1e-12)
-    assert max(parts) - min(parts) > 1e-3  # they do differ from one another
-
-
-def test_minibatch_gradients_average_to_the_full_gradient():
+def test_minibatch_losses_and_gradients_average_to_the_full_ones(size):
     model, guide, x, y = pair()
     bound = inference.elbo.bound(model.eval(), guide)
     everything = [guide.logits, *model.parameters()]
-    full = torch.autograd.grad(bound(x, y), everything)
-    parts = [
-        torch.autograd.grad(bound(x[rows], y[rows]), everything)
-        for rows in torch.arange(12).split(3)
-    ]
-    for i, whole in enumerate(full):
-        mean = sum(part[i] for part in parts) / 4
-        torch.testing.assert_close(mean, whole, rtol=1e-10, atol=1e-11)
+
+    def graded(rows):
+        loss = bound(x[rows], y[rows])
+        return loss.item(), torch.autograd.grad(loss, everything)
+
+    parts = [graded(rows) for rows in torch.randperm(12).split(size)]
+    losses, gradients = zip(*parts, strict=True)
+    full, wholes = graded(slice(None))
+    assert sum(losses) / len(parts) == pytest.approx(full, rel=1e-12)
+    assert max(losses) - min(losses) > 1e-3  # they do differ from one another
+    for whole, *each in zip(wholes, *gradients, strict=True):
+        torch.testing.assert_close(sum(each) / len(parts), whole, rtol=1e-10, atol=1e-11)
 
 
 def test_elbo_is_at_most_the_evidence_and_reaches_it_at_the_posterior():
@@ -156,6 +145,7 @@ def test_a_fresh_guide_is_uniform():
         ({"hold": -0.1}, "got hold=-0.1"),
         ({"rate": 0.0}, r"rate in \(0, 1\].*rate=0.0"),
         ({"rate": 1.5}, "rate=1.5"),
+        ({"update": "gradient", "rate": 0.1}, "guide_lr"),
     ],
 )
 def test_guide_options_are_checked(options, message):
@@ -229,16 +219,11 @@ def test_marginal_loss_is_the_evidence(task):
         torch.testing.assert_close(f, e, rtol=1e-8, atol=1e-10)
 
 
-def test_marginal_refuses_minibatches():
-    model, _, x, y = pair()
-    guide = guides.Marginal(model)
-    with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
-        inference.elbo.bound(model, guide)(x[:5], y[:5])
-
-
-def test_marginal_refuses_a_weight_of_the_kl():
+def test_marginal_refuses_minibatches_and_a_weight_of_the_kl():
     model, _, x, y = pair()
     bound = inference.elbo.bound(model, guides.Marginal(model))
+    with pytest.raises(ValueError, match="'depth' by 1, 'y' by 2.4.*full batch"):
+        bound(x[:5], y[:5])
     bound.kl_weight.fill_(0.5)
     with pytest.raises(ValueError, match="kl_weight is 0.5, but the model sums out 'depth'"):
         bound(x, y)
@@ -272,12 +257,6 @@ def test_terms_hold_the_unscaled_log_likelihood_by_depth():
     assert list(terms.by_site) == ["y"]
     torch.testing.assert_close(terms.by_site["y"], model.log_likelihood(x[:5], y[:5]).detach())
     assert not terms.by_site["y"].requires_grad
-
-
-def test_a_rate_without_a_closed_form_is_refused():
-    model = pair()[0]
-    with pytest.raises(ValueError, match="guide_lr"):
-        guides.CategoricalDepth(model, update="gradient", rate=0.1)
 
 
 @pytest.mark.parametrize(("hold", "settled"), [(0.0, 0.5), (0.2, 0.6), (0.5, 0.75)])

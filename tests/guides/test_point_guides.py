@@ -59,18 +59,23 @@ def weight_of(guide, layer="0"):
 # -- values and gradients, against those of the plain point --------------------------------------
 
 
-def test_masked_weights_are_zero_and_get_no_gradient():
+@pytest.mark.parametrize("kind", ["pruned", "spliced"])
+def test_weights_that_are_off_are_zero_and_get_a_gradient_if_they_are_only_switched_off(kind):
+    """That of the network without them, which brings them back; masked ones get none."""
     model = network()
-    guide = guides.Pruned(model, {"0": KEPT})
+    if kind == "pruned":
+        guide = guides.Pruned(model, {"0": KEPT})
+        assert guide.nonzero == {"0": 8}
+    else:
+        guide = guides.Spliced(model, c=0.0)
+        guide.weights_of("0").kept.copy_(KEPT)
     start = model.layers["0"].start["weight"]
     assert torch.equal(weight_of(guide), start * KEPT)
     assert not weight_of(guide).signbit()[~KEPT].any()
-    assert guide.nonzero == {"0": 8}
-    ours = gradients(model, guide)
-    plain = gradients(model, at(model, _0=start * KEPT))
+    ours, plain = gradients(model, guide), gradients(model, at(model, _0=start * KEPT))
     for name, gradient in plain.items():
-        expected = gradient * KEPT if name == "factors.0/weight.value" else gradient
-        torch.testing.assert_close(ours[name], expected)
+        masked = kind == "pruned" and name == "factors.0/weight.value"
+        torch.testing.assert_close(ours[name], gradient * KEPT if masked else gradient)
     assert (plain["factors.0/weight.value"][~KEPT] != 0).all()
 
 
@@ -102,21 +107,6 @@ def test_the_gradient_of_a_shared_value_by_differences():
             below = b(x, y)
             book.add_(step)
         torch.testing.assert_close(gradient[k], (above - below) / 2e-5, rtol=1e-6, atol=1e-6)
-
-
-def test_switched_off_weights_get_the_gradient_of_the_network_without_them():
-    model = network()
-    guide = guides.Spliced(model, c=0.0)
-    factor = guide.weights_of("0")
-    factor.kept.copy_(KEPT)
-    start = model.layers["0"].start["weight"]
-    assert torch.equal(weight_of(guide), start * KEPT)
-    assert not weight_of(guide).signbit()[~KEPT].any()
-    ours = gradients(model, guide)
-    plain = gradients(model, at(model, _0=start * KEPT))
-    for name, gradient in plain.items():
-        torch.testing.assert_close(ours[name], gradient)
-    assert (ours["factors.0/weight.value"][~KEPT] != 0).all()
 
 
 # -- switches ------------------------------------------------------------------------------------

@@ -174,9 +174,8 @@ def test_a_point(kind):
         torch.testing.assert_close(gamma, factor.probs())
         terms = [bound(model, guide).terms(*batch()).kl for _ in range(2)]
         assert torch.equal(*terms)  # nothing is drawn
-    expected = -sum(
-        prior().log_prob(guide.posterior(site).v) for site, prior in model.structure.items()
-    )
+    structure = model.structure.items()
+    expected = -sum(prior().log_prob(guide.posterior(site).v) for site, prior in structure)
     torch.testing.assert_close(terms[0], expected)
 
 
@@ -302,9 +301,8 @@ def test_every_guide_of_weights(kind, structure):
     [("prior", "tied"), ("prior", "learnt"), ("dirichlet", "tied"), ("point", "tied")],
 )
 def test_variance_networks_begin_with_the_structure(family, temperature):
-    model, guide = pair(
-        PRIORS["gumbel-softmax"], mean_field(family, temperature), prior=priors.Normal()
-    )
+    weights = mean_field(family, temperature)
+    model, guide = pair(PRIORS["gumbel-softmax"], weights, prior=priors.Normal())
     own = guides.ZeroMean(model, begin=guide)
     expected = {name: p for name, p in guide.named_parameters() if "structure" in name}
     found = {name: p for name, p in own.named_parameters() if "structure" in name}

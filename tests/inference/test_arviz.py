@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from alternatives import choice_of
 from conjugate import NOISE
 from known_regression import regression
 from pyro import poutine
@@ -54,24 +55,12 @@ def depth(spirals: data.Dataset) -> Fit:
     return fitted(model, guides.CategoricalDepth(model), spirals)
 
 
-def graph() -> models.StructureGraph:
-    torch.manual_seed(0)
-    return models.StructureGraph(
-        {
-            ("x", "h"): {
-                "tanh": nn.Sequential(nn.Linear(2, 3), nn.Tanh()),
-                "skip": nn.Linear(2, 3),
-            },
-            ("h", "y"): [nn.Linear(3, 2)],
-        }
-    )
-
-
 def structured(d: data.Dataset, scaling: Any = None, prior: Any = None) -> Fit:
     kind = models.priors.GumbelSoftmax(0.7) if prior is None else prior
-    model = models.StructuredNetwork(
-        graph(), d, structure=kind, prior=models.priors.Normal(1.0), scaling=scaling
-    )
+    torch.manual_seed(0)
+    net = choice_of(2, 3, "tanh", "skip")
+    weights = models.priors.Normal(1.0)
+    model = models.StructuredNetwork(net, d, structure=kind, prior=weights, scaling=scaling)
     return fitted(model, guides.MeanField(model), d)
 
 

@@ -97,17 +97,22 @@ def run(pairs, sequence, recorder, **settings):
     return found, how
 
 
-@pytest.mark.parametrize(("count", "optimizer"), [(1, "adamw"), (2, "sgd")])
-def test_recorded_steps_are_the_same_steps(count, optimizer):
+def recorded_and_plain(count, optimizer, recorder, device="cpu"):
     def pairs():
-        return [build("norm", seed) for seed in range(count)]
+        return [tuple(m.to(device) for m in build("norm", seed)) for seed in range(count)]
 
     sequences = [batches(seed, count=16) for seed in range(count)]
     sequence = sequences[0] if count == 1 else stacked(*sequences)
+    sequence = [(x.to(device), y.to(device)) for x, y in sequence]
     settings = {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 0.3, "kl_warmup": 0.5}
+    found = run(pairs(), sequence, recorder(torch.device(device)), **settings)
+    return *found, *run(pairs(), sequence, None, **settings)
+
+
+@pytest.mark.parametrize(("count", "optimizer"), [(1, "adamw"), (2, "sgd")])
+def test_recorded_steps_are_the_same_steps(count, optimizer):
     recorder = Pretend()
-    found, how = run(pairs(), sequence, recorder, **settings)
-    expected, plain = run(pairs(), sequence, None, **settings)
+    found, how, expected, plain = recorded_and_plain(count, optimizer, lambda device: recorder)
     # Rates are single-precision tensors in a recording.
     assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert recorder.recorded == 3  # the evaluation, and the update with and without the guide
@@ -151,20 +156,16 @@ def test_an_optimiser_saved_from_a_recorded_step_is_taken_up_without_one_and_bac
 def test_a_whole_fit_may_be_recorded(update, monkeypatch):
     """Batches of two sizes, evaluations and weights put back: nothing moves in memory."""
     rows = blobs()
-    rows = dataclasses.replace(
-        rows, **{name: getattr(rows, name).double() for name in ("x_train", "x_val", "x_test")}
-    )
+    names = ("x_train", "x_val", "x_test")
+    rows = dataclasses.replace(rows, **{name: getattr(rows, name).double() for name in names})
+    settings = {"epochs": 6, "batch_size": 20, "progress": False, "together": True}
+    settings["kl_warmup"] = 0.2 if update == "gradient" else 0.0
 
     def fits():
-        return inference.fit_repeats(
-            lambda seed: (*build("norm", seed, update, rows), rows),
-            (0, 1),
-            together=True,
-            epochs=6,
-            batch_size=20,
-            kl_warmup=0.2 if update == "gradient" else 0.0,
-            progress=False,
-        ).fits
+        def make(seed):
+            return *build("norm", seed, update, rows), rows
+
+        return inference.fit_repeats(make, (0, 1), **settings).fits
 
     monkeypatch.setattr("pyroccam.inference.training.trainer.TRACE_FROM", 1)
     expected = fits()
@@ -181,26 +182,15 @@ def test_a_whole_fit_may_be_recorded(update, monkeypatch):
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.engine["cuda_graphs"]
         assert not theirs.engine["cuda_graphs"]
-        assert_close(
-            tensors(ours.model, ours.guide), tensors(theirs.model, theirs.guide), 1e-4, 1e-5
-        )
+        one, other = (tensors(fit.model, fit.guide) for fit in (ours, theirs))
+        assert_close(one, other, 1e-4, 1e-5)
 
 
 @cuda
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_cuda_graphs_take_the_same_steps(count, optimizer):
-    device = torch.device("cuda")
-
-    def pairs():
-        return [tuple(m.to(device) for m in build("norm", seed)) for seed in range(count)]
-
-    sequences = [batches(seed, count=16) for seed in range(count)]
-    sequence = sequences[0] if count == 1 else stacked(*sequences)
-    sequence = [(x.to(device), y.to(device)) for x, y in sequence]
-    settings = {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 0.3, "kl_warmup": 0.5}
-    found, how = run(pairs(), sequence, CudaRecorder(device), **settings)
-    expected, _ = run(pairs(), sequence, None, **settings)
+    found, how, expected, _ = recorded_and_plain(count, optimizer, CudaRecorder, "cuda")
     assert how["cuda_graphs"]
     assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -208,9 +198,8 @@ def test_cuda_graphs_take_the_same_steps(count, optimizer):
 @cuda
 def test_replayed_noise_is_fresh_and_a_function_of_the_generator():
     device = torch.device("cuda")
-    recorded = Recorded(
-        lambda x: x + torch.randn(4, device=device), CudaRecorder(device), pytest.fail
-    )
+    recorder = CudaRecorder(device)
+    recorded = Recorded(lambda x: x + torch.randn(4, device=device), recorder, pytest.fail)
     x = torch.zeros(4, device=device)
     for _ in range(WARM_UP + 1):
         recorded(x)

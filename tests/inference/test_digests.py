@@ -6,13 +6,8 @@ import os
 
 import pytest
 from pyroccam.data.errors import PyroccamError
-from pyroccam.inference.storage.digests import (
-    FILE,
-    DamagedFile,
-    check_digests,
-    digest_of,
-    write_digests,
-)
+from pyroccam.inference.storage import digests
+from pyroccam.inference.storage.digests import FILE, DamagedFile, check_digests, write_digests
 
 
 @pytest.fixture
@@ -26,7 +21,9 @@ def folder(tmp_path):
 
 def test_what_was_written_is_found_again(folder):
     content = (folder / "a.bin").read_bytes()
-    assert digest_of(folder / "a.bin") == hashlib.blake2b(content, digest_size=32).hexdigest()
+    assert (
+        digests.digest_of(folder / "a.bin") == hashlib.blake2b(content, digest_size=32).hexdigest()
+    )
     assert check_digests(folder, needed=["a.bin"]) is True
     assert list(json.loads((folder / FILE).read_text())) == ["a.bin", "inner/b.json"]
     assert sorted(p.name for p in folder.iterdir()) == ["a.bin", FILE, "inner"]
@@ -42,22 +39,36 @@ def flip(path, at):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("at", [0, 2**20 + 5, -1])
-def test_one_flipped_bit_is_found_and_the_file_named(folder, at):
-    flip(folder / "a.bin", at)
-    with pytest.raises(DamagedFile, match=r"a\.bin is not what was written; try: copy"):
-        check_digests(folder)
+def replaced(change):
+    """A way to spoil a path that is removed before."""
+
+    def spoil(path):
+        path.unlink()
+        change(path)
+
+    return spoil
 
 
-def test_a_file_that_is_cut_or_missing_or_a_directory(folder):
-    (folder / "a.bin").write_bytes(b"")
-    with pytest.raises(DamagedFile, match="a.bin is not what was written"):
-        check_digests(folder)
-    (folder / "a.bin").unlink()
-    with pytest.raises(DamagedFile, match="a.bin is missing"):
-        check_digests(folder)
-    (folder / "a.bin").mkdir()
-    with pytest.raises(DamagedFile, match="a.bin is missing, or no file"):
+CHANGED = r"a\.bin is not what was written"
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        *[
+            ("a.bin", lambda p, at=at: flip(p, at), f"{CHANGED}; try: copy")
+            for at in (0, 2**20 + 5, -1)
+        ],
+        ("a.bin", lambda p: p.write_bytes(b""), CHANGED),
+        ("a.bin", lambda p: p.unlink(), "a.bin is missing"),
+        ("a.bin", replaced(lambda p: p.mkdir()), "a.bin is missing, or no file"),
+        (FILE, replaced(lambda p: p.symlink_to("nowhere")), f"{FILE} cannot be read"),
+        (FILE, replaced(lambda p: p.mkdir()), f"{FILE} cannot be read"),
+    ],
+)
+def test_a_file_that_is_another_is_found_and_named(folder, name, spoil, message):
+    spoil(folder / name)
+    with pytest.raises(DamagedFile, match=message):
         check_digests(folder)
 
 
@@ -70,17 +81,6 @@ def test_digests_that_cannot_be_read(folder, text):
     with pytest.raises(DamagedFile, match=FILE) as caught:
         check_digests(folder)
     assert isinstance(caught.value, PyroccamError)
-
-
-def test_digests_that_are_a_directory_or_a_dangling_link(folder):
-    (folder / FILE).unlink()
-    (folder / FILE).symlink_to("nowhere")
-    with pytest.raises(DamagedFile, match=f"{FILE} cannot be read"):
-        check_digests(folder)
-    (folder / FILE).unlink()
-    (folder / FILE).mkdir()
-    with pytest.raises(DamagedFile, match=f"{FILE} cannot be read"):
-        check_digests(folder)
 
 
 LEADING_OUT = ["/dev/zero", "../a.bin", "inner/../a.bin", "", ".", "a\0b", "\ud800"]

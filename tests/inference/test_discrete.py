@@ -21,13 +21,16 @@ def rows():
     return data.Dataset.from_tensors(x, y, x, y)
 
 
+def fit_of(model, rows, **more):
+    settings = {"epochs": 3, "weight_decay": 0.0, "progress": False, **more}
+    return inference.fit(model, guides.MeanField(model), rows, **settings)
+
+
 def fitted(rows, structure=None, prior=None, net=None):
     structure = structure or priors.GumbelSoftmax(0.5)
     net = graph() if net is None else net
     model = models.StructuredNetwork(net, rows, structure=structure, prior=prior)
-    return inference.fit(
-        model, guides.MeanField(model), rows, epochs=3, weight_decay=0.0, progress=False
-    )
+    return fit_of(model, rows)
 
 
 def put(fit, edge, *weights):
@@ -180,26 +183,19 @@ def test_averages_over_structure_in_an_ensemble():
 def test_a_checkpoint_belongs_to_its_structure_prior(rows, tmp_path):
     def go(prior, **more):
         model = models.StructuredNetwork(graph(), rows, structure=prior)
-        return inference.fit(
-            model, guides.MeanField(model), rows, epochs=2, weight_decay=0.0, progress=False,
-            out=tmp_path, **more,
-        )  # fmt: skip
+        return fit_of(model, rows, epochs=2, out=tmp_path, **more)
 
     go(priors.GumbelSoftmax(0.5))
     go(priors.GumbelSoftmax(0.5), resume=True)
-    for other in (
-        priors.GumbelSoftmax(0.7),
-        priors.GumbelSoftmax(models.Annealed(0.5, 0.2)),
-        priors.Dirichlet(0.5),
-    ):
+    annealed = priors.GumbelSoftmax(models.Annealed(0.5, 0.2))
+    for other in (priors.GumbelSoftmax(0.7), annealed, priors.Dirichlet(0.5)):
         with pytest.raises(inference.CheckpointError):
             go(other, resume=True)
 
 
 def test_random_structures_count_a_graph_within_a_graph_once(rows):
-    inner = models.StructureGraph(
-        {("a", "b"): {"one": nn.Linear(3, 3), "two": nn.Sequential(nn.Linear(3, 3), nn.ReLU())}}
-    )
+    two = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    inner = models.StructureGraph({("a", "b"): {"one": nn.Linear(3, 3), "two": two}})
     outer = models.StructureGraph({("x", "y"): {"deep": inner, "flat": nn.Identity()}})
     fit = fitted(rows, net=nn.Sequential(outer, nn.Linear(3, 1)))
     (found,) = random_structures(fit.model, 1, parameters=4, tolerance=0.0)

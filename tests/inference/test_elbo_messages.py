@@ -64,10 +64,8 @@ def sequential_enumeration():
 
 @refused("Site 'k' asks for infer={'num_samples': 5}")
 def several_samples_in_the_guide():
-    return (
-        lambda x: sampled("k", COIN),
-        lambda x: sampled("k", COIN, enumerate="parallel", num_samples=5),
-    )
+    asked = {"enumerate": "parallel", "num_samples": 5}
+    return lambda x: sampled("k", COIN), lambda x: sampled("k", COIN, **asked)
 
 
 @refused("Site 'k' of the model asks for 5 samples.*Leave num_samples out")
@@ -144,14 +142,6 @@ def a_guide_that_is_a_messenger():
     return model, autoguide.AutoNormalMessenger(model)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_and_what_is_said(name):
-    make, message = REFUSED[name]
-    model, guide = make()
-    with pytest.raises(ValueError, match=f"(?s){message}"):
-        EnumMeanFieldELBO().loss(model, guide, X)
-
-
 @pytest.mark.parametrize(
     ("prior", "support"),
     [
@@ -166,42 +156,50 @@ def test_an_infinite_kl_names_guide_and_prior(prior, support, event):
     """Whatever the draw is: the KL is looked at before the density of the draw."""
     q = dist.Normal(0.5, 1e-3).expand([2] * event).to_event(event)
     p = prior.expand([2] * event).to_event(event)
-    name = type(prior).__name__
+    pair = lambda: sampled("w", p), lambda: sampled("w", q)
+    message = (
+        r"site 'w' is infinite: Normal in the guide \(support Real.*\) against "
+        rf"{type(prior).__name__} in the model \(support {support}.*LogNormal"
+    )
     for seed in range(3):
         torch.manual_seed(seed)
-        with pytest.raises(
-            ValueError,
-            match=rf"site 'w' is infinite: Normal in the guide \(support Real.*\) against {name} "
-            rf"in the model \(support {support}.*LogNormal",
-        ):
-            EnumMeanFieldELBO().loss(lambda: sampled("w", p), lambda: sampled("w", q))
+        with pytest.raises(ValueError, match=message):
+            EnumMeanFieldELBO().loss(*pair)
     with pyro.validation_enabled(False):  # nothing is looked at
-        assert (
-            EnumMeanFieldELBO().loss(lambda: sampled("w", p), lambda: sampled("w", q)) == math.inf
-        )
+        assert EnumMeanFieldELBO().loss(*pair) == math.inf
 
 
-def test_a_draw_outside_the_support_names_site_guide_and_prior():
-    """No KL is registered for this pair."""
+@refused("Site 'w': what Normal gives in the guide does not suit .* HalfNormal.*support")
+def a_draw_outside_the_support_where_no_kl_is_registered():
+    far = dist.Normal(-5.0, 0.1)
+    return lambda x: sampled("w", dist.HalfNormal(1.0)), lambda x: sampled("w", far)
 
-    def model():
-        sampled("w", dist.HalfNormal(1.0))
 
-    def guide():
-        sampled("w", dist.Normal(-5.0, 0.1))
+@refused("model samples 'y_unobserved', which the guide")
+def what_is_observed_may_be_drawn_again_by_pyro_itself():
+    """A mask over missing observations makes a latent of them, which needs a guide."""
 
-    message = "Site 'w': what Normal gives in the guide does not suit .* HalfNormal.*support"
+    def model(x):
+        with pyro.plate("data", N):
+            pyro.sample("y", dist.Normal(0.0, 1.0), obs=x, obs_mask=MASK)
+
+    return model, lambda x: None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_and_what_is_said(name):
+    make, message = REFUSED[name]
+    model, guide = make()
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        EnumMeanFieldELBO().loss(model, guide)
+        EnumMeanFieldELBO().loss(model, guide, X)
 
 
 def test_a_dim_that_is_no_plate_is_refused_even_left_of_the_plates():
     def both(x):
         sampled("w", dist.Normal(torch.zeros(3, 1), 1.0))
 
-    with pytest.raises(
-        ValueError, match=r"'w' has .* shape \(3, 1\), whose dim -2 is neither one of"
-    ):
+    message = r"'w' has .* shape \(3, 1\), whose dim -2 is neither one of"
+    with pytest.raises(ValueError, match=message):
         EnumMeanFieldELBO(max_plate_nesting=1).loss(both, both, X)
 
 
@@ -227,14 +225,3 @@ def test_a_weight_of_a_kl_that_the_model_sums_out(weight):
     if isinstance(weight, torch.Tensor):
         with pyro.validation_enabled(False):  # a tensor is not looked at while a graph is traced
             terms.loss(weight)
-
-
-def test_what_is_observed_may_be_drawn_again_by_pyro_itself():
-    """A mask over missing observations makes a latent of them, which needs a guide."""
-
-    def model(x):
-        with pyro.plate("data", N):
-            pyro.sample("y", dist.Normal(0.0, 1.0), obs=x, obs_mask=MASK)
-
-    with pytest.raises(ValueError, match="model samples 'y_unobserved', which the guide"):
-        EnumMeanFieldELBO().loss(model, lambda x: None, X)

@@ -17,7 +17,7 @@ from latents import (
     cases,
     double_precision,
     trace_enum,
-)
+)  # fmt: skip
 from pyro import poutine
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
 
@@ -25,33 +25,39 @@ float64 = pytest.fixture(autouse=True)(double_precision)
 ENUMERATED, enumerated = cases()
 
 
+def categorical(name, logits, mask=None, **infer):
+    fn = dist.Categorical(logits=logits)
+    return pyro.sample(name, fn if mask is None else fn.mask(mask), **infer)
+
+
+def observe(x, mean):
+    """In the plate of the data."""
+    with pyro.plate("data", N, subsample=x):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=x)
+
+
 @enumerated
 def structure_and_subsampled_data():
     p = Pair(logits=(K,), prior=(K,), effect=(K,))
-
-    def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.prior))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
-
-    def guide(x):
-        pyro.sample("k", dist.Categorical(logits=p.logits))
-
-    return p.of(model, guide)
+    return p.of(
+        lambda x: observe(x, p.effect[categorical("k", p.prior)]),
+        lambda x: categorical("k", p.logits),
+    )
 
 
 @enumerated
-def assignments_in_a_subsampled_plate():
+def assignments_in_a_subsampled_plate(prior=True, mask=False):
     p = Pair(logits=(N, K), prior=(K,), effect=(K,))
 
     def model(x):
         with pyro.plate("data", N, subsample=x):
-            k = pyro.sample("k", dist.Categorical(logits=p.prior))
+            logits = p.prior if prior else torch.zeros(K)
+            k = categorical("k", logits, MASK[: len(x)] if mask else None)
             pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
 
     def guide(x):
         with pyro.plate("data", N, subsample=x):
-            pyro.sample("k", dist.Categorical(logits=p.logits[: len(x)]))
+            categorical("k", p.logits[: len(x)], MASK[: len(x)] if mask else None)
 
     return p.of(model, guide)
 
@@ -62,11 +68,11 @@ def structure_nested_in_plates():
     p = Pair(c=(2,), z=(2, 3), k=(3, 2), qc=(2,), qz=(2, 3), qk=(3, 2), effect=(2,))
 
     def both(c, z, k, x, observe):
-        c = pyro.sample("c", dist.Categorical(logits=c))
+        c = categorical("c", c)
         with pyro.plate("outer", 3, dim=-2):
-            z = pyro.sample("z", dist.Categorical(logits=z[c]))
+            z = categorical("z", z[c])
             with pyro.plate("data", N, subsample=x, dim=-1):
-                k = pyro.sample("k", dist.Categorical(logits=k[z]))
+                k = categorical("k", k[z])
                 if observe:
                     pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x.expand(3, -1))
 
@@ -83,15 +89,12 @@ def chain_in_the_guide_alone():
 
     def model(x):
         pyro.sample("a", dist.Bernoulli(0.3))
-        pyro.sample("b", dist.Categorical(logits=torch.zeros(3)))
-        c = pyro.sample("c", dist.Categorical(probs=torch.tensor([0.2, 0.8])))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(p.effect[c], 1.0), obs=x)
+        categorical("b", torch.zeros(3))
+        observe(x, p.effect[pyro.sample("c", dist.Categorical(probs=torch.tensor([0.2, 0.8])))])
 
     def guide(x):
         a = pyro.sample("a", dist.Bernoulli(logits=p.qa[0]))
-        b = pyro.sample("b", dist.Categorical(logits=p.qb[a.long()]))
-        pyro.sample("c", dist.Categorical(logits=p.qc[b]))
+        categorical("c", p.qc[categorical("b", p.qb[a.long()])])
 
     return p.of(model, guide)
 
@@ -102,13 +105,11 @@ def weights_under_structure():
     p = Pair(logits=(K,), loc=(K,), scale=(K,), prior=(K,))
 
     def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.prior))
-        w = pyro.sample("w", dist.Cauchy(p.prior[k], 2.0))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(w * (k + 1), 1.0), obs=x)
+        k = categorical("k", p.prior)
+        observe(x, pyro.sample("w", dist.Cauchy(p.prior[k], 2.0)) * (k + 1))
 
     def guide(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.logits))
+        k = categorical("k", p.logits)
         pyro.sample("w", dist.Normal(p.loc[k], p.scale[k].exp()))
 
     return p.of(model, guide)
@@ -120,14 +121,12 @@ def structure_after_weights():
     p = Pair(logits=(K,), slope=(K,), loc=(), scale=(), prior=(K,))
 
     def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.prior))
-        w = pyro.sample("w", dist.Normal(0.0, p.prior.exp()[k]))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(w * (k + 1), 1.0), obs=x)
+        k = categorical("k", p.prior)
+        observe(x, pyro.sample("w", dist.Normal(0.0, p.prior.exp()[k])) * (k + 1))
 
     def guide(x):
         w = pyro.sample("w", dist.Normal(p.loc, p.scale.exp()))
-        pyro.sample("k", dist.Categorical(logits=p.logits + p.slope * w))
+        categorical("k", p.logits + p.slope * w)
 
     return p.of(model, guide)
 
@@ -140,9 +139,7 @@ def three_sites_in_another_order():
     def model(x):
         u = pyro.sample("u", dist.Cauchy(0.0, 4.0))
         v = pyro.sample("v", dist.Cauchy(0.0, 5.0))
-        w = pyro.sample("w", dist.Normal(1.5 * u, 0.8))
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(u - v + w, 1.0), obs=x)
+        observe(x, u - v + pyro.sample("w", dist.Normal(1.5 * u, 0.8)))
 
     def guide(x):
         pyro.sample("v", dist.Normal(p.locs[1], p.scales[1].exp()))
@@ -157,7 +154,7 @@ def draws_by_score_function():
     p = Pair(logits=(K,), bits=(2,), rate=(K,), q=(N,), effect=())
 
     def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+        k = categorical("k", torch.zeros(K))
         bits = pyro.sample("bits", dist.Bernoulli(torch.full((2,), 0.4)).to_event(1))
         n = pyro.sample("n", dist.Poisson(1.0 + k))
         with pyro.plate("data", N, subsample=x):
@@ -166,7 +163,7 @@ def draws_by_score_function():
             pyro.sample("y", dist.Normal(mean, 2.0), obs=x)
 
     def guide(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.logits))
+        k = categorical("k", p.logits)
         pyro.sample("bits", dist.Bernoulli(logits=p.bits).to_event(1))
         pyro.sample("n", dist.Poisson(p.rate[k].exp()))
         with pyro.plate("data", N, subsample=x):
@@ -182,7 +179,7 @@ def masks_that_differ():
     def model(x):
         mask = MASK[: len(x)]
         with pyro.plate("data", N, subsample=x), poutine.mask(mask=mask):
-            k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+            k = categorical("k", torch.zeros(K))
             w = pyro.sample("w", dist.Cauchy(0.0, 3.0))
             with poutine.mask(mask=~MASK.roll(1)[: len(x)]):
                 pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
@@ -191,7 +188,7 @@ def masks_that_differ():
         mask = MASK.roll(1)[: len(x)]
         with pyro.plate("data", N, subsample=x):
             with poutine.mask(mask=mask):
-                pyro.sample("k", dist.Categorical(logits=p.logits[: len(x)]))
+                categorical("k", p.logits[: len(x)])
             pyro.sample("w", dist.Normal(p.loc[: len(x)], 1.0).mask(mask))
 
     return p.of(model, guide)
@@ -199,19 +196,7 @@ def masks_that_differ():
 
 @enumerated
 def masked_distributions_are_still_weights():
-    p = Pair(logits=(N, K), effect=(K,))
-
-    def model(x):
-        with pyro.plate("data", N, subsample=x):
-            k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)).mask(MASK[: len(x)]))
-            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
-
-    def guide(x):
-        with pyro.plate("data", N, subsample=x):
-            q = dist.Categorical(logits=p.logits[: len(x)])
-            pyro.sample("k", q.mask(MASK[: len(x)]))
-
-    return p.of(model, guide)
+    return assignments_in_a_subsampled_plate(prior=False, mask=True)
 
 
 @enumerated
@@ -228,7 +213,7 @@ def mixture_summed_out_in_a_subsampled_plate():
     def model(x):
         w = pyro.sample("w", dist.Cauchy(0.0, 4.0))
         with pyro.plate("data", N, subsample=x):
-            k = pyro.sample("k", dist.Categorical(logits=p.prior), infer=ENUM)
+            k = categorical("k", p.prior, infer=ENUM)
             with poutine.mask(mask=MASK[: len(x)]):
                 pyro.sample("y", dist.Normal(p.effect[k] + w, 1.0), obs=x)
 
@@ -241,7 +226,7 @@ def masked_mixture_summed_out():
 
     def model(x):
         with pyro.plate("data", N, subsample=x), poutine.mask(mask=MASK[: len(x)]):
-            k = pyro.sample("k", dist.Categorical(logits=p.prior), infer=ENUM)
+            k = categorical("k", p.prior, infer=ENUM)
             pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
 
     return p.of(model, lambda x: None)
@@ -253,15 +238,15 @@ def structure_here_and_summed_out_there():
     p = Pair(k=(K,), j=(K, 2), m=(2, 2), loc=(K,), effect=(2,))
 
     def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
-        j = pyro.sample("j", dist.Categorical(logits=p.j[k]), infer=ENUM)
+        k = categorical("k", torch.zeros(K))
+        j = categorical("j", p.j[k], infer=ENUM)
         w = pyro.sample("w", dist.Normal(p.effect[j], 1.0))
         with pyro.plate("data", len(x)):
-            m = pyro.sample("m", dist.Categorical(logits=p.m[j]), infer=ENUM)
+            m = categorical("m", p.m[j], infer=ENUM)
             pyro.sample("y", dist.Normal(p.effect[m] * w, 1.0), obs=x)
 
     def guide(x):
-        k = pyro.sample("k", dist.Categorical(logits=p.k))
+        k = categorical("k", p.k)
         pyro.sample("w", dist.Normal(p.loc[k], 0.6))
 
     return p.of(model, guide)
@@ -276,7 +261,7 @@ def markov_chain_summed_out():
         z = None
         for t in pyro.markov(range(len(x))):
             logits = p.first if z is None else p.step[z]
-            z = pyro.sample(f"z{t}", dist.Categorical(logits=logits), infer=ENUM)
+            z = categorical(f"z{t}", logits, infer=ENUM)
             pyro.sample(f"y{t}", dist.Normal(p.effect[z] + w, 1.0), obs=x[t])
 
     return p.of(model, lambda x: pyro.sample("w", dist.Normal(p.loc, 1.0)))
@@ -287,14 +272,13 @@ def factors_and_deterministic_sites():
     p = Pair(logits=(K,), effect=(K,))
 
     def model(x):
-        k = pyro.sample("k", dist.Categorical(logits=torch.zeros(K)))
+        k = categorical("k", torch.zeros(K))
         pyro.deterministic("twice", 2.0 * k)
-        with pyro.plate("data", N, subsample=x):
-            pyro.sample("y", dist.Normal(p.effect[k], 1.0), obs=x)
+        observe(x, p.effect[k])
         pyro.factor("penalty", -(p.effect[k] ** 2))
 
     def guide(x):
-        pyro.sample("k", dist.Categorical(logits=p.logits))
+        categorical("k", p.logits)
         pyro.factor("entropy", p.logits.sum(), has_rsample=True)
 
     return p.of(model, guide)

@@ -3,14 +3,10 @@ import copy
 import pyro.distributions as dist
 import pytest
 import torch
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.posterior import mean_network
-from pyroccam.inference.posterior.ensemble import (
-    EnsembleNetwork,
-    components,
-    is_point,
-    members,
-)
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork, components, is_point, members
 from pyroccam.models import priors
 from pyroccam.models.contexts import seeded
 from random_weights import limit, small_net, table
@@ -44,17 +40,11 @@ def dropout():
 
 @pytest.fixture(scope="module")
 def points():
-    return inference.fit_repeats(
-        lambda seed: (
-            model := models.BayesianNetwork(small_net(seed=seed), DATA, prior=priors.Normal(1.0)),
-            guides.Delta(model),
-            DATA,
-        ),
-        seeds=(0, 1, 2),
-        together=False,
-        device="cpu",
-        **SETTINGS,
-    )
+    def make(seed):
+        model = models.BayesianNetwork(small_net(seed=seed), DATA, prior=priors.Normal(1.0))
+        return model, guides.Delta(model), DATA
+
+    return inference.fit_repeats(make, (0, 1, 2), together=False, device="cpu", **SETTINGS)
 
 
 def averaged(logits):
@@ -62,17 +52,20 @@ def averaged(logits):
     return logits.double().exp().div(logits.double().exp().sum(-1, keepdim=True)).mean(0)
 
 
+def drawn(fit, count, seed):
+    """Weights of each draw, by hand."""
+    for one in torch.randint(2**62, (count,), generator=torch.Generator().manual_seed(seed)):
+        with seeded(one.item(), DATA.x_test.device), torch.no_grad():
+            yield {site: fit.guide.posterior(site).sample() for site in fit.guide.sites}
+
+
 def test_drawn_weights_are_averaged_by_their_probabilities(normal):
     x = DATA.x_test
-    ensemble = EnsembleNetwork(normal, draws=7, seed=3)
-    logits = []
-    for seed in torch.randint(2**62, (7,), generator=torch.Generator().manual_seed(3)).tolist():
-        with seeded(seed, x.device), torch.no_grad():
-            w = {site: normal.guide.posterior(site).sample() for site in normal.guide.sites}
-        hidden = torch.tanh(x @ w["0.weight"].T + w["0.bias"])
-        logits.append(hidden @ w["2.weight"].T + w["2.bias"])
-    logits = torch.stack(logits)
-    found = ensemble(x)
+    logits = torch.stack([
+        torch.tanh(x @ w["0.weight"].T + w["0.bias"]) @ w["2.weight"].T + w["2.bias"]
+        for w in drawn(normal, 7, seed=3)
+    ])  # fmt: skip
+    found = EnsembleNetwork(normal, draws=7, seed=3)(x)
     assert found.dtype == torch.float64
     assert logits.std(0).mean() > 0.1  # they do differ
     torch.testing.assert_close(found.exp(), averaged(logits), atol=1e-6, rtol=1e-5)
@@ -83,9 +76,8 @@ def test_a_deep_ensemble_averages_its_members(points):
     x = DATA.x_test
     logits = torch.stack([mean_network(f.model, f.guide)(x) for f in points.fits])
     for fits in (points, points.fits):
-        torch.testing.assert_close(
-            EnsembleNetwork(fits)(x).exp(), averaged(logits), atol=1e-6, rtol=1e-5
-        )
+        probs = EnsembleNetwork(fits)(x).exp()
+        torch.testing.assert_close(probs, averaged(logits), atol=1e-6, rtol=1e-5)
     outputs, weights = components(points, x)
     torch.testing.assert_close(outputs, logits)  # one pass each, not twenty
     torch.testing.assert_close(weights, torch.full((3,), 1 / 3))
@@ -133,16 +125,8 @@ def test_gradients_in_the_inputs_by_finite_differences(kind, at_once, request):
 
 @pytest.mark.parametrize("sequential", [True, False])
 def test_what_comes_before_the_noise_is_computed_once(sequential):
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.parts = small_net()
-
-        def forward(self, x):
-            return self.parts(x)
-
-    net = small_net() if sequential else Own()
-    name = "2" if sequential else "parts.2"
+    own = network(lambda net, x: net.parts(x), parts=small_net())
+    net, name = (small_net(), "2") if sequential else (own, "parts.2")
     model = models.BayesianNetwork(net, DATA, prior=priors.Normal(1.0), layers=[name])
     guide = guides.MeanField(model, scale=0.5)
     fit = inference.fit(model, guide, DATA, device="cpu", **SETTINGS)
@@ -156,12 +140,8 @@ def test_what_comes_before_the_noise_is_computed_once(sequential):
     assert len(calls) == (1 if sequential else 5)
     first = dict(fit.model.named_modules())["net.0" if sequential else "net.parts.0"]
     hidden = torch.tanh(first(x))
-    logits = []
-    for seed in torch.randint(2**62, (5,), generator=torch.Generator().manual_seed(2)).tolist():
-        with seeded(seed, x.device), torch.no_grad():
-            w = {site: fit.guide.posterior(site).sample() for site in fit.guide.sites}
-        logits.append(hidden @ w[f"{name}.weight"].T + w[f"{name}.bias"])
-    expected = averaged(torch.stack(logits))
+    weights = [(w[f"{name}.weight"], w[f"{name}.bias"]) for w in drawn(fit, 5, seed=2)]
+    expected = averaged(torch.stack([hidden @ weight.T + bias for weight, bias in weights]))
     torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -234,9 +214,8 @@ def test_dropout_is_noise_and_points_are_not(dropout, points):
     assert not is_point(dropout)
     assert is_point(points.fits[0])
     x = DATA.x_test
-    assert not torch.allclose(
-        EnsembleNetwork(dropout, draws=1, seed=0)(x), EnsembleNetwork(dropout, draws=1, seed=1)(x)
-    )
+    one, other = (EnsembleNetwork(dropout, draws=1, seed=seed)(x) for seed in (0, 1))
+    assert not torch.allclose(one, other)
     outputs, weights = components(dropout, x, draws=6)
     assert outputs.shape == (6, 20, 2)
     assert weights.tolist() == pytest.approx([1 / 6] * 6)
@@ -271,22 +250,29 @@ def test_it_stays_in_evaluation_mode_and_leaves_the_fit_alone():
     assert all(p.grad is None for p in (*fit.guide.parameters(), *fit.model.parameters()))
 
 
-class Cold(models.Classification):
+class Tempered(models.Classification):
+    def __init__(self, temperature):
+        super().__init__(2)
+        self.temperature = temperature
+
     def forward(self, outputs):
-        return dist.Categorical(logits=0.3 * outputs)
+        return dist.Categorical(logits=outputs / self.temperature)
+
+
+def tempered(temperature, guide, seed=0):
+    net, likelihood = small_net(seed=seed), Tempered(temperature)
+    model = models.BayesianNetwork(net, DATA, prior=priors.Normal(), likelihood=likelihood)
+    return inference.fit(model, guide(model), DATA, device="cpu", **SETTINGS)
 
 
 def test_probabilities_are_those_of_the_likelihood():
-    model = models.BayesianNetwork(
-        small_net(), DATA, prior=priors.Normal(1.0), likelihood=Cold(DATA.outputs)
-    )
-    fit = inference.fit(model, guides.MeanField(model, scale=0.5), DATA, device="cpu", **SETTINGS)
+    fit = tempered(4.0, lambda model: guides.MeanField(model, scale=0.5))
     x = DATA.x_test
     ensemble = EnsembleNetwork(fit, draws=5, seed=3)
     logits = []
     for seed in ensemble._seeds():
         with seeded(seed, x.device), torch.no_grad():
-            logits.append(0.3 * ensemble.networks[0](ensemble.trunks[0](x)))
+            logits.append(ensemble.networks[0](ensemble.trunks[0](x)) / 4.0)
     expected = averaged(torch.stack(logits))
     torch.testing.assert_close(ensemble(x).exp(), expected, rtol=1e-6, atol=1e-9)
 
@@ -305,30 +291,16 @@ def test_what_cannot_be_averaged_is_named(normal, dropout):
         EnsembleNetwork(normal, draws=0)
     with pytest.raises(ValueError, match="noise='activations' needs a guide"):
         EnsembleNetwork(dropout, noise="activations")
-    numbers = table("regression")
-    regression = fitted(small_net(outputs=1), data=numbers)
+    regression = fitted(small_net(outputs=1), data=table("regression"))
     with pytest.raises(ValueError, match="classes, got a fit of regression"):
         EnsembleNetwork(regression)
-
-
-class Tempered(models.Classification):
-    def __init__(self, temperature):
-        super().__init__(2)
-        self.temperature = temperature
-
-    def forward(self, outputs):
-        return dist.Categorical(logits=outputs / self.temperature)
 
 
 def test_each_member_has_its_own_likelihood():
     fits, expected = [], 0.0
     for seed, temperature in enumerate((0.3, 4.0)):
-        model = models.BayesianNetwork(
-            small_net(seed=seed), DATA, prior=priors.Normal(), likelihood=Tempered(temperature)
-        )
-        fits.append(inference.fit(model, guides.Delta(model), DATA, device="cpu", **SETTINGS))
-        logits = mean_network(model, fits[-1].guide)(DATA.x_test)
+        fits.append(tempered(temperature, guides.Delta, seed))
+        logits = mean_network(fits[-1].model, fits[-1].guide)(DATA.x_test)
         expected = expected + (logits.double() / temperature).softmax(-1) / 2
-    torch.testing.assert_close(
-        EnsembleNetwork(fits)(DATA.x_test).exp(), expected, rtol=1e-5, atol=0
-    )
+    found = EnsembleNetwork(fits)(DATA.x_test).exp()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)

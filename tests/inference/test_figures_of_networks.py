@@ -304,9 +304,8 @@ def test_repeats_are_thin_lines_with_their_mean():
 def test_one_repeat_is_a_single_training():
     single, listed = (figures.training_curve(h).axes for h in (histories()[0], histories()[:1]))
     for one, other in zip(single, listed, strict=True):
-        assert [line.get_xydata().tolist() for line in one.lines] == [
-            line.get_xydata().tolist() for line in other.lines
-        ]
+        ends = [[line.get_xydata().tolist() for line in ax.lines] for ax in (one, other)]
+        assert ends[0] == ends[1]
         assert one.get_title(loc="right") == other.get_title(loc="right") == ""
 
 

@@ -332,9 +332,8 @@ def test_what_an_objective_does_not_use():
 @pytest.mark.parametrize("update", [hg.gradient_ascent(0.1), hg.adam(0.1)], ids=["sgd", "adam"])
 def test_it_can_be_traced(update):
     def inner(theta, h, key):
-        return -(
-            (torch.tanh(theta["w"] + h["log_sd"].exp() * key) - h["b"] * theta["w"]).sum() ** 2
-        )
+        moved = torch.tanh(theta["w"] + h["log_sd"].exp() * key)
+        return -((moved - h["b"] * theta["w"]).sum() ** 2)
 
     def outer(theta, h, key):
         return (h["b"] * theta["w"] + key).sin().sum()
@@ -361,27 +360,21 @@ def test_what_is_not_finite_is_named():
     def broken(theta, h, key):
         return (theta["w"] * math.inf).sum()
 
-    theta, h = {"w": torch.tensor([1.0, 0.5])}, {"b": -torch.ones(2)}
-    sgd = hg.gradient_ascent(0.6)
-    for f in (
-        lambda: hg.ascend(inner, theta, h, keys=[None] * 4, update=sgd),
-        lambda: through(inner, outer, theta, h, 4, sgd),
+    theta, zero = {"w": torch.tensor([1.0, 0.5])}, {"w": torch.zeros(2)}
+    h = {"b": -torch.ones(2)}
+    sgd, line = hg.gradient_ascent(0.6), {"keys": [None] * 2, "key": None, "lr": 0.1}
+    step, first = r"inner gradient of step 2 of 4.*'w'.*lr", "The inner gradient.*'w'.*smaller lr"
+    last = "The outer gradient.*'w'.*outer objective"
+    for message, f in (
+        (step, lambda: hg.ascend(inner, theta, h, keys=[None] * 4, update=sgd)),
+        (step, lambda: through(inner, outer, theta, h, 4, sgd)),
+        (first, lambda: through(inner, outer, zero, h, 1, sgd)),
+        (first, lambda: implicit(inner, outer, zero, h)),
+        (last, lambda: implicit(inner, broken, theta, h)),
+        (last, lambda: hg.drmad(inner, broken, theta, theta, h, **line)),
+        (last, lambda: through(inner, broken, theta, h, 1, hg.gradient_ascent(0.1))),
     ):
-        with pytest.raises(hg.NonFiniteGradient, match=r"inner gradient of step 2 of 4.*'w'.*lr"):
-            f()
-    zero = {"w": torch.zeros(2)}
-    for f in (
-        lambda: through(inner, outer, zero, h, 1, sgd),
-        lambda: implicit(inner, outer, zero, h),
-    ):
-        with pytest.raises(hg.NonFiniteGradient, match="The inner gradient.*'w'.*smaller lr"):
-            f()
-    for f in (
-        lambda: implicit(inner, broken, theta, h),
-        lambda: hg.drmad(inner, broken, theta, theta, h, keys=[None] * 2, key=None, lr=0.1),
-        lambda: through(inner, broken, theta, h, 1, hg.gradient_ascent(0.1)),
-    ):
-        with pytest.raises(hg.NonFiniteGradient, match="The outer gradient.*'w'.*outer objective"):
+        with pytest.raises(hg.NonFiniteGradient, match=message):
             f()
 
     def bent(theta, h, key):  # its first derivative exists at zero, the second does not
@@ -390,7 +383,7 @@ def test_what_is_not_finite_is_named():
     with pytest.raises(hg.NonFiniteGradient, match="Hessian product of iteration 1.*damping"):
         implicit(bent, outer, zero, h)
     with pytest.raises(hg.NonFiniteGradient, match="Hessian product.*smaller lr"):
-        hg.drmad(bent, outer, zero, zero, h, keys=[None] * 2, key=None, lr=0.1)
+        hg.drmad(bent, outer, zero, zero, h, **line)
     with pytest.raises(hg.NonFiniteGradient, match="right side"):
         hg.conjugate_gradient(lambda p: p, {"w": torch.tensor([math.nan])})
 

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from fitting import QUICK, blobs
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import NetworkError
 from pyroccam.inference.posterior import predict
@@ -56,15 +57,13 @@ def of(kind, first):
         net = nn.Sequential(first, nn.Tanh(), nn.Linear(6, 3))
         model = models.BayesianNetwork(net, rows, prior=priors.Normal())
         return model, guides.MeanField(model), rows
-    model = models.LearntDepth(
-        first, [nn.Sequential(nn.Linear(6, 6), nn.Tanh())], nn.Linear(6, 3), data=rows
-    )
+    blocks = [nn.Sequential(nn.Linear(6, 6), nn.Tanh())]
+    model = models.LearntDepth(first, blocks, nn.Linear(6, 3), data=rows)
     if kind == "fixed":
         model = model.at_depth(1)
         return model, guides.Deterministic(model), rows
-    if kind == "marginal":
-        return model, guides.Marginal(model), rows
-    return model, guides.CategoricalDepth(model), rows
+    guide = guides.Marginal if kind == "marginal" else guides.CategoricalDepth
+    return model, guide(model), rows
 
 
 FIRST = {
@@ -171,21 +170,15 @@ class Targets(models.Classification):
 
 def test_targets_that_are_changed_are_refused():
     rows = blobs()
-    model = models.LearntDepth(
-        nn.Linear(2, 6), [nn.Linear(6, 6)], nn.Linear(6, 3), data=rows, likelihood=Targets(3)
-    )
+    parts = nn.Linear(2, 6), [nn.Linear(6, 6)], nn.Linear(6, 3)
+    model = models.LearntDepth(*parts, data=rows, likelihood=Targets(3))
     with pytest.raises(ValueError, match="LearntDepth changes the batch that it is given in place"):
         inference.fit(model, guides.CategoricalDepth(model), rows, **FULL)
 
 
-class AddsInPlace(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.f = nn.Linear(6, 6)
-
-    def forward(self, a):
-        a += self.f(a.clone())
-        return a
+def adds_in_place(net, a):
+    a += net.f(a.clone())
+    return a
 
 
 @pytest.mark.parametrize("stem", [nn.Linear(2, 6), nn.Flatten()], ids=["linear", "view"])
@@ -195,7 +188,8 @@ def test_a_block_that_changes_the_activation_before_it_is_refused_and_the_data_s
         wide = {n: getattr(rows, n).repeat(1, 3) for n in ("x_train", "x_val", "x_test")}
         rows = dataclasses.replace(rows, **wide)
     kept = rows.x_train.clone()
-    model = models.LearntDepth(stem, [AddsInPlace()], nn.Linear(6, 3), data=rows)
+    block = network(adds_in_place, "AddsInPlace", f=nn.Linear(6, 6))
+    model = models.LearntDepth(stem, [block], nn.Linear(6, 3), data=rows)
     with pytest.raises(ValueError, match=r"Block 1 \(AddsInPlace\) changes its input in place"):
         inference.fit(model, guides.CategoricalDepth(model), rows, **FULL)
     assert torch.equal(rows.x_train, kept)
@@ -234,7 +228,7 @@ def test_outputs_without_a_gradient_are_refused(kind, how, compile):
         model = models.BayesianNetwork(Cut(how), rows, prior=priors.Normal())
         guide = guides.MeanField(model, local=False)
     else:
-        model = models.LearntDepth(Cut(how), [Kept()], nn.Identity(), data=rows)
+        model = models.LearntDepth(Cut(how), [kept()], nn.Identity(), data=rows)
         guide = guides.CategoricalDepth(model, update="gradient")
     if kind == "fixed":
         model = model.at_depth(0)
@@ -243,9 +237,8 @@ def test_outputs_without_a_gradient_are_refused(kind, how, compile):
         inference.fit(model, guide, rows, **{**FULL, "compile": compile})
 
 
-class Kept(nn.Module):
-    def forward(self, a):
-        return a + 0.0
+def kept():
+    return network(lambda net, a: a + 0.0)
 
 
 def test_what_the_refusal_says():
@@ -264,8 +257,8 @@ def test_the_noise_of_a_regression_learns_without_a_network():
     rows = dataclasses.replace(blobs(), task="regression", classes=None)
     y = {n: getattr(rows, n)[:, None].float() for n in ("y_train", "y_val", "y_test")}
     rows = dataclasses.replace(rows, **y, class_names=())
-    net = nn.Sequential(Cut("detach"), Kept())
-    model = models.LearntDepth(net, [Kept()], Kept(), data=Rows(2, outputs=3, N=54))
+    net = nn.Sequential(Cut("detach"), kept())
+    model = models.LearntDepth(net, [kept()], kept(), data=Rows(2, outputs=3, N=54))
     assert [n for n, _ in model.likelihood.named_parameters()]  # which has a gradient
     with pytest.raises(NetworkError, match="no gradient"):
         inference.fit(model, guides.CategoricalDepth(model), rows, **FULL)
@@ -277,7 +270,7 @@ def test_some_parameters_may_have_none(kind):
     rows = blobs()
     net = Cut("detach", "middle")
     net.unused = nn.Parameter(torch.zeros(3))
-    model = models.LearntDepth(net, [nn.Linear(3, 3)], Kept(), data=rows)
+    model = models.LearntDepth(net, [nn.Linear(3, 3)], kept(), data=rows)
     if kind == "frozen":  # only q(d) is learnt
         model.stack.requires_grad_(False)
     guide = guides.CategoricalDepth(model, update="gradient", hold=0.0)

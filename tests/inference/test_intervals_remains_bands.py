@@ -1,6 +1,7 @@
 """What the figures of networks show, against draws, against the network itself, against a file."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
     torch.manual_seed(0)
     model, guide = pair(small_net(), (3,), prior, seed=1)
     level, found = 0.8, irrelevance(model, guide)
-    for name, one in scale_intervals(_Fit(model, guide), level).items():
+    for name, one in scale_intervals(SimpleNamespace(model=model, guide=guide), level).items():
         assert (one.layer, one.quantity, one.positive) == (name, quantity, positive)
         assert one.median.shape == found[name].values.shape  # one for each that is judged
         draws = drawn_scales(guide, model.layers[name], name)
@@ -75,27 +76,22 @@ def test_intervals_hold_as_many_draws_as_they_say(prior, quantity, positive):
 def test_intervals_need_a_spread_and_a_level():
     model, guide = pair(small_net(), (3,), priors.Normal(), guide=guides.Delta, spread=False)
     with pytest.raises(ValueError, match="Layer '0' has no groups and its posterior is Delta"):
-        scale_intervals(_Fit(model, guide))
+        scale_intervals(SimpleNamespace(model=model, guide=guide))
     model, guide = pair(small_net(), (3,), priors.Normal())
     for level in (0.0, 1.0):
         with pytest.raises(ValueError, match=r"in \(0, 1\)"):
-            scale_intervals(_Fit(model, guide), level)
+            scale_intervals(SimpleNamespace(model=model, guide=guide), level)
 
 
 # -- what is left -----------------------------------------------------------------------------
 
 
-class Small(nn.Module):
+def small_net_of_pixels():
     """A cut network on 2 x 3 images: pixels 4, 1 and 2 are used, the last by one weight only."""
-
-    def __init__(self):
-        super().__init__()
-        first, last = nn.Linear(3, 4), nn.Linear(4, 2)
-        with torch.no_grad():
-            first.weight[1:, 2] = 0.0
-        self.net = nn.Sequential(
-            nn.Flatten(), nn.Sequential(select([4, 1, 2], -1), first), nn.Tanh(), last
-        )
+    first, last = nn.Linear(3, 4), nn.Linear(4, 2)
+    with torch.no_grad():
+        first.weight[1:, 2] = 0.0
+    return nn.Sequential(nn.Flatten(), nn.Sequential(select([4, 1, 2], -1), first), nn.Tanh(), last)
 
 
 def compressed(net, bits=None):
@@ -107,7 +103,7 @@ def compressed(net, bits=None):
 @pytest.fixture
 def small():
     torch.manual_seed(0)
-    return compressed(Small().net)
+    return compressed(small_net_of_pixels())
 
 
 BEFORE = {"a": torch.Size([8, 6]), "b": torch.Size([2, 8])}
@@ -177,7 +173,7 @@ def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
     net = plain_networks.perceptron((1, 8, 8), 10, hidden=(6,))
     model = models.BayesianNetwork(net, digits, prior=priors.GroupNormalJeffreys())
     guide = guides.MeanField(model)
-    fit = _Fit(model, guide, digits)
+    fit = SimpleNamespace(model=model, guide=guide, data=digits)
     gone = []
     for step, dropped in enumerate(([0, 10, 63], [0, 20])):
         name, layer = next(iter(fit.model.layers.items()))
@@ -187,17 +183,11 @@ def test_a_real_network_that_was_narrowed_keeps_the_places_of_its_pixels():
             fit.guide.part("factors")[key(site)].centre[dropped] = 1e-6
         gone += [left[k] for k in dropped]
         if step == 0:
-            fit = _Fit(*inference.narrow(fit, threshold=3.0), digits)
+            smaller, own = inference.narrow(fit, threshold=3.0)
+            fit = SimpleNamespace(model=smaller, guide=own, data=digits)
     small = inference.compress(fit, threshold=3.0)
     use = input_use(small, model.layers["1"].affine.shape.weight, (1, 8, 8)).flatten()
     assert sorted(gone) == [p for p in range(64) if use[p] == 0]
-
-
-class _Fit:
-    """What cutting needs of a fit."""
-
-    def __init__(self, model, guide, data=None):
-        self.model, self.guide, self.data = model, guide, data
 
 
 # -- bands ------------------------------------------------------------------------------------
@@ -207,11 +197,7 @@ def test_bands_are_the_moments_of_draws():
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(4, 3, 2, generator=generator)
     weights = torch.tensor([0.5, 0.1, 0.15, 0.25])
-    noise, y_mean, y_std = (
-        torch.tensor([0.3, 0.8]),
-        torch.tensor([10.0, -4.0]),
-        torch.tensor([2.0, 5.0]),
-    )
+    noise, y_mean, y_std = torch.tensor([[0.3, 0.8], [10.0, -4.0], [2.0, 5.0]])
     found = mixture_bands(outputs, weights, noise, y_mean, y_std)
     n = 200_000
     which = torch.multinomial(weights, n, replacement=True, generator=generator)

@@ -71,9 +71,8 @@ def test_each_draw_has_its_own_noise():
     assert torch.equal(graph(*inputs, *noise)[0], original(*inputs)[0])
     x, w = inputs
     a = x @ w + noise[0]
-    assert float(graph(*inputs, *noise)[0]) == pytest.approx(
-        float((a[:, None] * noise[1]).sum() + noise[2] @ a), rel=1e-12
-    )
+    expected = float((a[:, None] * noise[1]).sum() + noise[2] @ a)
+    assert float(graph(*inputs, *noise)[0]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_differentiated_and_mapped():

@@ -6,6 +6,7 @@ import traceback
 import pytest
 import torch
 from fitting import QUICK, blobs, images, pair
+from plain import network
 from pyro.infer.autoguide import AutoNormal
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import PyroccamError
@@ -15,15 +16,9 @@ from torch import nn
 ONE = {**QUICK, "epochs": 2}
 
 
-class Own(nn.Module):
-    """A network whose outputs a function makes."""
-
-    def __init__(self, function, *layers):
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
-
-    def forward(self, x):
-        return self.function(self.layers, x)
+def own(function, layer):
+    """A network whose outputs a function of a layer and the inputs makes."""
+    return network(lambda net, x: function(net.layer, x), layer=layer)
 
 
 def bayesian(net, rows=None, **more):
@@ -85,27 +80,26 @@ REFUSED = {
     "meta data": (lambda: fit_with(data=blobs().to("meta")), "no values.*meta"),
     "no rows": (lambda: fit_with(data=of_rows(0)), "has no training rows"),
     "one row of outputs": (
-        lambda: bayesian(Own(lambda m, x: m[0](x)[:1], nn.Linear(2, 3))),
+        lambda: bayesian(own(lambda f, x: f(x)[:1], nn.Linear(2, 3))),
         r"outputs of shape \(1, 3\) for 2 rows",
     ),
     "no row of outputs": (
-        lambda: bayesian(Own(lambda m, x: m[0](x).sum(), nn.Linear(2, 3))),
+        lambda: bayesian(own(lambda f, x: f(x).sum(), nn.Linear(2, 3))),
         r"outputs of shape \(\) for 2 rows",
     ),
     "complex": (
-        lambda: bayesian(Own(lambda m, x: m[0](x) * 1j, nn.Linear(2, 3))),
+        lambda: bayesian(own(lambda f, x: f(x) * 1j, nn.Linear(2, 3))),
         r"complex outputs, expected real ones",
     ),
     "whole numbers": (
-        lambda: bayesian(Own(lambda m, x: m[0](x).long(), nn.Linear(2, 3))),
-        "have no gradient",
+        lambda: bayesian(own(lambda f, x: f(x).long(), nn.Linear(2, 3))), "have no gradient",
     ),
     "whole numbers, depth": (
-        lambda: depth(head=Own(lambda m, x: m[0](x).round().int(), nn.Linear(6, 3))),
+        lambda: depth(head=own(lambda f, x: f(x).round().int(), nn.Linear(6, 3))),
         "have no gradient",
     ),
     "NaN outputs": (
-        lambda: bayesian(Own(lambda m, x: m[0](x) * float("nan"), nn.Linear(2, 3))),
+        lambda: bayesian(own(lambda f, x: f(x) * float("nan"), nn.Linear(2, 3))),
         "Before the first step, site 'y' was the first that is not finite",
     ),
     "NaN weights": (
@@ -204,16 +198,11 @@ def test_an_error_of_ones_own_convolutions_comes_through():
     """Which are tried in two orders of memory."""
     error = RuntimeError("of my own")
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.f, self.g = nn.Conv2d(1, 2, 3), nn.Linear(2, 2)
-
-        def forward(self, x):
-            if self.training:
-                raise error
-            return self.g(self.f(x).mean((2, 3)))
+    def forward(net, x):
+        if net.training:
+            raise error
+        return net.g(net.f(x).mean((2, 3)))
 
     with pytest.raises(RuntimeError) as found:
-        bayesian(Net(), rows=images())
+        bayesian(network(forward, f=nn.Conv2d(1, 2, 3), g=nn.Linear(2, 2)), rows=images())
     assert found.value is error

@@ -4,6 +4,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from bayesian import bayesian
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.guides.delta import DeltaFactor
 from pyroccam.guides.factors import GateFactor, NormalFactor
@@ -15,10 +16,7 @@ from random_weights import FourScales, assert_same_means, pair, small_net, table
 from torch import nn
 from torch.func import functional_call
 
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 # -- moments ----------------------------------------------------------------------------------
@@ -56,18 +54,10 @@ def test_moments_that_are_not_known():
         NormalFactor(LOC, SCALE).moments(0.5)
 
 
-class Mixed(nn.Module):
+def mixed():
     """A convolution, one without a bias, a linear layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv1d(1, 2, 2), nn.Tanh(), nn.ConvTranspose1d(2, 2, 2, bias=False)
-        )
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.head(self.body(x).flatten(1))
+    body = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.ConvTranspose1d(2, 2, 2, bias=False))
+    return network(lambda net, x: net.head(net.body(x).flatten(1)), body=body, head=nn.Linear(6, 2))
 
 
 def drawn(model, guide, draws):
@@ -76,9 +66,8 @@ def drawn(model, guide, draws):
     for name, layer in model.layers.items():
         latents = layer.latents()
         values = {n: guide.posterior(f"{name}.{n}").sample((draws,)) for n in latents}
-        rows = [
-            layer.effective({n: v[k] for n, v in values.items()}, latents) for k in range(draws)
-        ]
+        each = [{n: v[k] for n, v in values.items()} for k in range(draws)]
+        rows = [layer.effective(own, latents) for own in each]
         weights, biases = zip(*rows, strict=True)
         found[name] = torch.stack(weights), None if biases[0] is None else torch.stack(biases)
     return found
@@ -87,15 +76,12 @@ def drawn(model, guide, draws):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("prior", "kind"),
-    [
-        (FourScales(), guides.MeanField),
-        (priors.GroupNormalJeffreys(), guides.VariationalDropout),
-    ],
+    [(FourScales(), guides.MeanField), (priors.GroupNormalJeffreys(), guides.VariationalDropout)],
 )
 def test_moments_of_the_weights(prior, kind):
     """Also of biases, which the scales of a convolution cover and those of a linear layer do
     not."""
-    model, guide = pair(Mixed(), (1, 3), prior, guide=kind)
+    model, guide = pair(mixed(), (1, 3), prior, guide=kind)
     samples = drawn(model, guide, 1000)
     for name, found in moments(model, guide).items():
         weight, bias = samples[name]
@@ -114,7 +100,7 @@ def test_moments_of_the_weights(prior, kind):
 
 @torch.no_grad()
 def test_moments_of_points():
-    model, guide = pair(Mixed(), (1, 3), FourScales(), guide=guides.Delta)
+    model, guide = pair(mixed(), (1, 3), FourScales(), guide=guides.Delta)
     for name, found in moments(model, guide).items():
         ((weight,), bias) = drawn(model, guide, 1)[name]
         torch.testing.assert_close(found.mean, weight)

@@ -3,6 +3,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
 from pyroccam.inference.posterior import predict
@@ -152,9 +153,8 @@ class Cold(models.Classification):
                          ids=lambda own: type(own).__name__)  # fmt: skip
 def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
     rows = table(own.task)
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(*rows.input_shape, 6), torch.nn.Tanh(),
-                              torch.nn.Linear(6, own.outputs))  # fmt: skip
+    hidden = torch.nn.Linear(*rows.input_shape, 6), torch.nn.Tanh()
+    net = torch.nn.Sequential(*hidden, torch.nn.Linear(6, own.outputs))
     model = models.BayesianNetwork(net, rows, prior=models.priors.Normal(), likelihood=own)
     guide = guides.MeanField(model)
     fit = inference.fit(model, guide, rows, epochs=2, progress=False, device="cpu")
@@ -179,29 +179,17 @@ def test_a_likelihood_of_ones_own_is_scored_by_its_task(own):
     assert predict.evaluate_net(small.net, model, rows).keys() == found.keys()
 
 
-class Two(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = torch.nn.Linear(2, 3), torch.nn.Linear(2, 1)
-
-    def forward(self, x):
-        return self.a(x), self.b(x)
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
-    rows = table("regression")
-    squeezed = torch.nn.Sequential(torch.nn.Linear(*rows.input_shape, 1), torch.nn.Flatten(0))
-    wide = torch.nn.Linear(*rows.input_shape, 4)
-    for net, error, words in (
-        (squeezed, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
-        (wide, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
-        (Two(), TypeError, "gives a tuple, expected one tensor"),
+    rows, linear = table("regression"), torch.nn.Linear
+    squeezed = torch.nn.Sequential(linear(*rows.input_shape, 1), torch.nn.Flatten(0))
+    two = network(lambda net, x: (net.a(x), net.b(x)), a=linear(2, 3), b=linear(2, 1))
+    for net, data, error, words in (
+        (squeezed, rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
+        (linear(*rows.input_shape, 4), rows, ValueError, r"Regression\(2\) takes \(batch, 2\)"),
+        (two, table(), TypeError, "gives a tuple, expected one tensor"),
     ):
-        data = table() if isinstance(net, Two) else rows
         model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
-        guide = guides.MeanField(model)
+        pair, one = (model, guides.MeanField(model)), {"epochs": 1, "compile": compiled}
         with pytest.raises(error, match=words):
-            inference.fit(
-                model, guide, data, epochs=1, compile=compiled, progress=False, device="cpu"
-            )
+            inference.fit(*pair, data, progress=False, device="cpu", **one)

@@ -122,8 +122,7 @@ def test_best_cases(fraction, rate, printed):
 
 
 @pytest.mark.parametrize(
-    ("layers", "fraction", "rate"),
-    [(WHOLE[SMALL], 0.022, 21.96), (WHOLE[CAFFE], 0.007, 65.16)],
+    ("layers", "fraction", "rate"), [(WHOLE[SMALL], 0.022, 21.96), (WHOLE[CAFFE], 0.007, 65.16)]
 )
 def test_columns_cost_pointers(layers, fraction, rate):
     total, columns = sum(one.weights for one in layers), sum(one.outputs for one in layers)
@@ -213,33 +212,27 @@ def test_how_far_the_published_sparse_rates_are(total, layers, bits, nonzero, fa
     assert row.maximum == pytest.approx(printed[1], rel=0.2)
 
 
-def test_sizes_of_the_whole_networks():
-    for total, layers in WHOLE.items():
-        assert sum(layer.weights for layer in layers) == total
+@pytest.mark.parametrize(("total", "layers"), WHOLE.items())
+def test_sizes_of_the_whole_networks(total, layers):
+    assert sum(layer.weights for layer in layers) == total
 
 
 def test_sizes_of_a_network_of_ones_own():
-    net = nn.Sequential(
-        nn.Conv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.BatchNorm1d(500)
-    )
+    parts = nn.Conv2d(1, 20, 5), nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.BatchNorm1d(500)
+    net = nn.Sequential(*parts)
     net.add_module("up", nn.ConvTranspose1d(6, 4, 3))
     net.add_module("grouped", nn.Conv1d(6, 4, 3, groups=2))
     found = rates.layers_of(net)
-    assert found == {
-        "0": Layer(1, 20, 25),
-        "3": Layer(800, 500),
-        "up": Layer(6, 4, 3),
-        "grouped": Layer(3, 4, 3),
-    }
+    ends = {"up": Layer(6, 4, 3), "grouped": Layer(3, 4, 3)}
+    assert found == {"0": Layer(1, 20, 25), "3": Layer(800, 500), **ends}
     assert all(net.get_submodule(k).weight.numel() == v.weights for k, v in found.items())
 
 
 def test_a_layer_without_weights_costs_nothing():
     layer, none = Layer(3, 2), Layer(0, 0)
     assert rates.group_rates(20, [layer, none], [5, 0]) == rates.group_rates(20, [layer], [5])
-    assert rates.sparse_rates(20, [layer, none], [4, 0], [5, 0]) == rates.sparse_rates(
-        20, [layer], [4], [5]
-    )
+    found = rates.sparse_rates(20, [layer, none], [4, 0], [5, 0])
+    assert found == rates.sparse_rates(20, [layer], [4], [5])
 
 
 def test_impossible_numbers():

@@ -18,6 +18,7 @@ from torch import nn
 
 # 3 batches of one size in each of 8 epochs: a second size is another graph, and takes its time.
 COMMON = {k: v for k, v in QUICK.items() if k != "seed"} | {"batch_size": 18, "weight_decay": 0.01}
+TERM = signal.SIGTERM
 
 
 def double(rows):
@@ -106,9 +107,8 @@ def test_fits_together_are_the_fits_alone(update, own_data, settings):
 
 
 def test_one_data_set_is_kept_once():
-    fits = inference.fit_repeats(
-        fixed(maker()), [0, 1], together=True, **{**COMMON, "epochs": 1}
-    ).fits
+    one = {**COMMON, "epochs": 1}
+    fits = inference.fit_repeats(fixed(maker()), [0, 1], together=True, **one).fits
     assert fits[0].data.x_train is fits[1].data.x_train
 
 
@@ -216,26 +216,25 @@ def test_when_all_are_broken_there_are_no_fits():
 # -- going on ---------------------------------------------------------------------------------
 
 
-def stopped(monkeypatch, step):
-    """The process gets a signal after so many steps."""
+def stopped(monkeypatch, step, *arguments, **options):
+    """A fit of repeats in common steps whose process gets a signal after so many."""
 
     def count(trainer):
         if trainer.step_number == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    spy(monkeypatch, "_step", after=count)
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", after=count)
+        with pytest.raises(inference.Interrupted, match=f"after step {step + 1} of 24"):
+            inference.fit_repeats(*arguments, together=True, **options, **COMMON)
 
 
 def test_replicates_go_on_bit_for_bit(tmp_path, monkeypatch):
-    whole = inference.fit_repeats(noisy, [0, 1], together=True, **COMMON).fits
-    with monkeypatch.context() as patch:
-        stopped(patch, 16)
-        with pytest.raises(inference.Interrupted, match="after step 17 of 24"):
-            inference.fit_repeats(noisy, [0, 1], together=True, out=tmp_path, **COMMON)
+    both = {"together": True, **COMMON}
+    whole = inference.fit_repeats(noisy, [0, 1], **both).fits
+    stopped(monkeypatch, 16, noisy, [0, 1], out=tmp_path)
     torch.rand(5)
-    again = inference.fit_repeats(
-        noisy, [0, 1], together=True, out=tmp_path, resume=True, **COMMON
-    ).fits
+    again = inference.fit_repeats(noisy, [0, 1], out=tmp_path, resume=True, **both).fits
     for mine, theirs in zip(again, whole, strict=True):
         assert_same(mine, theirs)
 
@@ -244,10 +243,7 @@ def test_a_broken_replicate_stays_broken_when_resumed(tmp_path, monkeypatch):
     make, common = fixed(ill({1: 10}), 2), {"together": True, **COMMON}
     with pytest.raises(inference.NonFiniteLoss) as whole:
         inference.fit_repeats(make, [0, 1], **common)
-    with monkeypatch.context() as patch:
-        stopped(patch, 16)
-        with pytest.raises(inference.Interrupted):
-            inference.fit_repeats(make, [0, 1], out=tmp_path, **common)
+    stopped(monkeypatch, 16, make, [0, 1], out=tmp_path)
     with pytest.raises(inference.NonFiniteLoss) as again:
         inference.fit_repeats(make, [0, 1], out=tmp_path, resume=True, **common)
     assert str(again.value) == str(whole.value)
@@ -255,14 +251,10 @@ def test_a_broken_replicate_stays_broken_when_resumed(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopped(patch, 3)
-        with pytest.raises(inference.Interrupted):
-            inference.fit_repeats(fixed(noisy), [0, 1], together=True, out=tmp_path, **COMMON)
+    stopped(monkeypatch, 3, fixed(noisy), [0, 1], out=tmp_path)
+    resumed = {"together": True, "out": tmp_path, "resume": True, **COMMON}
     with pytest.raises(inference.CheckpointError, match=r"seed: \[0, 1\] then, \[0, 2\] now"):
-        inference.fit_repeats(
-            fixed(noisy), [0, 2], together=True, out=tmp_path, resume=True, **COMMON
-        )
+        inference.fit_repeats(fixed(noisy), [0, 2], **resumed)
 
 
 @pytest.mark.parametrize("engine", [True, "graph"])
@@ -277,7 +269,7 @@ def test_a_traced_fit_goes_on_bit_for_bit(engine, tmp_path, monkeypatch):
     assert whole.engine["kind"] == ("compiled" if engine is True else "graph")
     assert whole.engine["fallback"] is None
     with monkeypatch.context() as patch:
-        stopped(patch, 13)
+        spy(patch, "_step", after=lambda t: t.step_number == 13 and os.kill(os.getpid(), TERM))
         with pytest.raises(inference.Interrupted):
             inference.fit(*copy.deepcopy(first), out=tmp_path, **settings)
     again = inference.fit(*copy.deepcopy(first), out=tmp_path, resume=True, **settings)

@@ -187,9 +187,8 @@ def total(x, y, log_scale, weight):
 def optimum(x, y, weight):
     """The largest, and where."""
     v = torch.zeros(2, dtype=F64, requires_grad=True)
-    search = torch.optim.LBFGS(
-        [v], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
-    )
+    fine = {"tolerance_grad": 1e-10, "line_search_fn": "strong_wolfe"}
+    search = torch.optim.LBFGS([v], max_iter=200, **fine)
 
     def loss():
         search.zero_grad()
@@ -315,9 +314,8 @@ def test_hold_out(monkeypatch):
     outputs = found.fit.outputs(split.x_val, draws=2000)
     density = found.fit.model.likelihood(outputs).log_prob(split.y_val)
     assert 30 * density.mean().item() == pytest.approx(found.Q, rel=0.05)
-    with pytest.raises(
-        ValueError, match=r"Level\(split='val'\): the data has no such rows.*val_fraction"
-    ):
+    missing = r"Level\(split='val'\): the data has no such rows.*val_fraction"
+    with pytest.raises(ValueError, match=missing):
         run(Greedy(), Q=Level(split="val"))
 
 
@@ -385,9 +383,8 @@ def test_ranges(monkeypatch):
             made.bend = nn.Parameter(torch.zeros(()))
             return made
 
-    with pytest.raises(
-        ValueError, match=r"no range for 'model.net.prior.bend': give ranges=\{'bend'"
-    ):
+    no_range = r"no range for 'model.net.prior.bend': give ranges=\{'bend'"
+    with pytest.raises(ValueError, match=no_range):
         run(Random(), polynomial(prior=Bent(learn="weight")))
 
 
@@ -400,9 +397,8 @@ def test_the_same_ratio_is_one_level(eager):
 def test_names_of_methods_for_one_release(eager):
     steps = {"outer_steps": 1, "inner_steps": 1, "lr": 0.02, "outer_lr": 0.05, "draws": 5}
     for name, method in (("one-level", OneLevel()), ("implicit", Implicit())):
-        with pytest.warns(
-            DeprecationWarning, match=rf"selection\.{type(method).__name__}\(\)"
-        ) as seen:
+        told = rf"selection\.{type(method).__name__}\(\)"
+        with pytest.warns(DeprecationWarning, match=told) as seen:
             found = inference.select(*polynomial(), POLYNOMIAL, method=name, **QUIET, **steps)
         assert found.method == method
         assert __file__ in {one.filename for one in seen}

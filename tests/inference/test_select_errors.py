@@ -18,12 +18,7 @@ from pyroccam.inference.selection import (
 from pyroccam.inference.selection import hypergradient as hg
 from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors
-from selecting import (
-    POLYNOMIAL,
-    QUIET,
-    polynomial,
-    run,
-)
+from selecting import POLYNOMIAL, QUIET, polynomial, run
 
 ERRORS = {
     "interrupted at once": (KeyboardInterrupt, 1, inference.Interrupted, "step 0 of 6.* before"),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain import network
 from pyroccam import inference, models
 from pyroccam.inference.training.settings import (
     Settings,
@@ -27,11 +28,7 @@ from torch import nn
         ("evaluations", 0, "evaluations must be"),
         ("patience", 0, "patience must be None or"),
         ("optimizer", "lion", "optimizer must be 'adamw', 'adam' or 'sgd', got 'lion'"),
-        (
-            "schedule",
-            "step",
-            "schedule must be 'cosine', 'linear', 'onecycle' or 'constant', got 'step'",
-        ),
+        ("schedule", "step", "schedule must be 'cosine', .*, 'onecycle' or 'constant', got 'step'"),
         ("kl_weight", 0.0, "kl_weight must be positive and finite, got 0.0"),
         ("checkpoint", "first", "checkpoint must be 'best', 'last' or None, got 'first'"),
         ("lr", 0.0, "lr must be positive and finite, got 0.0"),
@@ -67,18 +64,13 @@ from torch import nn
         ("compile", 1, "compile must be True, False or None, got 1"),
         ("optimizer", ["adam"], r"optimizer must be 'adamw', 'adam' or 'sgd', got \['adam'\]"),
         ("schedule", None, "schedule must be"),
+        ("epochs", 10**400, r"epochs must be at most 1000000000, got 10+\.\.\.0+\.$"),
+        ("lr", 10**400, r"lr must be positive and finite, got 10+\.\.\.0+\.$"),
     ],
 )
 def test_every_setting_is_checked(name, value, message):
     with pytest.raises(ValueError, match=message):
         Settings(**{name: value})
-
-
-def test_a_number_too_large_to_be_shown():
-    with pytest.raises(ValueError, match=r"epochs must be at most 1000000000, got 10+\.\.\.0+\.$"):
-        Settings(epochs=10**400)
-    with pytest.raises(ValueError, match=r"lr must be positive and finite, got 10+\.\.\.0+\.$"):
-        Settings(lr=10**400)
 
 
 def test_numbers_of_other_libraries_become_pythons():
@@ -119,7 +111,8 @@ def test_number_of_epochs():
     assert Settings(steps=101, batch_size=512).epochs_for(3) == 101
 
 
-def test_cosine_falls_from_one_to_zero():
+def test_cosine_falls_from_one_to_zero_and_constant_stays():
+    assert {learning_rate_factor("constant", p / 9) for p in range(9)} == {1.0}
     factor = [learning_rate_factor("cosine", p / 8) for p in range(8)]
     assert factor[0] == 1.0
     assert factor[4] == pytest.approx(0.5)
@@ -137,10 +130,6 @@ def test_onecycle_rises_for_a_tenth_then_falls_without_a_jump():
     assert f[1000] == pytest.approx(0.0, abs=1e-12)
     assert f[550] == pytest.approx(0.5)
     assert max(abs(a - b) for a, b in itertools.pairwise(f)) < 0.0097
-
-
-def test_constant():
-    assert {learning_rate_factor("constant", p / 9) for p in range(9)} == {1.0}
 
 
 def grouped(settings, model, guide):
@@ -177,13 +166,7 @@ def test_frozen_parameters_are_left_out():
 def test_the_noise_of_a_regression_is_not_pulled_to_one():
     """Decay on log_scale would draw the noise to one standard deviation of the target."""
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(2, 1)
-            self.likelihood = models.Regression(1)
-
-    model = Model()
+    model = network(lambda net, x: net.net(x), net=nn.Linear(2, 1), likelihood=models.Regression(1))
     weights, noise = grouped(Settings(weight_decay=0.5), model, nn.Identity()).param_groups
     assert weights["params"] == list(model.net.parameters())
     assert noise["params"] == [model.likelihood.log_scale]

@@ -5,6 +5,7 @@ import pyro
 import pytest
 import torch
 from fitting import blobs, images, pair
+from plain import network
 from pyroccam import guides, inference, models
 from pyroccam.inference.training.step import CompileFallback, TrainingStep
 from scipy.stats import norm as normal
@@ -134,18 +135,12 @@ def test_a_last_smaller_batch_runs_as_it_can(uncompiled):
 
 
 def test_mixed_precision_and_frozen_parameters():
-    class Wide(nn.Module):
+    def forward(net, a):
         """One layer in double precision within a network in single."""
-
-        def __init__(self):
-            super().__init__()
-            self.f, self.g = linear(), linear()
-
-        def forward(self, a):
-            return a + self.g(self.f(a.double()).float().tanh())
+        return a + net.g(net.f(a.double()).float().tanh())
 
     def make(seed):
-        model, guide = build(lambda: [Wide()], seed)
+        model, guide = build(lambda: [network(forward, f=linear(), g=linear())], seed)
         model.float()
         guide.float()
         model.stack.blocks[0].f.double()
@@ -222,16 +217,11 @@ def test_a_transposed_batch_is_another_graph():
 
 
 def test_a_count_of_calls_does_not_trace_again():
-    class Counts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.calls = 0
+    def forward(net, a):
+        net.calls += 1
+        return a
 
-        def forward(self, a):
-            self.calls += 1
-            return a
-
-    step = step_of(build_fixed(Counts), compile="graph")
+    step = step_of(build_fixed(lambda: network(forward, calls=0)), compile="graph")
     for x, y in batches(count=3):
         step(x, y)
     assert len(step._graphs) == 1
@@ -392,9 +382,8 @@ def test_a_compiler_that_fails_leaves_the_graph(count, monkeypatch):
     step = step_of(*(make(seed) for seed in range(count)), compile=True)
     each = [batches(seed, 3) for seed in range(count)]
     sequence = each[0] if count == 1 else stacked(*each)
-    with pytest.warns(
-        CompileFallback, match=r"torch.compile failed: RuntimeError: no C\+\+ com"
-    ) as w:
+    failed = r"torch.compile failed: RuntimeError: no C\+\+ com"
+    with pytest.warns(CompileFallback, match=failed) as w:
         losses = [step(x, y) for x, y in sequence]
     assert len(w) == 1
     assert "as a graph" in str(w[0].message)

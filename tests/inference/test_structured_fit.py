@@ -7,6 +7,7 @@ import pytest
 import torch
 from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, small
 from fitting import assert_same, spy
+from plain import network
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
 from pyroccam.inference.posterior.draws import draw_outputs, draw_weights, outputs_of
@@ -133,11 +134,8 @@ def test_a_draw_is_the_network_of_the_model(scaling, shared):
 def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
     schedule = Annealed(4.0, 0.5, over)
     seen = []
-    spy(
-        monkeypatch,
-        "_step",
-        after=lambda t: seen.append(t.step.state("model.temperature.value").tolist()),
-    )
+    value = "model.temperature.value"
+    spy(monkeypatch, "_step", after=lambda t: seen.append(t.step.state(value).tolist()))
     if how == "graph":
         monkeypatch.setattr("pyroccam.inference.training.trainer.TRACE_FROM", 1)
     made = [build(priors.GumbelSoftmax(schedule), seed=seed, prior=None) for seed in (0, 1)]
@@ -155,8 +153,7 @@ def test_the_temperature_falls_to_its_end(how, over, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "temperature"),
-    [*((kind, "tied") for kind in RELAXED), ("gumbel-softmax", "learnt")],
+    ("kind", "temperature"), [*((kind, "tied") for kind in RELAXED), ("gumbel-softmax", "learnt")]
 )
 def test_a_traced_step_anneals_as_an_eager_one(kind, temperature):
     """The temperature is an input of the graph: it is traced once."""
@@ -231,20 +228,15 @@ def test_particles_of_what_is_enumerated():
     assert_close(both[0], expected)
 
 
-class Normalised(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.graph = nn.BatchNorm1d(3), small()
-
-    def forward(self, x):
-        return self.graph(self.norm(x))
+def normalised():
+    return network(lambda net, x: net.graph(net.norm(x)), norm=nn.BatchNorm1d(3), graph=small())
 
 
 def test_particles_that_change_state():
     """Running statistics are moved by each in turn."""
     found = []
     for compile in (False, "graph"):
-        model, guide = pair(STRUCTURES["gumbel-softmax"], net=Normalised())
+        model, guide = pair(STRUCTURES["gumbel-softmax"], net=normalised())
         step = step_of((model, guide), compile=compile, particles=2)
         step.prepare(*batch())
         torch.manual_seed(0)

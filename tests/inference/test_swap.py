@@ -18,9 +18,8 @@ def digits() -> data.Dataset:
 
 def net() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10)
-    )
+    hidden = nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *hidden)
 
 
 def fitted(model: Any, guide: Any, d: data.Dataset, **settings: Any) -> Fit:
@@ -30,9 +29,8 @@ def fitted(model: Any, guide: Any, d: data.Dataset, **settings: Any) -> Fit:
 
 @pytest.fixture(scope="module")
 def gnj(digits: data.Dataset) -> Fit:
-    model = models.BayesianNetwork(
-        net(), digits, prior=P.GroupNormalJeffreys(), layers=["1"], random_biases=False
-    )
+    options: dict[str, Any] = {"layers": ["1"], "random_biases": False}
+    model = models.BayesianNetwork(net(), digits, prior=P.GroupNormalJeffreys(), **options)
     return fitted(model, guides.MeanField(model, max_scale=0.3), digits, lr=0.02, seed=3)
 
 
@@ -43,9 +41,8 @@ def test_another_prior_keeps_everything_else(gnj: Fit) -> None:
     assert isinstance(other.guide, guides.MeanField)
     assert other.guide.arguments({})["max_scale"] == 0.3
     assert vars(other.settings) == vars(gnj.settings)
-    assert torch.equal(
-        other.model.layers["1"].start["weight"], gnj.model.layers["1"].start["weight"]
-    )
+    ends = [one.model.layers["1"].start["weight"] for one in (other, gnj)]
+    assert torch.equal(*ends)
     after = gnj.model.state_dict()
     assert all(torch.equal(after[k], v) for k, v in before.items())  # the given fit stays
 
@@ -129,18 +126,11 @@ def test_depth(digits: data.Dataset) -> None:
 
 
 def test_structure(digits: data.Dataset) -> None:
-    graph = models.StructureGraph(
-        {
-            ("x", "h"): {
-                "tanh": nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()),
-                "linear": nn.Sequential(nn.Flatten(), nn.Linear(64, 6)),
-            },
-            ("h", "y"): [nn.Linear(6, 10)],
-        }
-    )
-    model = models.StructuredNetwork(
-        graph, digits, structure=P.GumbelSoftmax(0.5), scaling=models.NonCentred()
-    )
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))
+    first = {"tanh": nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()), "linear": linear}
+    graph = models.StructureGraph({("x", "h"): first, ("h", "y"): [nn.Linear(6, 10)]})
+    options: dict[str, Any] = {"structure": P.GumbelSoftmax(0.5), "scaling": models.NonCentred()}
+    model = models.StructuredNetwork(graph, digits, **options)
     family = guides.StructureFamily(temperature="learnt")
     fit = fitted(model, guides.MeanField(model, structure=family), digits)
     other = inference.swap(fit, structure=P.GumbelSoftmax(1.0), progress=False)

@@ -92,10 +92,8 @@ def data(count=COUNT):
     """Whose inputs are correlated, so that a mean-field posterior is not exact."""
     x, _ = rows(count, WEIGHTS)
     x = x + 0.5 * x.roll(1, 1)
-    y = x @ torch.tensor([1.5, -1.0, 1.2], dtype=F64)
-    return x, (y + SD * torch.randn(count, generator=torch.Generator().manual_seed(7), dtype=F64))[
-        :, None
-    ]
+    noise = SD * torch.randn(count, generator=torch.Generator().manual_seed(7), dtype=F64)
+    return x, (x @ torch.tensor([1.5, -1.0, 1.2], dtype=F64) + noise)[:, None]
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +120,8 @@ def test_the_closed_forms(exact):
         for weight in (0.2, 1.0, 5.0):
             made, theta = exact.at(Level(prior=weight)), exact.best(h, weight)
             log_likelihood, kl = made.terms(theta, h, exact.key)
-            assert float(log_likelihood) == pytest.approx(
-                exact.log_likelihood(theta) / COUNT, rel=1e-12
-            )
-            assert float(kl) == pytest.approx(exact.kl(theta, h) / COUNT, rel=1e-12)
+            by_hand = exact.log_likelihood(theta) / COUNT, exact.kl(theta, h) / COUNT
+            assert (float(log_likelihood), float(kl)) == pytest.approx(by_hand, rel=1e-12)
             slope = torch.func.grad(made.inner)(theta, h, exact.key)
             assert max(float(t.abs().max()) for t in slope.values()) < 1e-12
 
@@ -288,9 +284,8 @@ def test_the_bound_of_complexity(exact):
         def loss(v, made=made):
             return -float(exact.total(made, scalar(v)))
 
-        v = float(
-            minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x
-        )
+        inside = {"bounds": (low, high), "method": "bounded", "options": {"xatol": 1e-9}}
+        v = float(minimize_scalar(loss, **inside).x)
         assert low + 0.1 < v < high - 0.1
         theta = exact.best(scalar(v))
         nearest = 0.5 * float((theta[LOC] ** 2 + (2 * theta[LOG_SCALE]).exp()).mean().log())
@@ -300,10 +295,9 @@ def test_the_bound_of_complexity(exact):
         found[weight] = complexity, kl, bound
         # What θ*(h) adds to the gradient of Q is the product in the bound, times λ_L (λ_Q - λ_L).
         gradient, partial = exact.implicit(made, scalar(v))
+        expected = -(weight - 1.0) * second_derivatives(exact, v)
         mixed = float((gradient[H] - partial[H]).sum()) * COUNT
-        assert mixed == pytest.approx(
-            -(weight - 1.0) * second_derivatives(exact, v), rel=1e-9, abs=1e-11
-        )
+        assert mixed == pytest.approx(expected, rel=1e-9, abs=1e-11)
         # The step of the proof: h₂ is not the best for θ₂, but where both levels are one.
         assert -1e-12 < kl - complexity <= bound + 1e-12
     assert found[1.0][1] - found[1.0][0] < 1e-12

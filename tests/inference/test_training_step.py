@@ -23,11 +23,8 @@ def guide_of(trainer):
 
 def test_the_test_rows_are_never_looked_at():
     rows = blobs()
-    blind = dataclasses.replace(
-        rows,
-        x_test=torch.full_like(rows.x_test, float("nan")),
-        y_test=torch.full_like(rows.y_test, -99),
-    )
+    x, y = torch.full_like(rows.x_test, float("nan")), torch.full_like(rows.y_test, -99)
+    blind = dataclasses.replace(rows, x_test=x, y_test=y)
     assert_same(run(rows), run(blind))
 
 
@@ -112,13 +109,8 @@ def test_reported_losses_are_the_negative_elbo_for_each_observation():
 
 def test_batches_cover_every_row_once_and_one_row_is_never_alone():
     rows = blobs(n=54, val_fraction=0)
-    for size, expected in (
-        (16, [16, 16, 16, 6]),
-        (53, [54]),
-        (54, [54]),
-        (500, [54]),
-        (50, [50, 4]),
-    ):
+    ends = {16: [16, 16, 16, 6], 53: [54], 54: [54], 500: [54], 50: [50, 4]}
+    for size, expected in ends.items():
         trainer = trainer_of(rows, batch_size=size)
         assert [b - a for a, b in trainer.batches] == expected
         assert trainer.batches[0][0] == 0
@@ -142,9 +134,8 @@ def test_q_is_held_first_and_moves_then(update, monkeypatch):
     assert len(logits) == 32
     held = 8  # a quarter of 32 steps
     assert all(torch.equal(one, torch.zeros(4)) for one in logits[:held])
-    assert all(
-        not torch.equal(a, b) for a, b in zip(logits[held - 1 :], logits[held:], strict=False)
-    )
+    pairs = zip(logits[held - 1 :], logits[held:], strict=False)
+    assert all(not torch.equal(a, b) for a, b in pairs)
 
 
 def test_weights_move_and_the_pair_learns():
@@ -164,10 +155,8 @@ def test_weight_decay_never_touches_the_logits():
         norms = []
         for decay in (0.0, 2.0):
             torch.manual_seed(0)
-            blocks = [nn.Identity(), nn.Identity()]
-            model = models.LearntDepth(
-                nn.Linear(2, 6), blocks, nn.Linear(6, 3), data=rows, prior=models.priors.Uniform()
-            )
+            parts = nn.Linear(2, 6), [nn.Identity(), nn.Identity()], nn.Linear(6, 3)
+            model = models.LearntDepth(*parts, data=rows, prior=models.priors.Uniform())
             guide = guides.CategoricalDepth(model, update="gradient", hold=0.0)
             with torch.no_grad():
                 guide.logits.fill_(3.0)

@@ -200,9 +200,8 @@ def test_a_term_of_structure():
     # p' may be of an edge by its name, and may learn for all it is asked: it stays what it is.
     learns = priors.GumbelSoftmax(0.7, {"x-y": [0.99, 0.05, 0.05]}, learn=True)
     terms = [Against(visited, -1.0), Against(learns, 3.5)]
-    made = objectives(
-        (plain.model, plain.guide), Level(prior=0.3), Level(0.5, 2.0, structure=terms)
-    )
+    levels = Level(prior=0.3), Level(0.5, 2.0, structure=terms)
+    made = objectives((plain.model, plain.guide), *levels)
     key = made.key(*rows())
     assert key.structure == [[], []]
     value = made.outer(theta, h, key)
@@ -223,18 +222,16 @@ def test_inverse_gamma():
         "model.net.0.prior.loc": torch.randn((), dtype=F64),
         "model.edge_priors.x-y.logits": torch.randn(3, dtype=F64),
     }
-    variances = (
-        torch.cat([t.flatten() for n, t in h.items() if "prior.log_scale" in n]).mul(2).exp()
-    )
+    scales = [t.flatten() for n, t in h.items() if "prior.log_scale" in n]
+    variances = torch.cat(scales).mul(2).exp()
     expected = invgamma.logpdf(variances.numpy(), 1.7, scale=0.6).sum()
     assert float(density.log_density(h)) == pytest.approx(expected, rel=1e-12)
     slopes = torch.func.grad(density.log_density)(h)
     assert error(slopes, differences(density.log_density, h)) < 1e-9
     assert not slopes["model.likelihood.log_scale"].any()
     # For each observation, in Q.
-    plain, with_it = (
-        objectives(scattered(linear()), Q=Level(hyperprior=p)) for p in (None, density)
-    )
+    levels = (Level(hyperprior=p) for p in (None, density))
+    plain, with_it = (objectives(scattered(linear()), Q=Q) for Q in levels)
     key = plain.key(*rows())
     gap = with_it.outer(plain.theta, plain.h, key) - plain.outer(plain.theta, plain.h, key)
     assert float(gap) == pytest.approx(float(density.log_density(plain.h)) / 12, rel=1e-10)
@@ -276,10 +273,8 @@ def refused(message, model, guide=guides.MeanField, **options):
 
 def test_what_cannot_be_traced():
     norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    refused(
-        "BayesianNetwork with guides.MeanField: a pass changes its buffers.*GroupNorm",
-        linear(net=norm),
-    )
+    changes = "BayesianNetwork with guides.MeanField: a pass changes its buffers.*GroupNorm"
+    refused(changes, linear(net=norm))
     gamma = alternatives(priors.Dirichlet(1.0, learn=True))
     refused(r"StructuredNetwork with guides.MeanField: it draws by aten\._standard_gamma", gamma)
 
@@ -309,18 +304,14 @@ def test_terms_that_do_not_fit_the_model():
     # A Dirichlet prior is drawn by gamma variables, where its KL is not known.
     own = alternatives(priors.Dirichlet(1.0, learn=True))
     point = guides.StructureFamily("point")
-    with pytest.raises(
-        ValueError, match=r"Level\(structure\).*gamma.*Take a p' of the prior's kind"
-    ):
+    estimated = r"Level\(structure\).*gamma.*Take a p' of the prior's kind"
+    with pytest.raises(ValueError, match=estimated):
         objectives(scattered(own, structure=point), Q=against)
     known = Level(structure=[Against(priors.Dirichlet(2.0), -1.0)])
     made = objectives(scattered(own, structure=point), Q=known)
     assert math.isfinite(float(made.outer(made.theta, made.h, made.key(*rows()))))
     # A hyperprior of variances, where none is learnt but the noise's.
-    made = objectives(
-        scattered(alternatives(prior=priors.Normal())), Q=Level(hyperprior=InverseGamma(1.0, 1.0))
-    )
-    with pytest.raises(
-        ValueError, match=r"hyperprior= is for .*the model has none.*learn='weight'"
-    ):
+    variances, fixed = Level(hyperprior=InverseGamma(1.0, 1.0)), alternatives(prior=priors.Normal())
+    made = objectives(scattered(fixed), Q=variances)
+    with pytest.raises(ValueError, match=r"hyperprior= is .*the model has none.*learn='weight'"):
         made.outer(made.theta, made.h, made.key(*rows()))

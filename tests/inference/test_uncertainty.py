@@ -29,9 +29,8 @@ def by_hand(outputs, weights):
             p.append([math.exp(v) / total for v in one])
         mean = [sum(w * q[c] for w, q in zip(weights, p, strict=True)) for c in range(len(p[0]))]
         total = -sum(v * math.log(v) for v in mean)
-        expected = -sum(
-            w * v * math.log(v) for w, q in zip(weights, p, strict=True) for v in q if v > 0
-        )
+        drawn = [(w, v) for w, q in zip(weights, p, strict=True) for v in q if v > 0]
+        expected = -sum(w * v * math.log(v) for w, v in drawn)
         rows.append((total, expected, total - expected))
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -133,9 +132,8 @@ def test_out_of_domain_of_each_kind_of_fit():
     assert list(found) == list(Uncertainty._fields)
     assert found["predictive_entropy"] == found["expected_entropy"] > 0.8
     assert found["mutual_information"] == 0.5  # a single network has none
-    three = inference.fit_repeats(
-        lambda seed: build(seed, data), seeds=(0, 1, 2), together=False, epochs=30, **SETTINGS
-    )
+    asked = {"seeds": (0, 1, 2), "together": False, "epochs": 30, **SETTINGS}
+    three = inference.fit_repeats(lambda seed: build(seed, data), **asked)
     found = out_of_domain(three, data.x_test, far)
     outputs = [torch.stack([one.outputs(x)[0] for one in three.fits]) for x in (data.x_test, far)]
     by_hand = [uncertainty(one) for one in outputs]
@@ -151,9 +149,8 @@ def test_dropout_and_variances_give_information():
     net = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 2))
     model = models.BayesianNetwork(net, data, prior=priors.Normal(1.0))
     dropped = inference.fit(model, guides.Delta(model), data, epochs=10, **SETTINGS)
-    model = models.BayesianNetwork(
-        small_net(width=20), data, prior=priors.LogUniform(), layers=["0"], random_biases=False
-    )
+    options = {"prior": priors.LogUniform(), "layers": ["0"], "random_biases": False}
+    model = models.BayesianNetwork(small_net(width=20), data, **options)
     guide = guides.ZeroMean(model)
     variances = inference.fit(model, guide, data, epochs=10, **SETTINGS)
     for fit, noise in ((dropped, "weights"), (variances, "activations")):

@@ -6,6 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from plain import network
 from pyro import poutine
 from pyro.infer import Predictive
 from pyroccam import guides, models
@@ -22,34 +23,26 @@ ROWS = Rows(3)
 pytestmark = pytest.mark.usefixtures("clean")
 
 
-class Backwards(nn.Module):
+def backwards():
     """Its layers are registered in another order than they are used in."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(4, 2)
-        self.inner = nn.ModuleDict({"two": nn.Linear(4, 4), "one": nn.Linear(3, 4)})
-
-    def forward(self, x):
-        return self.last(self.inner["two"](self.inner["one"](x).tanh()).tanh())
+    return network(
+        lambda net, x: net.last(net.inner["two"](net.inner["one"](x).tanh()).tanh()),
+        last=nn.Linear(4, 2),
+        inner=nn.ModuleDict({"two": nn.Linear(4, 4), "one": nn.Linear(3, 4)}),
+    )
 
 
-class Everything(nn.Module):
+def everything():
     """Convolutions of several kinds, batch normalisation, dropout, a reshape."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular", bias=False),
-            nn.BatchNorm2d(4),
-            nn.Dropout(0.5),
-            nn.Conv2d(4, 4, 3, groups=2, stride=2),
-            nn.ConvTranspose2d(4, 3, 2, stride=2),
-        )
-        self.head = nn.Linear(3 * 2 * 2, 2)
-
-    def forward(self, x):
-        return self.head(self.body(x).flatten(1))
+    body = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular", bias=False),
+        nn.BatchNorm2d(4),
+        nn.Dropout(0.5),
+        nn.Conv2d(4, 4, 3, groups=2, stride=2),
+        nn.ConvTranspose2d(4, 3, 2, stride=2),
+    )
+    head = nn.Linear(3 * 2 * 2, 2)
+    return network(lambda net, x: net.head(net.body(x).flatten(1)), body=body, head=head)
 
 
 def make(net, prior=None, rows=ROWS, **options):
@@ -60,7 +53,7 @@ def make(net, prior=None, rows=ROWS, **options):
 
 
 def test_sites_come_in_the_order_of_use():
-    model = make(Backwards())
+    model = make(backwards())
     assert list(model.layers) == ["inner.one", "inner.two", "last"]
     names = [f"{layer}.{what}" for layer in model.layers for what in ("weight", "bias")]
     assert list(model.sites) == names
@@ -150,7 +143,7 @@ def test_effective_weights_and_the_plain_network(prior):
     """Scales multiply input units of linear layers, output channels of convolutions, there with
     the bias; the model computes what the original does with the weights by hand."""
     torch.manual_seed(0)
-    net = Everything().eval()
+    net = everything().eval()
     net.body[1].running_mean.normal_()
     names = ["body.0", "body.3", "body.4", "head"]
     model = make(net, prior, Rows(2, 4, 4)).eval()
@@ -194,14 +187,11 @@ class _NoBias(LayerPrior):
 def test_a_bias_that_is_a_parameter_is_scaled_where_whole_outputs_are():
     """Or a channel whose scale is zero would still have an output."""
     x = torch.randn(2, 1, 4)
-    model = make(
-        nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 2)), NoBias(), Rows(1, 4)
-    )
+    net = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 2))
+    model = make(net, NoBias(), Rows(1, 4))
     conv, linear = model.layers.values()
-    assert [name for name, _ in model.named_parameters() if "bias" in name] == [
-        "net.0.bias",
-        "net.2.bias",
-    ]
+    biases = [name for name, _ in model.named_parameters() if "bias" in name]
+    assert biases == ["net.0.bias", "net.2.bias"]
     z = torch.tensor([0.0, 2.0])
     _, bias = conv.effective({"weight": torch.ones(2, 1, 2), "scale": z})
     assert torch.equal(bias, conv.bias * z)
@@ -239,7 +229,7 @@ def test_a_prior_without_draws_says_so():
 
 
 def test_the_original_is_left_as_it_was():
-    net = Everything()
+    net = everything()
     net.body[3].eval()
     before = copy.deepcopy(net.state_dict())
     modes = [m.training for m in net.modules()]

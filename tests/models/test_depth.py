@@ -22,11 +22,8 @@ def smooth(D=3, task="classification", outputs=3, N=8, dtype=torch.float64, prio
         nn.Linear(2, 4), blocks, nn.Linear(4, outputs), data=Data(N, task, outputs), prior=prior
     ).to(dtype)
     x = torch.randn(N, 2, dtype=dtype)
-    if task == "classification":
-        y = torch.arange(N) % outputs
-    else:
-        y = torch.randn(N, outputs, dtype=dtype)
-    return model, x, y
+    classes = task == "classification"
+    return model, x, torch.arange(N) % outputs if classes else torch.randn(N, outputs, dtype=dtype)
 
 
 # -- making one -------------------------------------------------------------------------------
@@ -172,9 +169,8 @@ def test_fixed_depth_has_no_latent_and_a_copy_of_the_weights():
     trace = pyro.poutine.trace(fixed).get_trace(x, y)
     assert trace.stochastic_nodes == ["data"]
     assert trace.observation_nodes == ["y"]
-    assert not {p.data_ptr() for p in fixed.parameters()} & {
-        p.data_ptr() for p in model.parameters()
-    }
+    mine, theirs = ({p.data_ptr() for p in one.parameters()} for one in (fixed, model))
+    assert not mine & theirs
     torch.testing.assert_close(fixed.likelihood.scale, model.likelihood.scale)
     torch.testing.assert_close(fixed.components(x)[0], model.components(x)[2])
     before = copy.deepcopy(fixed.state_dict())

@@ -133,13 +133,8 @@ def test_a_normalisation_without_bias_if_torch_has_it():
     assert make("BatchNorm1d", arguments_of(module)).bias is None
 
 
-class Counted(nn.Module):
-    def forward(self, x):
-        return (2 * x).view(len(x), -1)
-
-
 def test_the_length_of_a_tensor_is_the_size_of_its_batch():
-    again = rebuild(through_json(Counted()))
+    again = rebuild(through_json(plain.network(lambda net, x: (2 * x).view(len(x), -1))))
     for rows in (2, 3):
         assert again(torch.ones(rows, 2, 2)).shape == (rows, 4)
     assert "len" not in globals()
@@ -148,34 +143,12 @@ def test_the_length_of_a_tensor_is_the_size_of_its_batch():
 # -- what cannot be described ---------------------------------------------------------------------
 
 
-class Parts(nn.Module):
-    def forward(self, x):
-        return x / len(x.chunk(2))
+def noisy(net, x):
+    return x + torch.randn(2)
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
-class Noisy(nn.Module):
-    def forward(self, x):
-        return x + torch.randn(2)
-
-
-class Unknown(nn.Module):
-    def forward(self, x):
-        return torch.linalg.inv(x)
-
-
-class Starred(nn.Module):
-    def forward(self, *x):
-        return x[0]
-
-
-class Defaulted(nn.Module):
-    def forward(self, x, size=(2, 2)):
-        return x.view(size)
+def starred(net, *x):
+    return x[0]
 
 
 def hooked():
@@ -184,17 +157,26 @@ def hooked():
     return net
 
 
+BRANCHING = plain.network(lambda net, x: x if x.sum() > 0 else -x, "Branching")
+NAMED = {  # what a forward does, by the name of its network
+    "Noisy": (noisy, "Noisy.forward draws random numbers"),
+    "Unknown": (lambda net, x: torch.linalg.inv(x), "Unknown calls 'linalg_inv'"),
+    "Parts": (lambda net, x: x / len(x.chunk(2)), r"Parts cannot .*takes len\(\) of .* 'chunk'"),
+    "Starred": (starred, r"Starred.forward takes \*x"),
+    "Defaulted": (
+        lambda net, x, size=(2, 2): x.view(size),
+        r"Defaulted.forward has the default size=\(2, 2\)",
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("net", "words"),
     [
-        (nn.Sequential(nn.Linear(2, 2), nn.Sequential(Branching())), r"1.0 \(Branching\)"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Sequential(BRANCHING)), r"1.0 \(Branching\)"),
         (nn.Sequential(nn.Bilinear(2, 2, 2)), r"0 \(Bilinear\).*not among the known modules"),
         (nn.Sequential(nn.ReLU(), nn.GRU(2, 2)), r"1 \(GRU\).*not among the known modules"),
-        (Noisy(), "Noisy.forward draws random numbers"),
-        (Unknown(), "Unknown calls 'linalg_inv'"),
-        (Parts(), r"Parts cannot be described: it takes len\(\) of the result of 'chunk'"),
-        (Starred(), r"Starred.forward takes \*x"),
-        (Defaulted(), r"Defaulted.forward has the default size=\(2, 2\)"),
+        *[(plain.network(forward, name), words) for name, (forward, words) in NAMED.items()],
         (hooked(), r"0 \(Linear\) cannot be described: it has forward hooks"),
     ],
 )

@@ -19,24 +19,21 @@ def lines(names, width=4, seed=0):
 
 
 def three_into_one(how):
-    edges = {
-        ("x", "h"): lines("ab", seed=1),
-        ("x", "g"): lines("ab", seed=2),
-        ("h", "g"): lines("c", seed=3),
-        ("x", "y"): lines("ab", seed=4),
-        ("h", "y"): lines("ab", seed=5),
-        ("g", "y"): lines("abc", seed=6),
-    }
+    each = {"xh": "ab", "xg": "ab", "hg": "c", "xy": "ab", "hy": "ab", "gy": "abc"}
+    edges = {tuple(edge): lines(names, seed=k) for k, (edge, names) in enumerate(each.items(), 1)}
     return StructureGraph(edges, aggregate={"y": how, "g": "mean"})
+
+
+def gamma_of(graph, choice):
+    return {
+        edge: torch.tensor([float(name in choice[edge]) for name in names])
+        for edge, names in graph.primitives.items()
+    }
 
 
 def with_gamma(graph, choice, *x):
     """The graph itself with the γ that a choice stands for."""
-    gamma = {
-        edge: torch.tensor([float(name in choice[edge]) for name in names])
-        for edge, names in graph.primitives.items()
-    }
-    with graph.gamma.given(gamma):
+    with graph.gamma.given(gamma_of(graph, choice)):
         return graph(*x)
 
 
@@ -69,27 +66,15 @@ def test_a_mean_counts_the_edges_that_are_left_out():
 
 
 def test_nested_means():
-    inner = StructureGraph(
-        {("x", "m"): lines("ab", seed=7), ("x", "y"): lines("ab", seed=8), ("m", "y"): lines("a")},
-        aggregate={"y": "mean"},
-    )
-    outer = StructureGraph(
-        {("x", "h"): {"cell": inner, "line": nn.Linear(4, 4)}, ("x", "y"): lines("ab", seed=9),
-         ("h", "y"): lines("ab", seed=10)},
-        aggregate={"y": "mean"},
-    )  # fmt: skip
+    edges = {("x", "m"): lines("ab", seed=7), ("x", "y"): lines("ab", seed=8)}
+    inner = StructureGraph({**edges, ("m", "y"): lines("a")}, aggregate={"y": "mean"})
+    edges = {("x", "h"): {"cell": inner, "line": nn.Linear(4, 4)}, ("x", "y"): lines("ab", seed=9)}
+    outer = StructureGraph({**edges, ("h", "y"): lines("ab", seed=10)}, aggregate={"y": "mean"})
     net, x = nn.Sequential(outer), torch.randn(3, 4)
-    inside, outside = {"x-m": "a", "x-y": [], "m-y": "a"}, {
-        "x-h": ["cell", "line"], "x-y": [], "h-y": "b"
-    }  # fmt: skip
-    gammas = {
-        graph: {
-            edge: torch.tensor([float(n in choice[edge]) for n in names])
-            for edge, names in graph.primitives.items()
-        }
-        for graph, choice in ((inner, inside), (outer, outside))
-    }
-    with inner.gamma.given(gammas[inner]), outer.gamma.given(gammas[outer]):
+    inside = {"x-m": "a", "x-y": [], "m-y": "a"}
+    outside = {"x-h": ["cell", "line"], "x-y": [], "h-y": "b"}
+    own, around = gamma_of(inner, inside), gamma_of(outer, outside)
+    with inner.gamma.given(own), outer.gamma.given(around):
         expected = net(x)
     (first, second) = structures(net)
     choice = {f"{first}.{k}": v for k, v in outside.items()}

@@ -31,9 +31,7 @@ pytestmark = pytest.mark.usefixtures("clean")
 
 def mixture(batch=()):
     """Of three unlike components, in double precision."""
-    mixing = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    loc = torch.tensor([0.0, -0.5, 0.8], dtype=torch.float64)
-    scale = torch.tensor([0.05, 0.2, 1.5], dtype=torch.float64)
+    mixing, loc, scale = map(t64, ([0.6, 0.3, 0.1], [0.0, -0.5, 0.8], [0.05, 0.2, 1.5]))
     parts = [t.requires_grad_() for t in (mixing.log(), loc, -2.0 * scale.log())]
     return NormalMixture(*parts, batch), (mixing, loc.detach(), scale), parts
 
@@ -57,18 +55,18 @@ def log_joint(model, guide, x, y):
 # -- the density ------------------------------------------------------------------------------
 
 
+def t64(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
 def test_the_density_is_that_of_its_components():
     fn, (mixing, loc, scale), _ = mixture()
     w = torch.linspace(-6.0, 6.0, 41, dtype=torch.float64)
     each = zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True)
     expected = torch.as_tensor(np.log(sum(m * stats.norm(k, s).pdf(w.numpy()) for m, k, s in each)))
     torch.testing.assert_close(fn.log_prob(w).detach(), expected, rtol=1e-12, atol=1e-12)
-    total = sum(
-        quad(
-            lambda v: float(fn.log_prob(torch.tensor(v, dtype=torch.float64)).detach().exp()), a, b
-        )[0]
-        for a, b in ((-20, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 20))
-    )
+    near = ((-20, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 20))
+    total = sum(quad(lambda v: float(fn.log_prob(t64(v)).detach().exp()), a, b)[0] for a, b in near)
     assert total == pytest.approx(1.0, abs=1e-8)
 
 
@@ -105,7 +103,6 @@ def test_shapes():
 def test_draws_have_the_density():
     fn, (mixing, loc, scale), _ = mixture()
     draws = fn.sample((4000,)).numpy()
-
     each = list(zip(mixing.tolist(), loc.tolist(), scale.tolist(), strict=True))
 
     def cdf(w):
@@ -222,11 +219,8 @@ def test_a_shared_mixture_survives_copies_moves_and_files():
 def test_a_run_does_not_go_on_with_another_mixture():
     rows = table()
     known = []
-    for prior in (
-        MIXTURE,
-        priors.GaussianMixture(4, zero=0.8),
-        priors.GaussianMixture(4, zero=0.7),
-    ):
+    for zero in (0.7, 0.8, 0.7):
+        prior = priors.GaussianMixture(4, zero=zero)
         model = models.BayesianNetwork(small_net(), rows, prior=prior)
         known.append(Replicate(model, guides.Delta(model), rows, 0).identity())
     assert known[0] == known[2]
@@ -306,9 +300,8 @@ def test_weights_gather_around_the_means():
     spread = (w - near).square().mean().sqrt()
     assert spread < 0.3 * (truth - near).square().mean().sqrt()
     middle = loc[2]  # of -0.6, 0, 0.6, beside the one that stays at zero
-    torch.testing.assert_close(
-        torch.stack([loc[1], loc[3]]), torch.tensor([-0.5, 0.5]), atol=0.03, rtol=0
-    )
+    found = torch.stack([loc[1], loc[3]])
+    torch.testing.assert_close(found, torch.tensor([-0.5, 0.5]), atol=0.03, rtol=0)
     assert loc[0] == 0.0
     assert middle.abs() < 0.05
 

@@ -4,28 +4,24 @@ import itertools
 
 import pytest
 import torch
+from plain import network
 from pyroccam.models.networks.structure_graph import StructureGraph, discretised, structures
 from torch import nn
 
 
-class Scale(nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x):
-        return self.factor * x
+def scale(factor):
+    return network(lambda net, x: factor * x)
 
 
 def diamond(**more):
     """x -> a, x -> b, a -> y, b -> y, a -> b; every primitive multiplies by a number."""
     return StructureGraph(
         {
-            ("x", "a"): {"one": Scale(1.0), "two": Scale(2.0)},
-            ("x", "b"): [Scale(3.0)],
-            ("a", "b"): [Scale(5.0), Scale(7.0), Scale(11.0)],
-            ("a", "y"): [Scale(13.0)],
-            ("b", "y"): [Scale(17.0), Scale(19.0)],
+            ("x", "a"): {"one": scale(1.0), "two": scale(2.0)},
+            ("x", "b"): [scale(3.0)],
+            ("a", "b"): [scale(5.0), scale(7.0), scale(11.0)],
+            ("a", "y"): [scale(13.0)],
+            ("b", "y"): [scale(17.0), scale(19.0)],
         },
         **more,
     )
@@ -93,7 +89,7 @@ def test_several_primitives_of_an_edge_and_none():
 
 
 def test_aggregations():
-    edges = {("x", "y"): [Scale(1.0)], ("x", "z"): [Scale(2.0)], ("y", "z"): [Scale(3.0)]}
+    edges = {("x", "y"): [scale(1.0)], ("x", "z"): [scale(2.0)], ("y", "z"): [scale(3.0)]}
     x = torch.ones(1, 2)
     assert StructureGraph(edges)(x).tolist() == [[5.0, 5.0]]
     assert StructureGraph(edges, aggregate={"z": "mean"})(x).tolist() == [[2.5, 2.5]]
@@ -107,7 +103,7 @@ def test_aggregations():
 
 
 def test_several_inputs():
-    edges = {("a", "y"): [Scale(1.0)], ("b", "y"): [Scale(2.0)]}
+    edges = {("a", "y"): [scale(1.0)], ("b", "y"): [scale(2.0)]}
     graph = StructureGraph(edges, inputs=["b", "a"])
     assert float(graph(torch.tensor([[1.0]]), torch.tensor([[10.0]]))) == 12.0
     small = graph.discretise({"a-y": "0", "b-y": "0"})
@@ -138,58 +134,55 @@ def test_cells_share_their_structure_and_not_their_weights():
 
 
 EDGE = [nn.Identity()]
+ONE = {("x", "y"): EDGE}
+ASIDE = {**ONE, ("q", "y"): EDGE}
+
+
+CYCLE = {("x", "a"): EDGE, ("a", "b"): EDGE, ("b", "a"): EDGE, ("b", "y"): EDGE}
 
 
 @pytest.mark.parametrize(
-    ("edges", "more", "message"),
+    ("edges", "more", "error", "message"),
     [
-        ({}, {}, "at least one edge"),
-        (
-            {("x", "a"): EDGE, ("a", "b"): EDGE, ("b", "a"): EDGE, ("b", "y"): EDGE},
-            {},
-            "cycle '(a-b', 'b-a|b-a', 'a-b)'",
-        ),
-        ({("a", "b"): EDGE, ("b", "a"): EDGE}, {}, "cycle"),
-        ({("x", "y"): EDGE, ("q", "y"): EDGE}, {}, "'q', of edge 'q-y', cannot be reached"),
-        (
-            {("x", "y"): EDGE, ("q", "y"): EDGE},
-            {"inputs": ["x"]},
-            "'q', of edge 'q-y', cannot be reached",
-        ),
-        ({("x", "y"): EDGE}, {"inputs": ["y"]}, "inputs= names 'y'"),
-        ({("x", "y"): EDGE, ("x", "z"): EDGE}, {}, "edge 'x-y' leads nowhere"),
-        ({("x", "y"): []}, {}, "Edge 'x-y' has no primitives"),
-        ({("x", "y.z"): EDGE}, {}, "Edge 'x-y.z': vertices are named"),
-        ({("x", "y"): EDGE}, {"aggregate": {"z": "sum"}}, "vertex in aggregate= 'z'"),
-        ({("x", "y"): EDGE}, {"aggregate": {"y": "summ"}}, "Did you mean 'sum'"),
+        ({}, {}, ValueError, "at least one edge"),
+        (CYCLE, {}, ValueError, "cycle '(a-b', 'b-a|b-a', 'a-b)'"),
+        ({("a", "b"): EDGE, ("b", "a"): EDGE}, {}, ValueError, "cycle"),
+        (ASIDE, {}, ValueError, "'q', of edge 'q-y', cannot be reached"),
+        (ASIDE, {"inputs": ["x"]}, ValueError, "'q', of edge 'q-y', cannot be reached"),
+        (ONE, {"inputs": ["y"]}, ValueError, "inputs= names 'y'"),
+        ({**ONE, ("x", "z"): EDGE}, {}, ValueError, "edge 'x-y' leads nowhere"),
+        ({("x", "y"): []}, {}, ValueError, "Edge 'x-y' has no primitives"),
+        ({("x", "y.z"): EDGE}, {}, ValueError, "Edge 'x-y.z': vertices are named"),
+        (ONE, {"aggregate": {"z": "sum"}}, ValueError, "vertex in aggregate= 'z'"),
+        (ONE, {"aggregate": {"y": "summ"}}, ValueError, "Did you mean 'sum'"),
+        (ONE, {"aggregate": "mean"}, TypeError, r"aggregate='mean': give it by vertex, .*\{'y'"),
+        ({("x", "y"): {"f": lambda x: x}}, {}, TypeError, "Primitive 'f' of edge 'x-y' is func"),
     ],
 )
-def test_errors_of_graphs(edges, more, message):
-    with pytest.raises(ValueError, match=message):
+def test_errors_of_graphs(edges, more, error, message):
+    with pytest.raises(error, match=message):
         StructureGraph(edges, **more)
 
 
-def test_primitives_are_modules():
-    with pytest.raises(TypeError, match="Primitive 'f' of edge 'x-y' is function"):
-        StructureGraph({("x", "y"): {"f": torch.tanh.__class__ and (lambda x: x)}})
+WIDE = {("x", "y"): [nn.Linear(3, 1)], ("y", "z"): [scale(1.0)], ("x", "z"): [scale(1.0)]}
+DEEP = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDGE}
 
 
-def test_errors_of_shapes():
-    x = torch.ones(2, 3)
-    wide = StructureGraph({("x", "y"): {"a": nn.Linear(3, 2), "b": nn.Linear(3, 4)}})
-    with pytest.raises(
-        ValueError, match=r"edge 'x-y' are mixed, but 'a' .*\(2, 2\) and 'b' \(2, 4"
-    ):
-        wide(x)
-    wrong = StructureGraph({("x", "y"): {"a": nn.Linear(5, 2)}})
-    with pytest.raises(ValueError, match=r"Primitive 'a' of edge 'x-y' does not take"):
-        wrong(x)
-    edges = {("x", "y"): [nn.Linear(3, 1)], ("y", "z"): [Scale(1.0)], ("x", "z"): [Scale(1.0)]}
-    with pytest.raises(ValueError, match=r"Vertex 'z' cannot add .*'y-z' \(2, 1\), 'x-z' \(2, 3\)"):
-        StructureGraph(edges)(x)
-    deep = {("x", "y"): [nn.Unflatten(1, (3, 1))], ("y", "z"): EDGE, ("x", "z"): EDGE}
-    with pytest.raises(ValueError, match="Vertex 'z' cannot concatenate"):
-        StructureGraph(deep, aggregate={"z": "concatenate"})(x)
+@pytest.mark.parametrize(
+    ("edges", "aggregate", "message"),
+    [
+        (
+            {("x", "y"): {"a": nn.Linear(3, 2), "b": nn.Linear(3, 4)}}, {},
+            r"edge 'x-y' are mixed, but 'a' .*\(2, 2\) and 'b' \(2, 4",
+        ),
+        ({("x", "y"): {"a": nn.Linear(5, 2)}}, {}, "Primitive 'a' of edge 'x-y' does not take"),
+        (WIDE, {}, r"Vertex 'z' cannot add .*'y-z' \(2, 1\), 'x-z' \(2, 3\)"),
+        (DEEP, {"z": "concatenate"}, "Vertex 'z' cannot concatenate"),
+    ],
+)  # fmt: skip
+def test_errors_of_shapes(edges, aggregate, message):
+    with pytest.raises(ValueError, match=message):
+        StructureGraph(edges, aggregate=aggregate)(torch.ones(2, 3))
 
 
 def test_errors_of_choices():
@@ -202,8 +195,3 @@ def test_errors_of_choices():
     del choice["x-a"]
     with pytest.raises(ValueError, match=r"says nothing of edge 'x-a' \(one, two\)"):
         graph.discretise(choice)
-
-
-def test_one_aggregation_for_all_is_given_by_vertex():
-    with pytest.raises(TypeError, match=r"aggregate='mean': give it by vertex, aggregate=\{'y'"):
-        StructureGraph({("x", "y"): [nn.Linear(2, 1)]}, aggregate="mean")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain import network
 from pyro.infer import Predictive
 from pyroccam import guides
 from pyroccam.inference.posterior.weight_moments import mean_network
@@ -20,35 +21,14 @@ def make(net, prior=None, rows=ROWS, **options):
     return BayesianNetwork(net, rows, prior=priors.Normal() if prior is None else prior, **options)
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
-        self.b.weight = self.a.weight
-
-    def forward(self, x):
-        return self.b(self.a(x))
+def tied(a=None, b=None):
+    a, b = a or nn.Linear(3, 3), b or nn.Linear(3, 3)
+    b.weight = a.weight
+    return network(lambda net, x: net.b(net.a(x)), a=a, b=b)
 
 
-class Shared(nn.Module):
-    """One layer under two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(3, 3)
-        self.b = self.a
-
-    def forward(self, x):
-        return self.b(self.a(x))
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.a(self.a(x))
+def twice():
+    return network(lambda net, x: net.a(net.a(x)), a=nn.Linear(3, 3))
 
 
 class Subclass(nn.MultiheadAttention):
@@ -68,16 +48,14 @@ class Attending(nn.Module):
         return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
 
 
-class InTrainingOnly(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.a(x) + (self.b(x) if self.training else 0)
+def in_training_only():
+    return network(
+        lambda net, x: net.a(x) + (net.b(x) if net.training else 0),
+        a=nn.Linear(3, 2), b=nn.Linear(3, 2),
+    )  # fmt: skip
 
 
-NORMAL = priors.Normal()
+NORMAL, LAYER = priors.Normal(), nn.Linear(3, 3)  # which has two names in one network
 
 
 @pytest.mark.parametrize(
@@ -91,20 +69,19 @@ NORMAL = priors.Normal()
         (small_net(), {"prior": {"0": NORMAL}, "layers": ["2"]}, ValueError, "'2' is to be .* 0"),
         (small_net(), {"prior": {"4": NORMAL}}, ValueError, "no layer '4'"),
         (small_net(), {"prior": {}}, ValueError, "layers= chose none"),
-        (Tied(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
-        (Tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
-        (Shared(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
-        (Twice(), {}, ValueError, "'a' is used 2 times"),
+        (tied(), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (tied(LAYER, LAYER), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
+        (twice(), {}, ValueError, "'a' is used 2 times"),
         (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, TypeError, "NonDynamically"),
         (
             Attending(plain=True, kind=Subclass),
-            {"layers": ["attention.out_proj", "head"]},
-            ValueError,
+            {"layers": ["attention.out_proj", "head"]}, ValueError,
             r"'attention.out_proj' is not called .*layers=",
         ),
-        (InTrainingOnly(), {}, ValueError, "'b' is not called"),
+        (in_training_only(), {}, ValueError, "'b' is not called"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused(net, options, error, message):
     modes = [m.training for m in net.modules()]
     with pytest.raises(error, match=message):
@@ -114,15 +91,11 @@ def test_what_cannot_be_is_refused(net, options, error, message):
 
 
 def test_what_is_left_out_may_be_tied_or_unused():
-    net = nn.Sequential(Tied(), Twice(), nn.Linear(3, 2))
+    net = nn.Sequential(tied(), twice(), nn.Linear(3, 2))
     assert list(make(net, layers=["2"]).sites) == ["2.weight", "2.bias"]
     left = make(Attending(), layers=["head"])
     assert list(left.layers) == ["head"]
     assert "net.attention.in_proj_weight" in left.state_dict()  # as it was given
-
-
-class Derived(nn.Linear):
-    pass
 
 
 def test_weights_that_stay_numbers_are_named(recwarn):
@@ -131,7 +104,8 @@ def test_weights_that_stay_numbers_are_named(recwarn):
         model = BayesianNetwork(Attending(kind=Subclass), ROWS, prior=NORMAL)
     assert list(model.layers) == ["head"]
     assert told[0].filename == __file__
-    many = nn.Sequential(*(Derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
+    derived = type("Derived", (nn.Linear,), {})
+    many = nn.Sequential(*(derived(3, 3) for _ in range(6)), nn.LayerNorm((3,)), nn.Linear(3, 2))
     with pytest.warns(UserWarning, match=r": 0.weight \(Derived\), 1.* 3.weight .* and 2 more"):
         make(many)
     for options in ({"layers": ["6"]}, {"prior": {"6": NORMAL}}, {"layers": lambda n, _: n == "6"}):
@@ -172,23 +146,19 @@ def test_networks_that_ask_what_their_layers_are():
         _ = model.layers["parts.0"].nothing
 
 
-class Reading(nn.Module):
+def reading():
     """A transformer of torch, of which eval mode may take the weights and not call the layers."""
-
-    def __init__(self):
-        super().__init__()
-        part = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(part, 2)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.head(self.encoder(x).mean(1))
+    part = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
+    return network(
+        lambda net, x: net.head(net.encoder(x).mean(1)),
+        encoder=nn.TransformerEncoder(part, 2), head=nn.Linear(4, 2),
+    )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*enable_nested_tensor")
 def test_layers_of_transformers_are_called_in_evaluation_too():
     layers = [f"encoder.layers.{k}.linear{n}" for k in (0, 1) for n in (1, 2)]
-    model = make(Reading().eval(), rows=Rows(5, 4), layers=layers)
+    model = make(reading().eval(), rows=Rows(5, 4), layers=layers)
     guide = guides.MeanField(model)
     x = torch.randn(3, 5, 4)
     with torch.no_grad():

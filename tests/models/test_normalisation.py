@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from plain import network
 from pyroccam import data, models
 from pyroccam.models.learnt_depth import log_likelihood_by_depth
 from pyroccam.models.networks.normalisation import (
@@ -31,24 +32,18 @@ def case(kind, **options):
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
     shape = (B, C) if kind is nn.BatchNorm1d else (B, C, 4, 2)
-    batches = [
-        [(k + 1) * torch.randn(shape, dtype=torch.float64) + k for k in range(K)] for _ in range(4)
-    ]
+    draws = range(4)
+    batches = [[(k + 1) * torch.randn(shape).double() + k for k in range(K)] for _ in draws]
     return norm, batches
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"momentum": 0.3, "eps": 1e-2},
-        {"momentum": None},
-        {"affine": False},
-        {"track_running_stats": False},
-    ],
+    [{}, {"momentum": 0.3, "eps": 1e-2}, {"momentum": None}, {"affine": False},
+     {"track_running_stats": False}],
     ids=str,
-)
+)  # fmt: skip
 def test_equals_separate_normalisations_that_share_their_affine_part(kind, options):
     norm, batches = case(kind, **options)
     theirs, mine = separate(norm), DepthBatchNorm(copy.deepcopy(norm), K)
@@ -127,15 +122,9 @@ def test_a_head_of_another_stack_is_refused():
 D, STEPS = 6, 150
 
 
-class PooledHead(nn.Module):
+def pooled_head(head, depths):
     """The head as released: one ordinary normalisation, run at every depth in turn."""
-
-    def __init__(self, head, depths):
-        super().__init__()
-        self.head, self.depths = head, depths
-
-    def forward(self, x):
-        return torch.cat([self.head(part) for part in x.chunk(self.depths)])
+    return network(lambda net, x: torch.cat([net.head(p) for p in x.chunk(depths)]), head=head)
 
 
 def ordinary(norm):
@@ -149,7 +138,7 @@ def train_then_compare(digits, pooled):
     if pooled:
         residual, linear = model.stack.head
         residual.f = nn.Sequential(*[ordinary(m) for m in residual.f])
-        model.stack.head = PooledHead(nn.Sequential(residual, linear), D + 1)
+        model.stack.head = pooled_head(nn.Sequential(residual, linear), D + 1)
     x, y = digits.x_train[:512], digits.y_train[:512]
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

@@ -13,10 +13,7 @@ from pyroccam.models.distributions.relaxed import (
     LogitRelaxedBernoulli,
     RelaxedGate,
 )
-from pyroccam.models.distributions.relaxed_kl import (
-    relaxed_bernoulli_kl,
-    relaxed_categorical_kl,
-)
+from pyroccam.models.distributions.relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 from random_weights import limit
 from relaxed_laws import F64, OTHER, WEIGHTS, t, z_scores
 from scipy.integrate import quad

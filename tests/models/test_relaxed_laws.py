@@ -166,12 +166,8 @@ def test_single_precision_is_finite(k, temperature):
             assert value.isfinite().all()
             assert log_prob.isfinite().all()
             leaves = (logits, tensor, d.concentration)
-            for gradient in torch.autograd.grad(
-                log_prob.mean() + value.exp()[:, 0].mean(),
-                leaves,
-                allow_unused=True,
-                retain_graph=True,
-            ):
+            mean = log_prob.mean() + value.exp()[:, 0].mean()
+            for gradient in torch.autograd.grad(mean, leaves, retain_graph=True, allow_unused=True):
                 assert gradient is None or gradient.isfinite().all()
     gate = LogitRelaxedBernoulli(temperature, logits=100.0 * logits)
     assert gate.log_prob(gate.rsample((draws,))).isfinite().all()
@@ -181,9 +177,8 @@ def test_single_precision_is_finite(k, temperature):
 def test_the_ends_of_the_uniform_variables_are_finite(dtype, monkeypatch):
     def ends(shape, dtype, device):
         last = 1.0 - torch.finfo(dtype).eps / 2.0
-        return torch.tensor([0.0, last, 0.5], dtype=dtype)[torch.arange(shape.numel()) % 3].reshape(
-            shape
-        )
+        values = torch.tensor([0.0, last, 0.5], dtype=dtype)
+        return values[torch.arange(shape.numel()) % 3].reshape(shape)
 
     monkeypatch.setattr(torch, "rand", ends)
     for law in laws(dtype).values():

@@ -19,6 +19,7 @@ from alternatives import (
     pair,
     share,
 )
+from plain import network
 from pyro import poutine
 from pyroccam import guides
 from pyroccam.inference.elbo.estimator import bound
@@ -99,21 +100,16 @@ def test_any_prior_will_do():
     assert terms.log_likelihood.isfinite()
 
 
-class Nested(nn.Module):
+def nested():
     """A primitive that is a graph itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = StructureGraph({("a", "b"): {"one": nn.Linear(3, 1), "two": nn.Linear(3, 1)}})
-
-    def forward(self, x):
-        return self.cell(x)
+    cell = StructureGraph({("a", "b"): {"one": nn.Linear(3, 1), "two": nn.Linear(3, 1)}})
+    return network(lambda net, x: net.cell(x), cell=cell)
 
 
 def test_a_graph_within_a_primitive():
     """Its weights count with the product of both γ; one structure is chosen of each."""
     torch.manual_seed(1)
-    net = StructureGraph({("x", "y"): {"cell": Nested(), "line": nn.Linear(3, 1)}})
+    net = StructureGraph({("x", "y"): {"cell": nested(), "line": nn.Linear(3, 1)}})
     model, guide = pair(
         priors.GumbelSoftmax(),
         lambda model: guides.Delta(model, structure=guides.StructureFamily("point")),
@@ -129,10 +125,8 @@ def test_a_graph_within_a_primitive():
     for name in ("cell.cell.edges.a-b.one", "cell.cell.edges.a-b.two", "line"):
         path = f"edges.x-y.{name}"
         parts.append(x @ at[f"{path}.weight"].T + at[f"{path}.bias"])
-    expected = outer[1] ** 2 * parts[2]
-    expected = expected + outer[0] ** 2 * sum(
-        g**2 * p for g, p in zip(inner, parts[:2], strict=True)
-    )
+    inside = sum(g**2 * p for g, p in zip(inner, parts[:2], strict=True))
+    expected = outer[1] ** 2 * parts[2] + outer[0] ** 2 * inside
     torch.testing.assert_close(DrawnNetwork(model, guide)(x), expected)
     torch.testing.assert_close(draw_outputs(model, guide, x, 1)[0], expected)
     choice = {"x-y": "cell", "edges.x-y.cell.cell.a-b": "two"}
@@ -224,13 +218,11 @@ def assert_clear(model):
             assert module.gamma._given is None
 
 
-class Fails(nn.Module):
+def fails(net, x):
     """In a pass with more than two rows, which is when random numbers are drawn."""
-
-    def forward(self, x):
-        if len(x) > 2:
-            raise ArithmeticError("no")
-        return x
+    if len(x) > 2:
+        raise ArithmeticError("no")
+    return x
 
 
 @pytest.mark.parametrize("structure", [priors.GumbelSoftmax(), priors.Categorical()])
@@ -242,7 +234,7 @@ def test_a_pass_leaves_nothing(structure, scaling):
     bound(model, guide)(*batch(4))
     assert_clear(model)
     copy.deepcopy((model, guide))
-    bad = nn.Sequential(*larger(True), Fails())
+    bad = nn.Sequential(*larger(True), network(fails))
     model = make(structure, bad, prior=priors.Normal(), scaling=scaling)
     guide = guides.MeanField(model).double()
     with pytest.raises(ArithmeticError):

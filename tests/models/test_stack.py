@@ -45,40 +45,31 @@ STACKS = ["mlp", "conv", "resnet"]
 # -- outputs ----------------------------------------------------------------------------------
 
 
-def test_outputs_equal_a_loop_that_calls_the_head_at_each_depth():
+def test_outputs_and_gradients_equal_a_loop_that_calls_the_head_at_each_depth():
     torch.manual_seed(0)
     stack = plain_stack()
-    x = torch.randn(8, 5, dtype=torch.float64)
-    a, expected = stack.stem(x), []
-    expected.append(stack.head(a))
-    for block in stack.blocks:
-        a = block(a)
+    x, a = torch.randn(8, 5, dtype=torch.float64), None
+    expected = []
+    for part in (stack.stem, *stack.blocks):
+        a = part(x if a is None else a)
         expected.append(stack.head(a))
-    torch.testing.assert_close(stack.outputs(x), torch.stack(expected), rtol=0, atol=1e-14)
+    found = stack.outputs(x)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-14)
     torch.testing.assert_close(stack(x), expected[-1], rtol=0, atol=1e-14)
     assert stack.max_depth == 4
-
-
-def test_gradients_of_outputs_equal_those_of_the_loop():
-    torch.manual_seed(0)
-    stack = plain_stack()
-    x = torch.randn(8, 5, dtype=torch.float64)
     weights = torch.randn(5, 8, 3, dtype=torch.float64)
-    got = torch.autograd.grad((weights * stack.outputs(x)).sum(), list(stack.parameters()))
-    a = stack.stem(x)
-    total = (weights[0] * stack.head(a)).sum()
-    for d, block in enumerate(stack.blocks, 1):
-        a = block(a)
-        total = total + (weights[d] * stack.head(a)).sum()
-    for g, e in zip(got, torch.autograd.grad(total, list(stack.parameters())), strict=True):
+    got, loop = (
+        torch.autograd.grad((weights * outputs).sum(), list(stack.parameters()))
+        for outputs in (found, torch.stack(expected))
+    )
+    for g, e in zip(got, loop, strict=True):
         torch.testing.assert_close(g, e, rtol=1e-10, atol=1e-12)
 
 
 def test_adapters_may_be_none_one_for_all_or_one_for_each_depth():
     torch.manual_seed(0)
     stem, head = nn.Linear(2, 3), nn.Linear(4, 2)
-    blocks = [nn.Linear(3, 3), nn.Linear(3, 4)]
-    early = nn.Linear(3, 4)
+    blocks, early = [nn.Linear(3, 3), nn.Linear(3, 4)], nn.Linear(3, 4)
     stack = models.DepthStack(stem, blocks, head, [early, early, None])
     x = torch.randn(5, 2)
     a0 = stem(x)
@@ -91,16 +82,14 @@ def test_adapters_may_be_none_one_for_all_or_one_for_each_depth():
 
 
 def test_outputs_keep_further_dimensions_of_the_head():
-    stack = models.DepthStack(
-        nn.Linear(2, 6), [nn.Linear(6, 6)], nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (3, 2)))
-    )
+    head = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (3, 2)))
+    stack = models.DepthStack(nn.Linear(2, 6), [nn.Linear(6, 6)], head)
     assert stack.outputs(torch.randn(5, 2)).shape == (2, 5, 3, 2)
 
 
 def test_a_stack_without_blocks_has_one_depth():
-    stack = models.DepthStack(
-        nn.Linear(2, 3), [], nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    )
+    head = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    stack = models.DepthStack(nn.Linear(2, 3), [], head)
     x = torch.randn(6, 2)
     torch.testing.assert_close(stack.outputs(x)[0], stack.head(stack.stem(x)))
     assert stack.max_depth == 0
@@ -157,15 +146,17 @@ def test_cut_networks_share_no_storage(name):
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
 
 
+def parameters(net):
+    return sum(p.numel() for p in net.parameters())
+
+
 @pytest.mark.parametrize("name", STACKS)
 def test_single_exits_are_plain_and_smaller(name):
     stack, _ = make(name)
     D = stack.max_depth
-    sizes = [sum(p.numel() for p in stack.at(d).parameters()) for d in range(D + 1)]
+    sizes = [parameters(stack.at(d)) for d in range(D + 1)]
     assert all(a < b for a, b in itertools.pairwise(sizes))
-    assert sum(p.numel() for p in stack.truncated(1).parameters()) < sum(
-        p.numel() for p in stack.parameters()
-    )
+    assert parameters(stack.truncated(1)) < parameters(stack)
     for d in range(D + 1):
         assert not any(isinstance(m, DepthBatchNorm) for m in stack.at(d).modules())
 
@@ -191,10 +182,9 @@ def test_truncating_twice_equals_truncating_once():
 @pytest.mark.parametrize("depth", [-1, 6])
 def test_a_depth_that_is_not_there(depth):
     stack, _ = make("mlp")
-    with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 5"):
-        stack.truncated(depth)
-    with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 5"):
-        stack.at(depth)
+    for cut in (stack.truncated, stack.at):
+        with pytest.raises(ValueError, match=rf"depth {depth} is outside 0 \.\.\. 5"):
+            cut(depth)
 
 
 # -- adapters ---------------------------------------------------------------------------------
@@ -235,21 +225,16 @@ def test_match_adapters_share_one_for_each_stage_and_leave_the_modules_alone():
 def test_match_adapters_refuse_what_they_cannot_match():
     with pytest.raises(ValueError, match=r"at depth 0: activation \(3,\), last activation \(4,\)"):
         models.match_adapters(nn.Linear(2, 3), [nn.Linear(3, 4)], torch.randn(2, 2))
+    halve = [nn.Conv2d(1, 2, 3, stride=2)]
     with pytest.raises(ValueError, match=r"\(1, 9, 9\), last activation \(2, 4, 4\).*a stride"):
-        models.match_adapters(
-            nn.Identity(), [nn.Conv2d(1, 2, 3, stride=2)], torch.randn(2, 1, 9, 9)
-        )
+        models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, 9, 9))
 
 
 @pytest.mark.parametrize("side", [7, 14, 28, 30, 32])
 def test_match_adapters_reach_resolutions_that_do_not_divide(side):
     halve = [nn.Conv2d(1, 1, 3, stride=2, padding=1) for _ in range(3)]  # 28 -> 14 -> 7 -> 4
-    stack = models.DepthStack(
-        nn.Identity(),
-        halve,
-        nn.Flatten(),
-        models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, side, side)),
-    )
+    adapters = models.match_adapters(nn.Identity(), halve, torch.randn(2, 1, side, side))
+    stack = models.DepthStack(nn.Identity(), halve, nn.Flatten(), adapters)
     last = -(-side // 8)
     assert stack.outputs(torch.randn(2, 1, side, side)).shape == (4, 2, last * last)
 
@@ -275,39 +260,38 @@ def test_residual_conv_has_the_number_of_parameters_of_the_source():
     stack = residual_conv((1, 28, 28), 10, max_depth=50)
     block = 64 * 2 + (64 * 32 + 32) + 2 * (32 * 2) + (32 * 32 * 9 + 32) + (32 * 64 + 64)
     exit_ = (64 * 64 + 64) + 64 * 2 + (64 * 10 + 10)
-    assert sum(p.numel() for p in stack.parameters()) == (25 * 64 + 64) + 50 * block + exit_
+    assert parameters(stack) == (25 * 64 + 64) + 50 * block + exit_
 
 
-def test_residual_conv_refuses_small_images_and_tables():
-    with pytest.raises(ValueError, match="at least 6 pixels a side.*smaller pool"):
-        residual_conv((1, 5, 5), 2)
-    with pytest.raises(ValueError, match="residual_mlp for tables"):
-        residual_conv((7,), 2)
-
-
-@pytest.mark.parametrize("bad", [{"width": 0}, {"max_depth": -1}, {"width": 2.5}])
-def test_networks_refuse_impossible_sizes(bad):
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be a whole number"):
-        residual_mlp((2,), 2, **bad)
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: residual_conv((1, 5, 5), 2), "at least 6 pixels a side.*smaller pool"),
+        (lambda: residual_conv((7,), 2), "residual_mlp for tables"),
+        (lambda: residual_mlp((2,), 2, width=0), "width must be a whole number"),
+        (lambda: residual_mlp((2,), 2, max_depth=-1), "max_depth must be a whole number"),
+        (lambda: residual_mlp((2,), 2, width=2.5), "width must be a whole number"),
+        (
+            lambda: models.networks.build({"network": "lstm"}),
+            "Unknown network 'lstm'; known: mlp, conv, resnet",
+        ),
+    ],
+)
+def test_networks_that_cannot_be(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
 
 
 @pytest.mark.parametrize("name", STACKS)
 def test_a_description_rebuilds_the_network(name):
     stack, _ = make(name)
-    rebuilt = models.networks.build(stack.description)
-    shapes = {k: v.shape for k, v in stack.state_dict().items()}
-    assert {k: v.shape for k, v in rebuilt.state_dict().items()} == shapes
-    cut = stack.truncated(2)
-    again = models.networks.build(cut.description)
-    assert {k: v.shape for k, v in again.state_dict().items()} == {
-        k: v.shape for k, v in cut.state_dict().items()
-    }
+    for one in (stack, stack.truncated(2)):
+        rebuilt, shapes = (
+            {k: v.shape for k, v in net.state_dict().items()}
+            for net in (models.networks.build(one.description), one)
+        )
+        assert rebuilt == shapes
     assert stack.description["max_depth"] == stack.max_depth
-
-
-def test_build_names_what_it_knows():
-    with pytest.raises(ValueError, match="Unknown network 'lstm'; known: mlp, conv, resnet"):
-        models.networks.build({"network": "lstm"})
 
 
 def test_resnet_keeps_the_weights_of_torchvision_and_refuses_others():

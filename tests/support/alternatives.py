@@ -20,6 +20,13 @@ GAMMAS = {  # within the simplex
 NOISE = 0.5
 
 
+def choice_of(inputs, hidden, bent, straight):
+    """One edge of two alternatives by these names, and one without a choice to two outputs."""
+    bow = nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh())
+    first = {bent: bow, straight: nn.Linear(inputs, hidden)}
+    return StructureGraph({("x", "h"): first, ("h", "y"): [nn.Linear(hidden, 2)]})
+
+
 def graph(outputs=1, inputs=3, seed=0, **more):
     """Of two edges, with three primitives (one of two layers) and with two."""
     with torch.random.fork_rng(devices=[]):

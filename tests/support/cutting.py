@@ -1,16 +1,11 @@
 """Networks to cut, masks at random, and what equality means."""
 
 import torch
-from pyroccam.inference.cutting.masks import Mask, maskable
+from plain import lenet_300_100, network
+from pyroccam.inference.cutting.masks import Mask, maskable, masked
+from pyroccam.inference.cutting.surgery import cut
 from torch import nn
 from torch.nn import functional as F
-
-
-def lenet_300_100():
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(),
-        nn.Linear(100, 10),
-    )  # fmt: skip
 
 
 def lenet_5():
@@ -154,6 +149,13 @@ def exactly(cut_net, masked_net, x, tolerance=1e-10):
             assert (found - expected).abs().max() <= tolerance * expected.abs().max()
 
 
+def cut_exactly(net, x, masks):
+    """A cut network that computes what the masked one does, and its report."""
+    small, report = cut(net, x, masks)
+    exactly(small, masked(net, masks), x)
+    return small, report
+
+
 def keep(size, *indices):
     mask = torch.zeros(size, dtype=torch.bool)
     mask[list(indices)] = True
@@ -166,13 +168,16 @@ def first(size, kept):
     return Mask(inputs=mask)
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(1, 6, 3, padding=1), nn.Linear(6, 3)
-        self.one, self.two = nn.Conv2d(6, 5, 3, padding=1), nn.Conv2d(5, 6, 3, padding=1)
+def block():
+    """A residual sum around two convolutions."""
 
-    def forward(self, x):
-        x = self.stem(x)
-        x = F.relu(x + self.two(F.relu(self.one(x))))
-        return self.head(x.mean([-2, -1]))
+    def forward(net, x):
+        x = net.stem(x)
+        x = F.relu(x + net.two(F.relu(net.one(x))))
+        return net.head(x.mean([-2, -1]))
+
+    return network(
+        forward,
+        stem=nn.Conv2d(1, 6, 3, padding=1), head=nn.Linear(6, 3),
+        one=nn.Conv2d(6, 5, 3, padding=1), two=nn.Conv2d(5, 6, 3, padding=1),
+    )  # fmt: skip

@@ -5,6 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def network(forward, name="Net", **parts):
+    """A module of a class of that name, with those parts and what ``forward`` makes of them."""
+    net = type(name, (nn.Module,), {"forward": forward})()
+    for part, value in parts.items():
+        setattr(net, part, value)
+    return net
+
+
 def lenet_300_100():
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(),

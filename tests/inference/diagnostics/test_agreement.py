@@ -36,9 +36,8 @@ def test_rhat_by_its_definition():
     between, within = 500 * halves.mean(1).var(ddof=1), halves.var(1, ddof=1).mean()
     classical = math.sqrt((499 / 500 * within + between / 500) / within)
     assert float(rhat(values)) == pytest.approx(classical, abs=0.004)
-    assert float(rhat(values)) == pytest.approx(
-        math.sqrt(1 + np.var([0, 0.3, -0.2, 0.1])), abs=0.02
-    )
+    apart = math.sqrt(1 + np.var([0, 0.3, -0.2, 0.1]))
+    assert float(rhat(values)) == pytest.approx(apart, abs=0.02)
 
 
 def test_rhat_in_shapes_and_of_constants():
@@ -213,16 +212,16 @@ def test_what_cannot_be_compared():
     data = rows()
     model = model_of(data)
     one = run(model, mean_field(model, data), data)
-    with pytest.raises(ValueError, match="One run cannot disagree"):
-        agreement([one])
-    with pytest.raises(ValueError, match="draws must be at least 8"):
-        agreement([one, one], draws=4)
-    with pytest.raises(ValueError, match="no val rows"):
-        agreement([one, one], split="val")
     other = rows(seed=1)
     elsewhere = run(model_of(other), mean_field(model, other), other, 1)
-    with pytest.raises(ValueError, match="test rows of seeds 0 and 1 differ"):
-        agreement([one, elsewhere])
+    for runs, options, message in (
+        ([one], {}, "One run cannot disagree"),
+        ([one, one], {"draws": 4}, "draws must be at least 8"),
+        ([one, one], {"split": "val"}, "no val rows"),
+        ([one, elsewhere], {}, "test rows of seeds 0 and 1 differ"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            agreement(runs, **options)
     edges = models.StructureGraph({("x", "y"): {"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}})
     odd = models.StructuredNetwork(edges, data, structure=priors.Categorical())
     with pytest.raises(ValueError, match="differ in 'x-y: a'"):

@@ -125,13 +125,10 @@ def test_a_warm_up_is_not_read_as_improvement():
 
 
 def as_fit(losses, model=None, guide=None, **settings):
-    return SimpleNamespace(
-        history=history(losses),
-        settings=Settings(epochs=len(losses), **settings),
-        data=SimpleNamespace(N=500),
-        model=model,
-        guide=guide or SimpleNamespace(hold=0.0),
-    )
+    parts = {"model": model, "guide": guide or SimpleNamespace(hold=0.0)}
+    settings = Settings(epochs=len(losses), **settings)
+    data = SimpleNamespace(N=500)
+    return SimpleNamespace(history=history(losses), settings=settings, data=data, **parts)
 
 
 def test_a_fit_knows_when_its_objective_was_another():
@@ -174,16 +171,17 @@ def test_few_evaluations_are_refused():
     assert convergence(as_fit(np.ones(100), model=ever)).finding().verdict == "refused"
 
 
-def test_what_cannot_be_read_is_refused():
-    with pytest.raises(ValueError, match="'loss' is missing"):
-        convergence([{"epoch": 1.0}] * 40)
-    with pytest.raises(ValueError, match="'loss' is nan"):
-        convergence(history([*[1.0] * 40, math.nan]))
-    with pytest.raises(ValueError, match="share"):
-        convergence(history([1.0] * 40), share=0.0)
-    with pytest.raises(ValueError, match="worth"):
-        convergence(history([1.0] * 40), worth=0.0)
-    with pytest.raises(ValueError, match="T of at least 8"):
-        trend(np.arange(5.0), np.arange(5.0))
-    with pytest.raises(ValueError, match="increase"):
-        trend(np.zeros(9), np.arange(9.0))
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (lambda: convergence([{"epoch": 1.0}] * 40), "'loss' is missing"),
+        (lambda: convergence(history([*[1.0] * 40, math.nan])), "'loss' is nan"),
+        (lambda: convergence(history([1.0] * 40), share=0.0), "share"),
+        (lambda: convergence(history([1.0] * 40), worth=0.0), "worth"),
+        (lambda: trend(np.arange(5.0), np.arange(5.0)), "T of at least 8"),
+        (lambda: trend(np.zeros(9), np.arange(9.0)), "increase"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(read, words):
+    with pytest.raises(ValueError, match=words):
+        read()

@@ -6,6 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from alternatives import choice_of
 from conjugate import NOISE, as_fit, mean_field, model_of, posterior, rows
 from pyro.infer.importance import psis_diagnostic
 from pyroccam import guides, inference, models
@@ -194,33 +195,30 @@ def test_a_mean_field_passes_by_block_and_fails_jointly_where_the_posterior_is_c
     assert "With the rest at 5 draws" in apart.blocks[0].finding().text
 
 
-def test_high_dimensions_points_and_improper_priors_are_refused_with_the_reason():
+@pytest.mark.parametrize(
+    ("prior", "guide", "options", "site", "words"),
+    [
+        (priors.Normal(), guides.MeanField, {}, "0.weight", "120 dimensions, at most 100"),
+        (priors.Normal(), guides.MeanField, {}, "0.weight", "2.5 in 10,000"),
+        (priors.Normal(), guides.MeanField, {}, "2.weight", None),  # of 80
+        (priors.GroupNormalJeffreys(), guides.MeanField, {}, "0.scale", "no finite integral"),
+        (priors.GroupNormalJeffreys(), guides.MeanField, {}, "2.bias", None),  # improper are held
+        (priors.ARD(), guides.MeanField, {}, "2.weight", "fixed"),
+        (priors.Normal(), guides.Delta, {}, "everything", "is a point"),
+        (priors.Normal(), guides.ZeroMean, {"noise": "rademacher"}, "0.weight", "two points"),
+        (priors.Normal(), guides.ZeroMean, {"noise": "uniform"}, "2.weight", "interval"),
+    ],
+)
+def test_high_dimensions_points_and_improper_priors_are_refused(prior, guide, options, site, words):
     data = table()
     net = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 2))
-
-    def of(prior, guide=guides.MeanField, **options):
-        model = models.BayesianNetwork(net, data, prior=prior)
-        fit = as_fit(model, guide(model, **options), data)
-        return {block.name: block for block in khat(fit, draws=200).blocks}
-
-    found = of(priors.Normal())
-    assert list(found) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-    assert found["0.weight"].verdict == "refused"  # 120
-    assert "120 dimensions, at most 100" in found["0.weight"].refused
-    assert "2.5 in 10,000" in found["0.weight"].refused
-    assert found["2.weight"].khat is not None  # 80
-    found = of(priors.GroupNormalJeffreys())
-    assert "no finite integral" in found["0.scale"].refused
-    assert found["2.bias"].khat is not None  # the improper sites are held: a constant
-    found = of(priors.ARD())
-    assert "fixed" in found["2.weight"].refused
-    found = of(priors.Normal(), guides.Delta)
-    assert list(found) == ["everything"]
-    assert "is a point" in found["everything"].refused
-    assert (
-        "two points" in of(priors.Normal(), guides.ZeroMean, noise="rademacher")["0.weight"].refused
-    )
-    assert "interval" in of(priors.Normal(), guides.ZeroMean, noise="uniform")["2.weight"].refused
+    model = models.BayesianNetwork(net, data, prior=prior)
+    blocks = khat(as_fit(model, guide(model, **options), data), draws=200).blocks
+    found = {block.name: block for block in blocks}
+    assert list(found) == (["everything"] if guide is guides.Delta else list(model.sites))
+    assert (found[site].khat is not None) == (words is None)
+    assert words is None or words in found[site].refused
+    assert words is None or found[site].verdict == "refused"
 
 
 def test_the_threshold_follows_the_number_of_draws():
@@ -228,9 +226,8 @@ def test_the_threshold_follows_the_number_of_draws():
         limit = min(1 - 1 / math.log10(draws), 0.7)
         return KhatBlock("b", ("b",), 1, khat=k, error=0.1, share=0.5, limit=limit).verdict
 
-    assert [verdict(k, 10_000) for k in (-0.2, 0.49, 0.51, 0.69, 0.71)] == [
-        "good", "good", "doubtful", "doubtful", "poor",
-    ]  # fmt: skip
+    each = [verdict(k, 10_000) for k in (-0.2, 0.49, 0.51, 0.69, 0.71)]
+    assert each == ["good", "good", "doubtful", "doubtful", "poor"]
     assert [verdict(k, 100) for k in (0.49, 0.51)] == ["good", "poor"]
     assert verdict(math.inf, 10_000) == verdict(math.nan, 10_000) == "poor"
 
@@ -280,23 +277,12 @@ def test_learnt_depth_is_compared_by_probabilities():
         khat(as_fit(model, guide, data), rows=5)
 
 
-def graph():
-    return models.StructureGraph(
-        {
-            ("x", "h"): {
-                "tanh": nn.Sequential(nn.Linear(3, 4), nn.Tanh()),
-                "line": nn.Linear(3, 4),
-            },
-            ("h", "y"): [nn.Linear(4, 2)],
-        }
-    )
-
-
 def test_enumerated_structure_is_compared_with_its_full_conditional():
     data = table()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = models.StructuredNetwork(graph(), data, structure=priors.Categorical([1.0, 3.0]))
+        graph = choice_of(3, 4, "tanh", "line")
+        model = models.StructuredNetwork(graph, data, structure=priors.Categorical([1.0, 3.0]))
     guide = guides.MeanField(model)
     (block,) = khat(as_fit(model, guide, data)).blocks
     assert (block.name, block.dimension) == ("x-h.structure", 2)
@@ -318,9 +304,8 @@ def test_enumerated_structure_is_compared_with_its_full_conditional():
 def test_relaxed_structure_has_a_density(structure):
     data = table()
     scaling = models.Floored() if isinstance(structure, priors.GumbelSoftmax) else None
-    model = models.StructuredNetwork(
-        graph(), data, structure=structure, prior=priors.Normal(), scaling=scaling
-    )
+    options = {"structure": structure, "prior": priors.Normal(), "scaling": scaling}
+    model = models.StructuredNetwork(choice_of(3, 4, "tanh", "line"), data, **options)
     guide = guides.MeanField(model)
     found = khat(as_fit(model, guide, data), draws=300)
     assert [block.name for block in found.blocks] == ["everything"]

@@ -155,9 +155,7 @@ def test_comparison_is_paired_over_rows(depth: Fit, network: Fit) -> None:
 
 
 def test_the_table_in_words_is_as_wide_as_its_longest_name() -> None:
-    row = {
-        "elpd": -27.7, "difference": 0.0, "difference_error": 0.0, "weight": 1.0, "bad": 0,
-    }  # fmt: skip
+    row = {"elpd": -27.7, "difference": 0.0, "difference_error": 0.0, "weight": 1.0, "bad": 0}
     names = ("point", "variational dropout by weight")
     found = diagnostics.Comparison([{"name": name, **row} for name in names], held_out=True)
     lines = str(found).splitlines()

@@ -41,9 +41,8 @@ def regression(guide=guides.MeanField, **options):
 
 def test_the_probabilities_of_a_conjugate_model_are_those_of_its_posterior():
     """Each simulation beside the closed form; its targets have the moments of the model."""
-    found = _fitted(
-        regression(), range(12), True, "cpu", {**SETTINGS, "epochs": 200, "particles": 8}
-    )
+    settings = {**SETTINGS, "epochs": 200, "particles": 8}
+    found = _fitted(regression(), range(12), True, "cpu", settings)
     rng = np.random.default_rng(0)
     residuals = []
     for one in found:
@@ -179,14 +178,8 @@ def test_enumerated_structure_is_fitted_to_its_exact_posterior():
     def build(seed):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            graph = models.StructureGraph(
-                {
-                    ("x", "y"): {
-                        "line": nn.Linear(2, 1),
-                        "bent": nn.Sequential(nn.Linear(2, 1), nn.Tanh()),
-                    }
-                }
-            )
+            bent = nn.Sequential(nn.Linear(2, 1), nn.Tanh())
+            graph = models.StructureGraph({("x", "y"): {"line": nn.Linear(2, 1), "bent": bent}})
             model = models.StructuredNetwork(graph, table, structure=priors.Categorical())
         return model, guides.MeanField(model), table
 
@@ -218,20 +211,19 @@ def test_what_cannot_be_simulated_is_refused_by_name():
         with pytest.raises(ValueError, match=name):
             vsbc(of(prior), 20, **QUICK)
     dropping = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1))
-    with pytest.raises(ValueError, match=r"'net.1' \(Dropout\)"):
-        vsbc(of(net=dropping), 20, **QUICK)
-    with pytest.raises(ValueError, match="BatchNorm1d"):
-        vsbc(depths(norm=lambda: nn.BatchNorm1d(4), update="gradient"), 20, **QUICK)
-    with pytest.raises(
-        ValueError, match=r"Nothing is random in models.LearntDepth with guides.Marg"
+    normed = depths(norm=lambda: nn.BatchNorm1d(4), update="gradient")
+    nothing = r"Nothing is random in models.LearntDepth with guides.Marg"
+    for build, options, message in (
+        (of(net=dropping), QUICK, r"'net.1' \(Dropout\)"),
+        (normed, QUICK, "BatchNorm1d"),
+        (depths(guides.Marginal), QUICK, nothing),
+        (of(), {"sites": []}, "leaves nothing"),
+        (depths(), {"sites": ["0.weight"]}, "0.weight"),
     ):
-        vsbc(depths(guides.Marginal), 20, **QUICK)
+        with pytest.raises(ValueError, match=message):
+            vsbc(build, 20, **options)
     with pytest.raises(ValueError, match="at least 20"):
         vsbc(of(), 10)
-    with pytest.raises(ValueError, match="leaves nothing"):
-        vsbc(of(), 20, sites=[])
-    with pytest.raises(ValueError, match="0.weight"):
-        vsbc(depths(), 20, sites=["0.weight"])
 
 
 def test_simulations_follow_the_seed_and_leave_the_generator_alone():

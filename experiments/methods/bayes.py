@@ -72,7 +72,8 @@ class Bayes(OverWeights):
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.
         threshold: rule or number by which the network is cut in the end.
-        tolerance: nats of a row that a cut by the validation rows may cost.
+        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out, or
+            0.02 where what is left is trained on (finish=).
         narrow: fractions of the run after which the network is cut on the way.
         narrow_at: rule or number of the cuts on the way.
         narrow_tolerance: tolerance of the cuts on the way; that of the last cut if left out.
@@ -91,7 +92,7 @@ class Bayes(OverWeights):
     scales: Scales = "example"
     max_scale: Limit = None
     threshold: Threshold | None = None
-    tolerance: Nats | None = 0.001
+    tolerance: Nats | None = None
     narrow: Fractions = ()
     narrow_at: Threshold | None = None
     narrow_tolerance: Nats | None = None

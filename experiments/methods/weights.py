@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +20,10 @@ from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.family import require
-from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.predict import evaluate_net, validated
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
+from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
@@ -224,14 +227,28 @@ def network_of_file(
     Arguments:
         result: the run's fit, with its own data.
         threshold, tolerance: of the run, by which a network is cut again whose file does not say
-            how it is built.
+            how it is built; one that was trained once more by the thresholds in ``metrics.json``.
     """
-    skeleton = None if is_described(path) else _cut(result, threshold, tolerance).net
-    return read(path, skeleton=skeleton)
+    if is_described(path):
+        return read(path)
+    kept = path.parent / "metrics.json"
+    structure = json.loads(kept.read_text()).get("structure", {}) if kept.is_file() else {}
+    if "retrained" in structure and threshold is None:
+        found = {n: math.inf if t is None else t for n, t in structure["thresholds"].items()}
+        return read(path, skeleton=at_thresholds(result, found).net)
+    return read(path, skeleton=_cut(result, threshold, tolerance).net)
 
 
-def evaluate(result: Fit, net: nn.Module, split: str = "test") -> dict[str, float]:
-    """Metrics of a small network, on the data of a fit."""
+def evaluate(
+    result: Fit, net: nn.Module, split: str = "test", own: Dataset | None = None
+) -> dict[str, float]:
+    """Metrics of a small network, on the data of a fit.
+
+    Arguments:
+        own: data by whose validation rows the noise of a regression is known, if others.
+    """
     data: Dataset = result.data
     model: BayesianNetwork = result.model
-    return evaluate_net(net.to(data.x_test.device), model, data, split)
+    net = net.to(data.x_test.device)
+    likelihood = validated(model.likelihood, net, data if own is None else own)
+    return evaluate_net(net, model, data, split, likelihood=likelihood)

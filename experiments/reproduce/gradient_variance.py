@@ -31,6 +31,7 @@ from ...inference.posterior.weight_moments import mean_network
 from ...models import LocalReparameterization
 from ..runs.config import RunConfig, parse_settings
 from . import options
+from .compression import SETTINGS
 from .runner import ResultFile, Row, untrained
 
 __all__ = ["Drawn", "agreement", "gradients", "jackknife"]
@@ -160,10 +161,11 @@ def main(
     """Run what is missing, and write one JSON file for each network and method."""
     torch.set_num_threads(threads)
     place: dict[str, Any] = {"data_root": data_root}
-    place["sets"] = {**parse_settings(sets or []), "epochs": epochs}
+    asked = {**parse_settings(sets or []), "epochs": epochs}
     sizes = [int(size) for size in batches.split(",")]
     for network in networks.split(","):
         for method in methods.split(","):
+            place["sets"] = {**SETTINGS.get(method, {}), **asked}
             first, _ = RunConfig.resolve(method, data, network=network, **place)
             described = {k: v for k, v in first.flat().items() if k not in _OF_A_SEED}
             path = out / f"{data}-{network}-{method}.json"

@@ -122,8 +122,8 @@ class RunConfig:
                 _refuse_no_bool(name, value, builder[name].default)
                 network_options[name] = value
             elif name in Settings.names():
-                other = {"steps": "epochs", "epochs": "steps"}.get(name, "")
-                settings.pop(other, None)  # one of them says how long
+                if name == "steps":
+                    settings.pop("epochs", None)
                 settings[name] = value
             else:
                 fit = [setting for setting in Settings.names() if setting not in _COMMAND]
@@ -275,6 +275,9 @@ def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Settings that were something else, in words; a setting that is not named is ``None``."""
     then, after = _flat(before), _flat(now)
+    for prefix in ("", "settings."):  # of two settings for the length, epochs are heard
+        if None not in (then.get(f"{prefix}epochs"), after.get(f"{prefix}epochs")):
+            then[f"{prefix}steps"] = after[f"{prefix}steps"] = None
     return [
         f"{name} was {then.get(name)!r}, is {after.get(name)!r}"
         for name in sorted({*then, *after})

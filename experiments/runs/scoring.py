@@ -77,7 +77,7 @@ def score(
         scores = config.chosen.scores(result, split)
         if small is not None:
             with reading(path):  # it may be the file of another run
-                scores["compressed"] = weights.evaluate(result, small, split)
+                scores["compressed"] = weights.evaluate(result, small, split, own)
         found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
     if not found:
         raise ValueError(

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 from ...data import Dataset
 from ...inference.posterior.predict import evaluate_outputs
-from ...models.likelihoods import Regression, for_data
+from ...models.likelihoods import for_data
+from ...models.likelihoods.noise import learns_noise
 
 __all__ = ["RATES", "Trained", "prune_by_magnitude", "search", "train"]
 
@@ -55,7 +55,7 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
     """AdamW with a learning rate that falls along a cosine, and the epoch of the best validation.
 
     Arguments:
-        net: trained in place.
+        net: trained in place; its weights that are zero stay zero.
         data: with validation rows.
         lr: at the start.
         seed: of the order of the rows.
@@ -67,6 +67,7 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
     batches = -(-len(data.x_train) // BATCH)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * batches)
     order = torch.Generator().manual_seed(seed)
+    zeros = [(p, p == 0) for p in net.parameters() if p.dim() > 1 and (p == 0).any()]
     best, kept = float("inf"), copy.deepcopy(net.state_dict())
     for _ in range(epochs):
         net.train()
@@ -75,6 +76,8 @@ def train(net: nn.Module, data: Dataset, *, lr: float, seed: int, epochs: int) -
                 optimizer.zero_grad()
                 loss(net(data.x_train[rows]), data.y_train[rows]).backward()
                 optimizer.step()
+                for p, zero in zeros:
+                    p.data.masked_fill_(zero, 0.0)
             falling.step()
         if (now := _val_nll(net, data)) < best:
             best, kept = now, copy.deepcopy(net.state_dict())
@@ -98,31 +101,18 @@ def prune_by_magnitude(
     found = []
     for sparsity in sparsities:
         net = copy.deepcopy(dense.net)
-        parts = [(module, name) for module, name, _ in _weights(net)]
-        prune.global_unstructured(parts, prune.L1Unstructured, amount=sparsity)
+        weights = [p for p in net.parameters() if p.dim() > 1]
+        sizes = torch.cat([p.detach().abs().flatten() for p in weights])
+        smallest = sizes.kthvalue(max(1, int(sparsity * len(sizes)))).values
+        with torch.no_grad():
+            for p in weights:
+                p.masked_fill_(p.abs() <= smallest, 0.0)
         epochs = epochs_of(len(data.x_train)) // 2
         again = train(net, data, lr=1e-3, seed=seed, epochs=epochs)
-        for module, name in _pruned(again.net):
-            prune.remove(module, name)
-        left = sum(int((p != 0).sum()) for p in again.net.parameters())
+        left = sum(int(p.count_nonzero()) for p in again.net.parameters())
         whole = sum(p.numel() for p in again.net.parameters())
-        found.append(Trained(again.net, again.val_nll, again.test, again.seconds, left / whole))
+        found.append(replace(again, left=left / whole))
     return found
-
-
-def _weights(net: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    for module in net.modules():
-        for name, p in module.named_parameters(recurse=False):
-            if p.dim() > 1:
-                yield module, name, p
-
-
-def _pruned(net: nn.Module) -> list[tuple[nn.Module, str]]:
-    return [
-        (module, name.removesuffix("_orig"))
-        for module, name, _ in _weights(net)
-        if name.endswith("_orig")
-    ]
 
 
 @torch.no_grad()
@@ -148,8 +138,7 @@ def _noise(outputs: Tensor, data: Dataset) -> Tensor:
 def scores(net: nn.Module, data: Dataset) -> dict[str, float]:
     """Metrics of the test rows; of a regression the noise is that of the validation rows."""
     likelihood = for_data(data)
-    if isinstance(likelihood, Regression):
-        sd = _noise(_outputs(net, data.x_val), data)
-        likelihood.log_scale.copy_((sd - likelihood.floor).clamp_min(1e-6).log())
+    if learns_noise(likelihood):
+        likelihood.begin_noise(_noise(_outputs(net, data.x_val), data))
     outputs = _outputs(net, data.x_test)[None]
     return evaluate_outputs(outputs, torch.ones(1), likelihood, data.y_test, data.y_std)

@@ -154,7 +154,7 @@ def compress(
     """
     again, temperature = None, 1.0
     if retrain_epochs and threshold is None and not fit.guide.is_point:
-        decision, again = smallest(fit, retrain_epochs, trained)
+        decision, again = smallest(fit, retrain_epochs, trained, tolerance)
     else:
         decision = decide(fit, "compress", threshold, tolerance)
     model, guide, report = decision.model, decision.guide, decision.report
@@ -213,7 +213,7 @@ def compress(
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    small = torch_only(quantised(small, rounded))
+    small = torch_only(quantised(small, rounded), fit.data.x_train[:2].cpu())
     return Compressed(
         small,
         decision.thresholds,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.checks import as_number
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut
 from ..fits.retraining import RATES, Retrained, retrain, row_losses
@@ -24,7 +25,16 @@ from .weight_sharing import assigned_guide, mixtures
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["NATS", "SHARES", "Decision", "decide", "inside", "smallest", "thresholds_of_share"]
+__all__ = [
+    "NATS",
+    "SHARES",
+    "Decision",
+    "at_thresholds",
+    "decide",
+    "inside",
+    "smallest",
+    "thresholds_of_share",
+]
 
 
 SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
@@ -97,34 +107,35 @@ def decide(
     return Decision(model, guide, whole, net, report, found, *chosen)
 
 
-def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[Decision, Retrained]:
+def smallest(
+    fit: Fit, epochs: int, trained: nn.Module | None = None, tolerance: float | None = None
+) -> tuple[Decision, Retrained]:
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
     Groups (or weights) go in the order of their irrelevance, in all layers alike; at each size the
     rest is trained as numbers. A network is as good as the whole one if its mean loss on the
     validation rows, with half a standard error of the difference for luck, is above that of the
-    whole by 0.02 nats at most. Sizes are bisected, as if a smaller network were never better.
+    whole by no more than is allowed. Sizes are bisected, as if a smaller network were never better.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
         epochs: passes of each training.
         trained: the whole network as numbers; it is what the others have to be as good as, and what
             is left begins with its weights where they predict better than the posterior means.
+        tolerance: what is allowed, in nats of a row; 0.02 by default.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
     model, guide = fit.model, fit.guide
     found = irrelevance(model, guide, by="noise")
+    allowed = NATS if tolerance is None else as_number(tolerance)
     sources = [mean_network(model, guide)]
     if trained is not None:
         sources.append(trained)
 
     def cut_at(share: float, whole: nn.Module) -> Decision:
-        thresholds = thresholds_of_share(found, share)
-        zeros = with_zeros(whole, found, thresholds, model)
-        net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
-        return Decision(model, guide, whole, net, report, found, thresholds, [])
+        return at_thresholds(fit, thresholds_of_share(found, share), found, whole)
 
     def loss(one: tuple[Decision, Retrained]) -> float:
         return float(one[1].losses.mean())
@@ -140,7 +151,7 @@ def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[D
         drafts = [cut_at(SHARES[middle], source) for source in sources]
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit).mean()))
         tried = best, retrain(best.net, fit, epochs, sorted(rates))
-        if _as_good(tried[1].losses - whole[1].losses):
+        if _upper(tried[1].losses - whole[1].losses) <= allowed:
             good.append(tried)
             low = middle + 1
         else:
@@ -148,9 +159,31 @@ def smallest(fit: Fit, epochs: int, trained: nn.Module | None = None) -> tuple[D
     return min(good, key=lambda one: sum(int(p.count_nonzero()) for p in one[1].net.parameters()))
 
 
-def _as_good(worse: Tensor) -> bool:
-    """True if losses are higher by no more than is allowed, half a standard error included."""
-    return float(worse.mean() + 0.5 * worse.std() / len(worse) ** 0.5) <= NATS
+def at_thresholds(
+    fit: Fit,
+    thresholds: Mapping[str, float],
+    found: Mapping[str, Irrelevance] | None = None,
+    whole: nn.Module | None = None,
+) -> Decision:
+    """The network of a size that :func:`smallest` tries.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`.
+        thresholds: by layer.
+        found: the irrelevance by noise, if it is known.
+        whole: what is cut, instead of the network of the means.
+    """
+    model, guide = fit.model, fit.guide
+    found = irrelevance(model, guide, by="noise") if found is None else found
+    whole = mean_network(model, guide) if whole is None else whole
+    zeros = with_zeros(whole, found, thresholds, model)
+    net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
+    return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
+
+
+def _upper(worse: Tensor) -> float:
+    """The mean of differences and half of its standard error."""
+    return float(worse.mean() + 0.5 * worse.std() / len(worse) ** 0.5)
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

@@ -9,31 +9,46 @@ they are.
 from __future__ import annotations
 
 import copy
+import inspect
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
 
 __all__ = ["torch_only"]
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def torch_only(net: nn.Module) -> nn.Module:
+def torch_only(net: nn.Module, example: Tensor | None = None) -> nn.Module:
     """A copy in evaluation mode that computes the same, of torch's and a person's own classes.
 
     Arguments:
         net: plain; it is not changed. What it has beside its forward pass is lost where its class
             is of this package.
+        example: inputs, for a network that may call such a module in ways that its graph does not
+            know, as attention with a mask is called.
 
     Returns:
-        ``net`` itself, if there is nothing to replace.
+        ``net`` itself, if there is nothing to replace; or, with an example, if what takes its place
+        would not compute the same.
 
     Raises:
         Exception: whatever tracing raises, of a module of this package (or of a class made from
-            one) whose path depends on the data, such as a likelihood of one's own.
+            one) whose path depends on the data, such as a likelihood of one's own; not with an
+            example.
     """
     if not any(_ours(module) for module in net.modules()):
         return net
-    return _replaced(copy.deepcopy(net).eval(), {})
+    if example is None:
+        return _replaced(copy.deepcopy(net).eval(), {})
+    before = copy.deepcopy(net).eval()
+    try:
+        found = _replaced(copy.deepcopy(net).eval(), {})
+        with torch.no_grad():
+            same = torch.allclose(found(example.clone()), before(example.clone()), atol=1e-5)
+    except Exception:  # of a forward pass, which may be a person's own
+        return net
+    return found if same else net
 
 
 def _ours(module: nn.Module) -> bool:
@@ -50,12 +65,18 @@ class _Tracer(fx.Tracer):
         return not _ours(m)
 
 
+def _absent(module: nn.Module) -> dict[str, None] | None:
+    """Arguments that a call leaves out, by name: those that are ``None`` by default."""
+    given = inspect.signature(type(module).forward).parameters
+    return {name: None for name, one in given.items() if one.default is None} or None
+
+
 def _replaced(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
     """The module, changed in place, or what takes its place; the same wherever it stands."""
     if module not in made:
         new = module
         if _ours(module):
-            graph = _Tracer().trace(module)
+            graph = _Tracer().trace(module, _absent(module))
             graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
             new = fx.GraphModule(module, graph, type(module).__name__).eval()
         made[module] = new

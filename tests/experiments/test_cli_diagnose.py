@@ -18,7 +18,8 @@ from pyroccam.inference import diagnostics
 from pyroccam.inference.arviz import adapter as arviz_adapter
 from pyroccam.inference.diagnostics import Finding
 
-SMALL = ["--data", "digits", "--epochs", "3", "--set", "hidden=[6]", "--set", "narrow=[]"]
+SMALL = ["--data", "digits", "--epochs", "3", "--set", "hidden=[6]", "--set", "start=0",
+         "--set", "finish=0"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

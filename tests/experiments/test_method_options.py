@@ -43,4 +43,4 @@ def test_what_is_taken_is_as_it_was_given():
     chosen = find("gnj").with_options({"max_scale": "first:0.2", "narrow": [0.5], "layers": 1})
     assert (chosen.max_scale, chosen.narrow, chosen.layers) == ("first:0.2", [0.5], 1)
     assert type(find("sws").with_options({"tau": 1}).tau) is float
-    assert find("gnj").narrow == (0.22, 0.44, 0.67)
+    assert find("gnj").narrow == ()

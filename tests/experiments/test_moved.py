@@ -51,12 +51,13 @@ def test_a_file_of_results_knows_a_network_by_its_old_name(tmp_path):
 def test_a_run_begun_with_an_old_name_is_gone_on_with(tmp_path):
     old = "pyroccam.experiments.small_resnet:small_resnet"
     begun, now = (
-        RunConfig.resolve("gnj", "digits", network=name, sets={"data.flatten": False})[0]
+        RunConfig.resolve("gnj", "digits", network=name, sets={"data.flatten": False})
         for name in (old, moved(old))
     )
-    _check_same(begun, now, tmp_path)
+    (begun, data), (now, _) = begun, now
+    _check_same(begun, now, tmp_path, data)
     with pytest.raises(ValueError, match=r"other settings: network"):
-        _check_same(begun, replace(now, network="perceptron"), tmp_path)
+        _check_same(begun, replace(now, network="perceptron"), tmp_path, data)
 
 
 def test_another_name_is_unknown():

@@ -230,6 +230,6 @@ def test_the_whole_way_of_a_reader(tmp_path, prior):
     found = inference.compress(fit, threshold=math.inf)
     assert found.nonzero < model.weights_before
     cell = found.net.get_submodule(fit.model.names["series.l1.hh"].removesuffix(".hh"))
-    assert (cell.hh.in_features < 6) == isinstance(prior, models.priors.GroupNormalJeffreys)
+    assert (cell.hh.weight.shape[1] < 6) == isinstance(prior, models.priors.GroupNormalJeffreys)
     inference.packing.write(found.net, tmp_path / "small.pocc")
     assert torch.equal(inference.packing.read(tmp_path / "small.pocc")(x), found.net(x))

@@ -101,6 +101,7 @@ def words(rows):
         (Bert, words, {"norm", "attention.norm", "last_norm"}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The cut by threshold")
 def test_they_go_the_whole_way(tmp_path, build, x, left_whole):
     torch.manual_seed(0)
     x, y = x(60), torch.arange(60) % 3

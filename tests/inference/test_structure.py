@@ -25,6 +25,10 @@ class Data:
     def split(self, name):
         return self.rows[name]
 
+    @property
+    def targets(self):
+        return self.rows["train"][1]
+
 
 def normalised():
     """A model with batch normalisation in blocks and head, running statistics not 0 and 1."""

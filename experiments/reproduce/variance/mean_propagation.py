@@ -38,7 +38,10 @@ __all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
 
 SHARES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mean field, N(0, 1)": ("bayes", {"random_biases": False}),
+    "mean field, N(0, 1)": (
+        "bayes",
+        {"random_biases": False, "start": 0.0, "finish": 0.0, "batch_size": 256},
+    ),
     "mean field, log-uniform": ("variational-dropout", {"guide": "mean-field"}),
     "variational dropout": ("variational-dropout", {"layers": "penultimate"}),
     "variance": ("variance", {"layers": "penultimate"}),

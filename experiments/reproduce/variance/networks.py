@@ -27,7 +27,7 @@ __all__ = ["CONTENDERS", "PUBLISHED"]
 
 _ONE_LAYER = {"layers": "penultimate"}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "deterministic": ("bayes", {"guide": "delta"}),
+    "deterministic": ("bayes", {"guide": "delta", "finish": 0.0, "batch_size": 256}),
     "dropout": ("dropout", {}),
     "gaussian-dropout": ("gaussian-dropout", _ONE_LAYER),
     "variance": ("variance", _ONE_LAYER),

@@ -66,16 +66,6 @@ def test_layers_are_named_as_they_were_before_they_were_cut(tmp_path):
             'threshold={"1":100.0,"3":50.0}')  # fmt: skip
     asked = [word for one in sets for word in ("--set", one)]
     call("fit", "gnj", *SMALL, *asked, "--out", tmp_path / "run")
-        "fit",
-        "gnj",
-        *SMALL,
-        *AT_ONCE[:4],
-        *asked,
-        "--set",
-        "narrow=[0.5]",
-        "--out",
-        tmp_path / "run",
-    )
     found = metrics_of(tmp_path / "run")["structure"]["thresholds"]
     assert found == {"1.1": 100.0, "3": 50.0}
 

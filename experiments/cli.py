@@ -275,6 +275,15 @@ def compress(
     if isinstance(method, weights.OverWeights) and len(result.data.x_val) and codebook is None:
         whole = Settings.of(config.settings)
         rules["retrain_epochs"] = method.retrain_epochs(whole, result.data.N)
+    if rules.get("retrain_epochs") and target == folder / weights.FILE and target.is_file():
+        net = weights.network_of_file(result, target, options.get("threshold"), allowed)
+        scores = weights.evaluate(result, net)
+        console.say(
+            f"{target} is the network by the rules of the run already, of "
+            f"{target.stat().st_size:,} bytes; test "
+            + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
+        )
+        return
     small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
     if target == folder / weights.FILE:  # the run's own, made again
         seal(folder)

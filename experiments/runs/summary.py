@@ -124,6 +124,8 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
     )
     if "not_described" in structure:
         console.say(*said_of_tensors(structure["not_described"]))
+    for sentence in structure.get("warnings", ()):
+        console.say(("Beware: ", "yellow"), sentence)
     for name, reason in structure["left_whole"].items():
         console.say(f"Layer {name} was left whole: {reason}")
     after = small["seconds_per_batch"]

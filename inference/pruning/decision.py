@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +39,9 @@ __all__ = [
 
 SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
+
+LEAST_ROWS = 50
+"""Fewer validation rows do not tell that a smaller network is as good as the whole."""
 
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
@@ -116,6 +119,8 @@ def smallest(
     rest is trained as numbers. A network is as good as the whole one if its mean loss on the
     validation rows, with half a standard error of the difference for luck, is above that of the
     whole by no more than is allowed. Sizes are bisected, as if a smaller network were never better.
+    With fewer than 50 validation rows the whole is kept, trained once more only if that gains more
+    than is allowed.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -144,8 +149,11 @@ def smallest(
     whole = first[-1], retrain(first[-1].net, fit, epochs)
     means = first[0], retrain(first[0].net, fit, 0, ())
     rates = {whole[1].lr or RATES[0], RATES[1]}  # the second is for what lost much
-    good = [min(whole, means, key=loss)]
-    low, high = 0, len(SHARES)  # all before low are good, none from high on
+    few = len(fit.data.x_val) < LEAST_ROWS
+    if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
+        whole = first[-1], retrain(first[-1].net, fit, 0, ())
+    good = [whole if few else min(whole, means, key=loss)]
+    low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
     while low < high:
         middle = (low + high) // 2
         drafts = [cut_at(SHARES[middle], source) for source in sources]
@@ -156,7 +164,18 @@ def smallest(
             low = middle + 1
         else:
             high = middle
-    return min(good, key=lambda one: sum(int(p.count_nonzero()) for p in one[1].net.parameters()))
+    decision, again = min(good, key=lambda one: _nonzero(one[1].net))
+    if few:
+        said = (
+            f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
+            f"{LEAST_ROWS} may. Load the data with a larger val_fraction, or set a threshold."
+        )
+        decision = replace(decision, warnings=[said])
+    return decision, again
+
+
+def _nonzero(net: nn.Module) -> int:
+    return sum(int(p.count_nonzero()) for p in net.parameters())
 
 
 def at_thresholds(

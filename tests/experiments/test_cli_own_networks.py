@@ -108,11 +108,9 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
     assert found["compressed"]["parameters_before"] == numbers
     before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
     assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
-    assert f"{after['nll']:.4f}" in call("evaluate", "run", "--trust")
     for command in ("compress", "evaluate"):
         assert "--trust to import" in call(command, "run", code=2)
         for way in (["--network", "recurrent_networks:recurrent"], ["--trust"]):
-            said = call(command, "run", *way)
-            assert finish or f"{after['nll']:.4f}" in said  # what is trained once more moves
+            assert f"{after['nll']:.4f}" in call(command, "run", *way)
     with pytest.raises(packing.PackedFileError, match="without a description"):
         read(tmp_path / "run" / "compressed.pocc")

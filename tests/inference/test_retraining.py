@@ -148,6 +148,14 @@ def test_the_smallest_network_that_is_as_good():
     assert small.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
+def test_a_few_validation_rows_do_not_tell_what_may_go():
+    fit = wide_fit()
+    few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
+    small = inference.compress(dataclasses.replace(fit, data=few), retrain_epochs=10)
+    assert small.nonzero == fit.model.weights_before
+    assert "49 validation rows do not tell" in small.warnings[0]
+
+
 def test_the_trained_network_is_one_of_those_compared():
     fit = wide_fit()
     good = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net

@@ -275,7 +275,8 @@ def compress(
     if isinstance(method, weights.OverWeights) and len(result.data.x_val) and codebook is None:
         whole = Settings.of(config.settings)
         rules["retrain_epochs"] = method.retrain_epochs(whole, result.data.N)
-    if rules.get("retrain_epochs") and target == folder / weights.FILE and target.is_file():
+    own = target == folder / weights.FILE and target.is_file()
+    if own and rules.get("retrain_epochs") and cut_at is None:  # another search would find another
         net = weights.network_of_file(result, target, options.get("threshold"), allowed)
         scores = weights.evaluate(result, net)
         console.say(

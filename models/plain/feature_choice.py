@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -36,7 +36,7 @@ def select(index: Sequence[int] | Tensor, dim: int = 1) -> Select:
     graph = fx.Graph()
     x, chosen = graph.placeholder("x"), graph.get_attr("index")
     graph.output(graph.call_method("index_select", (x, dim, chosen)))
-    return fx.GraphModule(root, graph, "Select")  # type: ignore[return-value]
+    return cast(Select, fx.GraphModule(root, graph, "Select"))
 
 
 def is_select(module: nn.Module | None) -> TypeGuard[Select]:

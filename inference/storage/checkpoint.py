@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -133,7 +134,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
     """The weights that a finished fit wrote, of ``model`` and ``guide``.
 
     Raises:
-        CheckpointError: if it is gone.
+        CheckpointError: if it is gone, or no file of such weights.
         DamagedFile: if it is not what was written.
     """
     path = folder / WEIGHTS
@@ -144,9 +145,15 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
         )
     check_digests(folder, may_lack=[name for name in _SEALED if name != WEIGHTS])
     found: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}}  # which may have none
-    for name, tensor in load(path.read_bytes()).items():
-        module, _, own = name.partition(".")
-        found[module][own] = tensor.to(device)
+    try:
+        for name, tensor in load(path.read_bytes()).items():
+            module, _, own = name.partition(".")
+            found[module][own] = tensor.to(device)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} holds no weights of a fit ({error})",
+            hint="copy it again, or give another folder with out=",
+        ) from error
     return found
 
 

@@ -21,7 +21,7 @@ from ...models.layers.bayesian_layer import convolves
 from ..compilation.flat_parameters import difference
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.family import family
-from ..storage.checkpoint import fingerprint, read_weights
+from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise
 
@@ -270,7 +270,13 @@ class Replicate(Job):
             assert self.out is not None
             good = read_weights(self.out, self.data.x_train.device)
             state = {**state, **good, "best": {**state["best"], **good}, "good": good}
-        self.restore(state)
+        try:
+            self.restore(state)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"The weights in {self.out} are not of this network: {error}",
+                hint="copy the run again, or give another folder with out=",
+            ) from error
         for name in self._KEPT:
             setattr(self, name, state[name])
 

@@ -107,7 +107,7 @@ class OverWeights(Method):
             try:
                 epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
                 # What was narrowed since has other weights.
-                same = len(run.fits) == 2 and epochs > 0
+                same = len(run.fits) == 2 and epochs > 0 and self.threshold is None
                 small, written, sizes, again = _compressed(
                     result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
                     trained=numbers if same else None,

@@ -53,6 +53,7 @@ class Compressed:
             would have to be looked up.
         report: what the cut left of each layer.
         retrained: what training the cut network further has changed, if that was asked for.
+        temperature: by which its logits were divided then.
         warnings: that a rule had to be weakened to leave a network, or that its cut costs much.
     """
 
@@ -140,8 +141,11 @@ def compress(
             k-means. For numbers by layer see
             :func:`~pyroccam.inference.pruning.magnitude.by_layer`.
         retrain_epochs: train what is left as numbers for so many passes, before it is rounded
-            (:func:`~pyroccam.inference.fits.retraining.retrain`). The bits are those that the
-            posterior knows.
+            (:func:`~pyroccam.inference.fits.retraining.retrain`). Of a posterior without a
+            threshold, the smallest network that is then as good as the whole is searched for within
+            ``tolerance`` (:func:`~pyroccam.inference.pruning.decision.smallest`). The
+            bits are those that the posterior knows, or more where rounding would cost too much.
+        trained: the whole network as numbers, for that search.
 
     Raises:
         TypeError: for a fit of another model.
@@ -153,7 +157,13 @@ def compress(
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
     """
     again, temperature = None, 1.0
-    if retrain_epochs and threshold is None and not fit.guide.is_point:
+    searched = retrain_epochs > 0 and threshold is None and not fit.guide.is_point
+    if trained is not None and not searched:
+        raise ValueError(
+            "trained= is what a search for the smallest network is compared with; none is made.\n"
+            "Leave it out, or give retrain_epochs= without a threshold for a posterior."
+        )
+    if searched:
         decision, again = smallest(fit, retrain_epochs, trained, tolerance)
     else:
         decision = decide(fit, "compress", threshold, tolerance)

@@ -148,6 +148,11 @@ def test_the_smallest_network_that_is_as_good():
     assert small.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
+def test_numbers_without_a_search_are_refused(fitted):
+    with pytest.raises(ValueError, match="trained= is what a search"):
+        inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=small_net(fitted.data))
+
+
 def test_a_few_validation_rows_do_not_tell_what_may_go():
     fit = wide_fit()
     few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])

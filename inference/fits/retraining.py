@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
-from ...models.likelihoods import Classification
+from ...models.likelihoods import Classification, Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
 from ..posterior.predict import streamed, validated
+from .teacher import Teacher
 
 if TYPE_CHECKING:
     from .fitting import Fit
@@ -37,7 +38,7 @@ class Retrained:
 
     Attributes:
         net: the best of the networks, the cut one among them, in evaluation mode, on the CPU.
-        before: mean negative log-likelihood of the validation rows before, in nats.
+        before: mean loss of the validation rows before, in nats (:func:`row_losses`).
         losses: that of each row now.
         lr: the learning rate that was best, or ``None`` if the cut network was better than all.
     """
@@ -53,7 +54,13 @@ class Retrained:
         return {"val_nll_before": self.before, "val_nll_after": after, "lr": self.lr}
 
 
-def retrain(net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float] = RATES) -> Retrained:
+def retrain(
+    net: nn.Module,
+    fit: Fit,
+    epochs: int,
+    rates: Sequence[float] = RATES,
+    teacher: Teacher | None = None,
+) -> Retrained:
     """Train a network that was cut from a fit, on the fit's data.
 
     Zeros stay zeros, so nothing that was cut comes back. Checkpoint and learning rate are chosen
@@ -64,12 +71,14 @@ def retrain(net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float] = RATE
         fit: the one that it was cut from.
         epochs: passes over the training rows for each learning rate, which falls along a cosine.
         rates: learning rates that are tried.
+        teacher: whose predictions are learnt along with the labels, each for half of the loss.
 
     Raises:
         ValueError: for data without validation rows.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
+        Hinton, Vinyals, Dean 2015, arXiv:1503.02531: what a teacher predicts says more than labels.
     """
     data = fit.data
     if not len(data.x_val):
@@ -77,17 +86,19 @@ def retrain(net: nn.Module, fit: Fit, epochs: int, rates: Sequence[float] = RATE
             "To train the cut network further needs validation rows, by which it is seen whether "
             "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
         )
-    losses = row_losses(net, fit)
+    losses = row_losses(net, fit, teacher)
     best = Retrained(net, float(losses.mean()), losses, None)
     for lr in rates:
         with seeded(fit.settings.seed, data.x_train.device):
-            found, losses = _trained(net, fit, epochs, lr)
+            found, losses = _trained(net, fit, epochs, lr, teacher)
         if losses.mean() < best.losses.mean():
             best = Retrained(found, best.before, losses, lr)
     return best
 
 
-def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Module, Tensor]:
+def _trained(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None
+) -> tuple[nn.Module, Tensor]:
     """A network at the best of the epochs that are looked at, and its validation losses.
 
     Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
@@ -105,20 +116,22 @@ def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Modul
     optimizer = torch.optim.AdamW(groups, lr=lr)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // size))
     every = max(1, epochs // _EVALUATIONS)
-    best, kept = row_losses(net, fit), copy.deepcopy(net.state_dict())
+    best, kept = row_losses(net, fit, teacher), copy.deepcopy(net.state_dict())
     for epoch in range(1, epochs + 1):
         net.train()
         for rows in torch.randperm(len(x)).to(x.device).split(size):
             if len(rows) > 1:  # batch normalisation needs two
                 optimizer.zero_grad()
-                (-weights[rows] * like(net(x[rows])).log_prob(y[rows])).mean().backward()
+                taught = None if teacher is None else teacher.train[rows]
+                losses = _losses(like, net(x[rows]), y[rows], taught)
+                (weights[rows] * losses).mean().backward()
                 nn.utils.clip_grad_norm_(free, 1.0)
                 optimizer.step()
                 for p, zero in zeros:
                     p.data.masked_fill_(zero, 0.0)
             falling.step()
         if epoch % every == 0 or epoch == epochs:
-            losses = row_losses(net, fit)
+            losses = row_losses(net, fit, teacher)
             if losses.mean() < best.mean():
                 best, kept = losses, copy.deepcopy(net.state_dict())
     net.load_state_dict(kept)
@@ -126,14 +139,24 @@ def _trained(net: nn.Module, fit: Fit, epochs: int, lr: float) -> tuple[nn.Modul
 
 
 @torch.no_grad()
-def row_losses(net: nn.Module, fit: Fit) -> Tensor:
-    """Negative log-likelihood of each validation row, ``(N,)``, by the noise that suits them."""
+def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tensor:
+    """Negative log-likelihood of each validation row, ``(N,)``, by the noise that suits them; with
+    a teacher its mean with the cross-entropy of what the teacher predicts."""
     data = fit.data
     net = copy.deepcopy(net).to(data.x_val.device)
     like = validated(fit.model.likelihood, net, data)
     with evaluating(net):
         (outputs,) = streamed(lambda part: net(part)[None], data.x_val)
-    return -like(outputs).log_prob(data.y_val).double().cpu()
+    taught = None if teacher is None else teacher.val
+    return _losses(like, outputs, data.y_val, taught).double().cpu()
+
+
+def _losses(like: Likelihood, outputs: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
+    """Losses of rows ``(B,)``; ``taught`` are probabilities of classes ``(B, C)``."""
+    losses: Tensor = -like(outputs).log_prob(y)
+    if taught is None:
+        return losses
+    return (losses - (taught * outputs.log_softmax(-1)).sum(-1)) / 2
 
 
 @torch.no_grad()

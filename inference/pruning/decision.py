@@ -16,6 +16,7 @@ from ...models.checks import as_number
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut
 from ..fits.retraining import RATES, Retrained, retrain, row_losses
+from ..fits.teacher import teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
@@ -115,12 +116,14 @@ def smallest(
 ) -> tuple[Decision, Retrained]:
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
-    Groups (or weights) go in the order of their irrelevance, in all layers alike; at each size the
-    rest is trained as numbers. A network is as good as the whole one if its mean loss on the
-    validation rows, with half a standard error of the difference for luck, is above that of the
-    whole by no more than is allowed. Sizes are bisected, as if a smaller network were never better.
-    With fewer than 50 validation rows the whole is kept, trained once more only if that gains more
-    than is allowed.
+    Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
+    of theirs with them; at each size the rest is trained as numbers, from the labels and, where it
+    predicts well, from the posterior
+    (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
+    trained alike, if its mean loss on the validation rows, with half a standard error of the
+    difference for luck, is above that of the whole by no more than is allowed. Sizes are bisected,
+    as if a smaller network were never better. With fewer than 50 validation rows, and no posterior
+    to learn from, the whole is kept, trained once more only if that gains more than is allowed.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -133,7 +136,7 @@ def smallest(
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
     model, guide = fit.model, fit.guide
-    found = irrelevance(model, guide, by="noise")
+    found = irrelevance(model, guide, by="weight")
     allowed = NATS if tolerance is None else as_number(tolerance)
     sources = [mean_network(model, guide)]
     if trained is not None:
@@ -145,11 +148,11 @@ def smallest(
     def loss(one: tuple[Decision, Retrained]) -> float:
         return float(one[1].losses.mean())
 
+    teacher = teacher_of(fit, sources[-1])
     first = [cut_at(1.0, source) for source in sources]
-    whole = first[-1], retrain(first[-1].net, fit, epochs)
-    means = first[0], retrain(first[0].net, fit, 0, ())
-    rates = {whole[1].lr or RATES[0], RATES[1]}  # the second is for what lost much
-    few = len(fit.data.x_val) < LEAST_ROWS
+    whole = first[-1], retrain(first[-1].net, fit, epochs, teacher=teacher)
+    means = first[0], retrain(first[0].net, fit, 0, (), teacher)
+    few = len(fit.data.x_val) < LEAST_ROWS and teacher is None
     if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
         whole = first[-1], retrain(first[-1].net, fit, 0, ())
     good = [whole if few else min(whole, means, key=loss)]
@@ -157,8 +160,8 @@ def smallest(
     while low < high:
         middle = (low + high) // 2
         drafts = [cut_at(SHARES[middle], source) for source in sources]
-        best = min(drafts, key=lambda one: float(row_losses(one.net, fit).mean()))
-        tried = best, retrain(best.net, fit, epochs, sorted(rates))
+        best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
+        tried = best, retrain(best.net, fit, epochs, RATES[1:], teacher)
         if _upper(tried[1].losses - whole[1].losses) <= allowed:
             good.append(tried)
             low = middle + 1
@@ -189,11 +192,11 @@ def at_thresholds(
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
         thresholds: by layer.
-        found: the irrelevance by noise, if it is known.
+        found: the irrelevance by weight, if it is known.
         whole: what is cut, instead of the network of the means.
     """
     model, guide = fit.model, fit.guide
-    found = irrelevance(model, guide, by="noise") if found is None else found
+    found = irrelevance(model, guide, by="weight") if found is None else found
     whole = mean_network(model, guide) if whole is None else whole
     zeros = with_zeros(whole, found, thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())

@@ -15,6 +15,7 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
+from ..posterior.weight_moments import Moments, moments
 
 __all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "search", "valley"]
 
@@ -94,7 +95,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
 
 @torch.no_grad()
 def irrelevance(
-    model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise"] = "mode"
+    model: BayesianNetwork, guide: NetworkGuide, *, by: Literal["mode", "noise", "weight"] = "mode"
 ) -> dict[str, Irrelevance]:
     r"""The irrelevance of each layer's groups, or of its weights where its prior has no groups.
 
@@ -104,7 +105,9 @@ def irrelevance(
       included. By ``noise``: :math:`\log α = \log(e^{σ_z²} - 1)`, of their variance over their
       squared mean, as for normal ones.
     * Gates: minus the logit.
-    * Without groups: :math:`\log α` of each weight.
+    * Without groups: :math:`\log α` of each weight. By ``weight`` this is so with groups, too,
+      :math:`\log V[w] - \log E[w]²` of the product of a weight with its scales: also a group that
+      matters has weights that do not.
 
     Returns:
         :class:`Irrelevance` by layer, float64 on the CPU.
@@ -115,7 +118,14 @@ def irrelevance(
     References:
         Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.
     """
+    if by == "weight":
+        return {n: _made(model.layers[n], *_of_weights(m)) for n, m in moments(model, guide).items()}
     return {name: _of_layer(layer, guide, by) for name, layer in model.layers.items()}
+
+
+def _of_weights(found: Moments) -> tuple[Tensor, str]:
+    square = found.mean.double().square().clamp_min(torch.finfo(torch.float64).tiny)
+    return found.variance.double().log() - square.log(), "log alpha"
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:

@@ -1,0 +1,69 @@
+"""What a posterior predicts of each row, from which a smaller network learns as from its label."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...models.likelihoods import Classification
+from ..posterior.draws import draw_outputs
+from ..posterior.predict import DRAWS, mixture_log_probs, streamed
+
+if TYPE_CHECKING:
+    from .fitting import Fit
+
+__all__ = ["Teacher", "teacher_of"]
+
+# What one more row would cost that a network gives a thousandth, in nats.
+_MISSED = math.log(1000)
+
+
+class Teacher(NamedTuple):
+    """Probabilities of the classes, averaged over draws from the posterior.
+
+    Attributes:
+        train, val: of the rows of both splits, ``(N, C)``, on their device.
+    """
+
+    train: Tensor
+    val: Tensor
+
+
+@torch.no_grad()
+def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
+    r"""The posterior predictive of a classification, where it is worth learning from.
+
+    It is if its mean loss on the V validation rows is above that of a network by no more than
+    :math:`\log(1000) / (V + 1)` nats. Of few rows a network can be right on all and be far too
+    sure of it, the more so where it was chosen by them; the next row may be one that it misses.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
+        rival: the whole network as numbers.
+
+    Returns:
+        ``None`` where it is not, and for other likelihoods: the mean of targets that are drawn
+        around it teaches no more than the targets do.
+
+    References:
+        Korattikara, Rathod, Murphy, Welling 2015, arXiv:1506.04416.
+    """
+    if type(fit.model.likelihood) is not Classification:
+        return None
+    data = fit.data
+
+    def predictive(x: Tensor) -> Tensor:
+        outputs = draw_outputs(fit.model, fit.guide, x, DRAWS, seed=fit.settings.seed)
+        return mixture_log_probs(outputs, outputs.new_full((DRAWS,), 1 / DRAWS))[None]
+
+    (val,) = streamed(predictive, data.x_val)
+    (other,) = streamed(lambda x: rival.to(x.device)(x)[None], data.x_val)
+    nll = nn.functional.nll_loss
+    more = nll(val, data.y_val) - nll(other.log_softmax(-1), data.y_val)
+    if not float(more) <= _MISSED / (len(val) + 1):
+        return None
+    (train,) = streamed(predictive, data.x_train)
+    return Teacher(train.exp(), val.exp())

@@ -19,6 +19,7 @@ from ..inference.posterior.predict import nll_by_depth, outputs_by_depth
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
+from ..inference.pruning.relevance import of_groups
 from ..inference.pruning.inventory import bytes_by_part, input_use, remains
 
 __all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
@@ -112,7 +113,9 @@ def draw_compressed(
         intervals = scale_intervals(result)
         scales = {names[own]: one for own, one in intervals.items()}
         drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
-        drawn["scales"] = figures.scale_posteriors(scales, found, cut)
+        layers = result.model.layers
+        groups = {names[n]: of_groups(one, layers[n]) for n, one in small.irrelevance.items()}
+        drawn["scales"] = figures.scale_posteriors(scales, groups, cut)
     files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
     return [path for one in files for path in one]
 

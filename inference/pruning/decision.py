@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -156,12 +156,14 @@ def smallest(
     if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
         whole = first[-1], retrain(first[-1].net, fit, 0, ())
     good = [whole if few else min(whole, means, key=loss)]
+    rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
     low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
     while low < high:
         middle = (low + high) // 2
         drafts = [cut_at(SHARES[middle], source) for source in sources]
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
-        tried = best, retrain(best.net, fit, epochs, RATES[1:], teacher)
+        tried = best, retrain(best.net, fit, epochs, rates, teacher)
+        rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
         if _upper(tried[1].losses - whole[1].losses) <= allowed:
             good.append(tried)
             low = middle + 1

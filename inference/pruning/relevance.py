@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...models.distributions.wrapped import base
 from ...models.layers.bayesian_layer import BayesianLayer
 from ..posterior.weight_moments import Moments, moments
 
-__all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "search", "valley"]
+__all__ = ["Irrelevance", "Judged", "irrelevance", "judged", "of_groups", "search", "valley"]
 
 # Part of themselves by which the numbers of kept values fall from one threshold that is tried to
 # the next, so that few of many are told apart as well as most of them.
@@ -151,6 +151,20 @@ def _made(layer: BayesianLayer, values: Tensor, statistic: str) -> Irrelevance:
     weight = layer.affine.shape.weight
     grouped = values.shape != weight
     return Irrelevance(layer.name, values.double().cpu(), statistic, grouped, math.prod(weight))
+
+
+def of_groups(one: Irrelevance, layer: BayesianLayer) -> Irrelevance:
+    """The irrelevance of groups by that of their weights: a group goes with the last of them.
+
+    Arguments:
+        one: of the groups of the layer, which stays as it is, or of its weights.
+    """
+    judged_by_groups = {*layer.latents()} - {"weight", "bias"}
+    dim = layer.affine.shape.group_dim
+    if one.grouped or not judged_by_groups or dim is None:
+        return one
+    values = one.values.movedim(dim, 0).flatten(1).amin(1)
+    return replace(one, values=values, grouped=True)
 
 
 def valley(values: Tensor) -> float | None:

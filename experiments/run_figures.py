@@ -19,8 +19,8 @@ from ..inference.posterior.predict import nll_by_depth, outputs_by_depth
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
-from ..inference.pruning.relevance import of_groups
 from ..inference.pruning.inventory import bytes_by_part, input_use, remains
+from ..inference.pruning.relevance import of_groups
 
 __all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
 

@@ -119,7 +119,9 @@ def irrelevance(
         Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.
     """
     if by == "weight":
-        return {n: _made(model.layers[n], *_of_weights(m)) for n, m in moments(model, guide).items()}
+        return {
+            n: _made(model.layers[n], *_of_weights(m)) for n, m in moments(model, guide).items()
+        }
     return {name: _of_layer(layer, guide, by) for name, layer in model.layers.items()}
 
 

@@ -7,7 +7,8 @@ import torch
 from fitting import blobs
 from pyroccam import guides, models
 from pyroccam.inference import figures
-from pyroccam.inference.pruning.relevance import irrelevance, search, valley
+from pyroccam.inference.posterior.draws import draw_weights
+from pyroccam.inference.pruning.relevance import irrelevance, of_groups, search, valley
 from pyroccam.models import priors
 from torch import nn
 
@@ -43,6 +44,43 @@ def test_normal_scales_are_judged_by_their_dropout_rate():
     torch.testing.assert_close(found.values, (q.variance / q.mean**2).log())
     assert found.grouped
     assert found.values.shape == (6,)
+
+
+@pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.GroupHorseshoe(tau0=0.1)])
+def test_weights_are_judged_by_the_noise_of_what_a_network_computes_with(prior):
+    """Against the variance of drawn weights over their squared mean, where that is well known."""
+    model, guide = pair(prior)
+    with torch.no_grad():  # moments of wide log-normal scales are known by few of their draws
+        for factor in guide.factors.values():
+            factor.log_scale.fill_(math.log(0.2))
+    torch.manual_seed(1)
+    draws = draw_weights(model, guide, 20_000)
+    for name, one in irrelevance(model, guide, by="weight").items():
+        drawn = draws[f"{name}.weight"]
+        known = drawn.mean(0).abs() > 20 * drawn.std(0) / len(drawn) ** 0.5
+        alpha = (drawn.var(0) / drawn.mean(0) ** 2).log()
+        assert not one.grouped
+        assert known.sum() >= 5
+        assert (one.values - alpha)[known].abs().max() < 0.25
+
+
+def test_without_groups_both_noises_are_one():
+    model, guide = pair(priors.LogUniform())
+    both = [irrelevance(model, guide, by=by)["0"].values for by in ("noise", "weight")]
+    torch.testing.assert_close(both[0], both[1])
+
+
+def test_a_group_goes_with_the_last_of_its_weights():
+    model, guide = pair(priors.GroupNormalJeffreys())
+    one = irrelevance(model, guide, by="weight")["2"]
+    groups = of_groups(one, model.layers["2"])
+    for threshold in one.values.quantile(torch.tensor([0.1, 0.5, 0.9]).double()):
+        left = (one.values <= threshold).any(0)  # groups are of inputs
+        assert torch.equal(groups.values <= threshold, left)
+    assert of_groups(groups, model.layers["2"]) is groups
+    free = pair(priors.LogUniform())
+    alone = irrelevance(*free, by="weight")["2"]
+    assert of_groups(alone, free[0].layers["2"]) is alone
 
 
 def test_log_normal_scales_are_judged_by_the_mode_of_their_product():

@@ -1,0 +1,103 @@
+"""What a posterior predicts, as a teacher of smaller networks."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from fitting import blobs, fit_weights
+from pyroccam.data import Dataset
+from pyroccam.inference.fits.retraining import retrain, row_losses
+from pyroccam.inference.fits.teacher import Teacher, teacher_of
+from pyroccam.inference.posterior import mean_network
+from pyroccam.inference.posterior.draws import draw_weights
+from pyroccam.models import priors
+from torch import nn
+from torch.func import functional_call
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_weights(priors.GroupNormalJeffreys(), rows=blobs(n=400), epochs=20)
+
+
+class Says(nn.Module):
+    """The same logits for the same rows, whatever they are."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, x):
+        assert len(x) == len(self.logits)
+        return self.logits
+
+
+def by_hand(fit, x, draws=400):
+    """Probabilities averaged over networks that are drawn one by one, and their standard error."""
+    torch.manual_seed(5)
+    net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, draws)
+    each = torch.stack(
+        [
+            functional_call(net, {n: w[i] for n, w in weights.items()}, (x,)).softmax(-1)
+            for i in range(draws)
+        ]
+    )
+    return each.mean(0).detach(), each.std(0).detach()
+
+
+def test_a_teacher_says_what_draws_say_on_average(fitted):
+    net = Says(torch.zeros(len(fitted.data.x_val), fitted.data.outputs))
+    teacher = teacher_of(fitted, net)
+    assert teacher is not None
+    for found, x in ((teacher.train, fitted.data.x_train), (teacher.val, fitted.data.x_val)):
+        torch.testing.assert_close(found.sum(-1), torch.ones(len(x)))
+        mean, spread = by_hand(fitted, x)
+        # All rows share their 20 and 400 draws: errors of 3 to 4 standard errors are those of all.
+        assert ((found - mean).abs() <= 4.5 * spread * (1 / 20 + 1 / 400) ** 0.5 + 1e-3).all()
+
+
+@pytest.mark.parametrize(("more", "taught"), [(-1e-3, True), (1e-3, False)])
+def test_one_missed_row_is_what_a_rival_may_be_ahead(fitted, more, taught):
+    """A rival whose loss on the validation rows lies at the limit, a little to either side."""
+    data, k = fitted.data, fitted.data.outputs
+    data = dataclasses.replace(data, y_val=(data.y_val + 1) % k)  # so that there is some to lose
+    fit, no_idea = dataclasses.replace(fitted, data=data), Says(torch.zeros(len(data.x_val), k))
+    hopeless = Says(-50.0 * nn.functional.one_hot(data.y_val, k))
+    assert teacher_of(fit, no_idea) is None
+    teacher = teacher_of(fit, hopeless)
+    own = nn.functional.nll_loss(teacher.val.log(), data.y_val)
+    ahead = float(own) - math.log(1000) / (len(data.x_val) + 1) - more
+    assert ahead > 0.1
+    right = torch.full((len(data.x_val), k), (1 - math.exp(-ahead)) / (k - 1))
+    right[torch.arange(len(right)), data.y_val] = math.exp(-ahead)
+    assert (teacher_of(fit, Says(right.log())) is not None) == taught
+
+
+def test_the_mean_of_targets_is_no_teacher():
+    torch.manual_seed(0)
+    x = torch.randn(100, 2)
+    rows = Dataset.from_tensors(x[:80], x[:80, :1], x[80:], x[80:, :1], val_fraction=0.2)
+    net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    fit = fit_weights(priors.Normal(1.0), net, rows, epochs=1)
+    assert teacher_of(fit, net) is None
+
+
+def test_half_of_the_loss_is_the_teachers(fitted):
+    """A network that only has biases ends halfway between the labels' shares and the teacher."""
+    data, k = fitted.data, fitted.data.outputs
+    says = torch.linspace(1, 3, k).softmax(0)
+    teacher = Teacher(says.expand(len(data.x_train), k), says.expand(len(data.x_val), k))
+    net = nn.Linear(data.x_train.shape[1], k)
+    with torch.no_grad():
+        net.weight.zero_()  # what is zero stays zero
+        net.bias.zero_()
+    found = retrain(net, fitted, 60, (3e-2,), teacher)
+    shares = data.y_train.bincount(minlength=k) / len(data.y_train)
+    halfway = (shares + says) / 2
+    torch.testing.assert_close(found.net.bias.softmax(0).detach(), halfway, atol=0.02, rtol=0)
+    log_p = found.net(data.x_val).log_softmax(-1).detach()
+    labels = nn.functional.nll_loss(log_p, data.y_val, reduction="none")
+    expected = 0.5 * labels - 0.5 * (says * log_p).sum(-1)
+    torch.testing.assert_close(row_losses(found.net, fitted, teacher), expected.double())
+    torch.testing.assert_close(found.losses, expected.double())

@@ -71,10 +71,21 @@ def test_the_page_of_a_module_has_all_that_it_offers(module):
     assert below == [child.__name__ for child in reference.children(module)]
 
 
-def test_every_package_that_offers_something_has_a_page():
+def installed_packages():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    installed = config["options"]["packages"].split()
+    return config["options"]["packages"].split()
+
+
+def test_every_package_is_installed():
+    rooms = {name.split(".")[1] for name in installed_packages()}
+    found = [path.parent for room in rooms for path in (ROOT / room).rglob("__init__.py")]
+    names = [".".join(("pyroccam", *path.relative_to(ROOT).parts)) for path in found]
+    assert sorted(names) == sorted(installed_packages())
+
+
+def test_every_package_that_offers_something_has_a_page():
+    installed = installed_packages()
     rooms = {name for name in installed if name.split(".")[1] in reference.ROOMS}
     rooms = {name for name in rooms if hasattr(importlib.import_module(name), "__all__")}
     assert len(rooms) > len(reference.ROOMS)

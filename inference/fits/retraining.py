@@ -113,7 +113,7 @@ def _trained(
     groups: list[dict[str, Any]] = [{"params": free, "weight_decay": 0.01}]
     if noise := [*like.parameters()]:
         groups.append({"params": noise, "weight_decay": 0.0})
-    optimizer = torch.optim.AdamW(groups, lr=lr)
+    optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // size))
     every = max(1, epochs // _EVALUATIONS)
     best, kept = row_losses(net, fit, teacher), copy.deepcopy(net.state_dict())

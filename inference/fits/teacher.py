@@ -39,6 +39,8 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     It is if its mean loss on the V validation rows is above that of a network by no more than
     :math:`\log(1000) / (V + 1)` nats. Of few rows a network can be right on all and be far too
     sure of it, the more so where it was chosen by them; the next row may be one that it misses.
+    Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}` more, where
+    D rows are right by one of the two alone.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -63,7 +65,9 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     (other,) = streamed(lambda x: rival.to(x.device)(x)[None], data.x_val)
     nll = nn.functional.nll_loss
     more = nll(val, data.y_val) - nll(other.log_softmax(-1), data.y_val)
-    if not float(more) <= _MISSED / (len(val) + 1):
+    right = (other.argmax(-1) == data.y_val).int() - (val.argmax(-1) == data.y_val).int()
+    errors, allowed = right.sum(), 1 + right.abs().sum().sqrt()
+    if not (float(more) <= _MISSED / (len(val) + 1) and errors <= allowed):
         return None
     (train,) = streamed(predictive, data.x_train)
     return Teacher(train.exp(), val.exp())

@@ -74,6 +74,18 @@ def test_one_missed_row_is_what_a_rival_may_be_ahead(fitted, more, taught):
     assert (teacher_of(fit, Says(right.log())) is not None) == taught
 
 
+def test_a_posterior_that_gets_rows_wrong_is_no_teacher(fitted):
+    """A rival that is no better by its loss, but is right where the posterior is wrong."""
+    data, k = fitted.data, fitted.data.outputs
+    says = teacher_of(fitted, Says(torch.zeros(len(data.x_val), k))).val.argmax(-1)
+    for wrong, taught in ((2, True), (3, False), (20, False)):  # of 1 + sqrt(2) = 2.4 and so on
+        y = says.clone()
+        y[:wrong] = (y[:wrong] + 1) % k
+        fit = dataclasses.replace(fitted, data=dataclasses.replace(data, y_val=y))
+        rival = Says(0.2 * nn.functional.one_hot(y, k))  # right on all rows, not sure of one
+        assert (teacher_of(fit, rival) is not None) == taught, wrong
+
+
 def test_the_mean_of_targets_is_no_teacher():
     torch.manual_seed(0)
     x = torch.randn(100, 2)

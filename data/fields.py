@@ -19,6 +19,7 @@ from .splits import moments
 __all__ = ["Field", "Fields", "Several", "are_several", "gathered", "keys_of"]
 
 Several = dict[str, Tensor] | tuple[Tensor, ...]
+"""Several inputs, by the names of arguments or by place."""
 
 _EXACT = 2**24
 """Whole numbers up to this one are exact in float32, as which they stand in the table."""
@@ -91,7 +92,7 @@ class Fields:
         """Inputs as one table (rows, columns), with the numbers that they have.
 
         Raises:
-            DataError: if `x` has other inputs, shapes or kinds, or numbers that float32 cannot hold.
+            DataError: for other inputs, shapes or kinds, or numbers that float32 cannot hold.
         """
         if not are_several(x):
             raise DataError(f"{where} is a {type(x).__name__}", f"{self}", "a dict or a tuple")

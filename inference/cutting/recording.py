@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ...models.feeding import arguments, fields_of
 from ...models.plain.surgery import is_leaf
 from ...models.unpacked.recurrent import Cell
 
-__all__ = ["Example", "ValuesDecide", "recorded"]
+__all__ = ["Example", "Inputs", "ValuesDecide", "recorded"]
 
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__"),
@@ -36,6 +36,10 @@ _OPERATORS = "add sub mul truediv floordiv mod pow matmul neg getitem iadd isub 
 _NAMED: dict[str, Callable[..., Any]] = {
     f"__{name}__": getattr(operator, name) for name in _OPERATORS.split()
 }
+
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""One tensor, or those of several arguments, by place or by name."""
 
 
 class Example(NamedTuple):
@@ -50,11 +54,11 @@ class Example(NamedTuple):
     names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> Example:
+    def of(cls, net: nn.Module, example: Inputs) -> Example:
         """Arguments for a network, from those, or from rows of the table that it is fed with."""
-        if isinstance(example, tuple):
-            return cls(example)
-        args, named = arguments(example, fields_of(net))
+        args, named = (example, {}) if isinstance(example, tuple) else ((), example)
+        if isinstance(named, Tensor):
+            args, named = arguments(named, fields_of(net))
         order = [name for name in inspect.signature(net.forward).parameters if name in named]
         names = tuple(dict.fromkeys([*order, *named]))
         return cls((*args, *(named[name] for name in names)), names)

@@ -26,7 +26,7 @@ from ...models.unpacked.recurrent import Cell
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked
-from .recording import Example
+from .recording import Example, Inputs
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
 
@@ -56,7 +56,7 @@ class Alignment:
 
 def cut(
     net: nn.Module,
-    example: Tensor | tuple[Tensor, ...],
+    example: Inputs,
     masks: Mapping[str, Mask] | None = None,
 ) -> Cut:
     """A smaller network that computes what ``net`` computes with the masked groups at zero.
@@ -70,9 +70,9 @@ def cut(
     Arguments:
         net: a plain network that torch.fx can trace, or whose path does not depend on values; it is
             not changed.
-        example: inputs as the network is called with, ``(B, ...)``, or rows of the table that it is
-            fed with. On their values the result is checked, so rows of the data serve best, and
-            :data:`ROWS` of them will do.
+        example: inputs as the network is called with, ``(B, ...)``, a tuple or dict of several, or
+            rows of the table that it is fed with. On their values the result is checked, so rows of
+            the data serve best, and :data:`ROWS` of them will do.
         masks: by the names of the layers. Without any, only what is dead already is cut.
 
     Returns:
@@ -114,7 +114,7 @@ def cut(
     return Cut(small, report)
 
 
-def has_path(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> bool:
+def has_path(net: nn.Module, example: Inputs) -> bool:
     """True if a network's outputs depend on its inputs, by the weights that are not zero.
 
     Arguments:
@@ -127,7 +127,7 @@ def has_path(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> bool:
     return follow_input(read_wiring(net, Example.of(net, example)))[0]
 
 
-def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Alignment]:
+def groups(net: nn.Module, example: Inputs) -> dict[str, Alignment]:
     """Which inputs and outputs of the layers are the same unit, by the names of the layers.
 
     The inputs of a linear layer carry the labels of the outputs of the layer before it; behind a

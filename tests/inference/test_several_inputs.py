@@ -220,7 +220,8 @@ def untraceable(forward, **parts):
     return network(whole, "Own", **parts).eval()
 
 
-LAYERS = {"a": nn.Linear(4, 6), "b": nn.Linear(6, 3), "c": nn.Linear(6, 3)}
+LAYERS = {n: nn.Linear(*size) for n, size in {"a": (4, 6), "b": (6, 3), "c": (6, 3)}.items()}
+LAYERS["e"] = nn.Embedding(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +232,13 @@ LAYERS = {"a": nn.Linear(4, 6), "b": nn.Linear(6, 3), "c": nn.Linear(6, 3)}
         (lambda net, x, mask: net.b(net.a(x)) if mask.all() else net.c(net.a(x)), False),
         (lambda net, x, mask: net.b(net.a(x)) if x.sum() > 99 else net.c(net.a(x)), False),
         (lambda net, x, mask: net.b(net.a(x)) * float(net.a(x).sum()), False),
+        (lambda net, x, mask: net.b(net.a(x)) * bool(net.e(mask.long()).sum() > 99), False),
         (lambda net, x, mask: net.b(net.a(x)) * net.a(x).detach().numpy().sum().item(), False),
     ],
 )  # fmt: skip
 def test_a_recorded_pass_is_not_trusted_where_values_may_decide(forward, fine):
-    net = untraceable(forward, **copy.deepcopy(LAYERS))
+    used = {name: LAYERS[name] for name in forward.__code__.co_names if name in LAYERS}
+    net = untraceable(forward, **copy.deepcopy(used))
     example = {"x": torch.randn(5, 4), "mask": torch.ones(5, dtype=torch.bool)}
     masks = {"b": Mask(inputs=torch.arange(6) > 1)}
     if fine:

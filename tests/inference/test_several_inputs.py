@@ -294,6 +294,14 @@ def test_an_object_without_logits_is_refused():
         inference.fit(model, guides.MeanField(model), own, **OPTIONS)
 
 
+def test_an_error_in_a_network_names_the_inputs():
+    own = of(texts)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'input_ids'") as raised:
+        models.BayesianNetwork(Pair(), own, prior=models.priors.Normal())
+    (note,) = raised.value.__notes__
+    assert "given input_ids (6,) int64, attention_mask (6,) int64, each" in note
+
+
 def test_depth_takes_one_input():
     with pytest.raises(ValueError, match=r"LearntDepth takes one input .*\nTake models.Bayesian"):
         models.LearntDepth.mlp(of(pictured), width=4, max_depth=2)

@@ -7,6 +7,7 @@ number written into it, ``view(*shape, heads, size)``, they stay.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 
 import torch
@@ -16,7 +17,10 @@ from torch.nn import functional as F
 
 from .ports import Link, Passing, Port, straight
 
-__all__ = ["attend", "heads_apart", "heads_joined", "reshaped"]
+__all__ = ["attend", "heads_apart", "heads_joined", "of_each_head", "reshaped"]
+
+_PRODUCTS = {torch.matmul, operator.matmul, "matmul"}
+_ADDED = {operator.add, operator.iadd, torch.add, "add", "masked_fill"}
 
 
 def _sizes(node: Node, ports: Mapping[Node, Port]) -> tuple[Node, list[object]] | None:
@@ -103,3 +107,41 @@ def attend(
         [straight(n, ports[n]) for n in (query, key, value)],
         lambda values: values[value].masked_fill(values[value] != 0, math.nan),
     )
+
+
+def of_each_head(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Attention in single steps on ``(B, heads, ., .)``: products of two, a mask that is the same
+    for all heads, a softmax of each."""
+    parts = node.all_input_nodes
+    if len(shape) != 4 or not parts or any(n not in ports or ports[n].axis != 1 for n in parts):
+        return None
+    heads = [n for n in parts if ports[n].size == shape[1] and len(ports[n].shape) == 4]
+    masks = [n for n in parts if n not in heads]
+    product = node.target in _PRODUCTS and len(heads) == 2
+    one_mask = len(masks) == 1 and len(ports[masks[0]].shape) == 4 and ports[masks[0]].size == 1
+    added = node.target in _ADDED and len(heads) == 1 and one_mask
+    if not product and not added and not (_is_softmax(node, module) and len(heads) == 1):
+        return None
+    every = torch.arange(shape[1])
+    mixed = [Link(n, torch.zeros_like(every), every) for n in masks]
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        zero = torch.stack([values[n] == 0 for n in heads]).any(0) & bool(product)
+        return torch.where(zero, 0.0, math.nan).double()
+
+    links = [straight(n, ports[n]) for n in heads]
+    return Passing(1, links, constants, mixed=mixed)
+
+
+def _is_softmax(node: Node, module: nn.Module | None) -> bool:
+    """True for one over the last axis, which is that of positions."""
+    if module is not None:
+        return isinstance(module, nn.Softmax) and module.dim in (-1, 3)
+    called = node.target in (F.softmax, torch.softmax) or (node.op, node.target) == (
+        "call_method",
+        "softmax",
+    )
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    return called and dim in (-1, 3)

@@ -22,6 +22,7 @@ from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models.feeding import feed
 from several import Pair, Reader, logits, of, pictured, texts
 from torch import nn
+from torch.nn import functional as F
 
 KINDS = {Pair: pictured, Reader: texts}
 OPTIONS = {**QUICK, "epochs": 3, "batch_size": 24}
@@ -174,10 +175,11 @@ def test_inputs_by_place():
 # -- heads as a forward writes them ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize("counted", [True, False])
-def test_heads_go_whole_where_the_forward_counts_them(counted):
+def test_heads_go_whole_where_the_forward_counts_them(counted, written):
     torch.manual_seed(0)
-    own, net = of(texts), Reader(counted).eval()
+    own, net = of(texts), Reader(counted, written).eval()
     kept = torch.arange(12) // 4 != 1
     net.value.weight.data[9] = 0  # a unit of a head that stays, and stays with it
     masks = {"dense": Mask(inputs=kept)}
@@ -196,8 +198,9 @@ def test_heads_go_whole_where_the_forward_counts_them(counted):
     assert small.norm.normalized_shape == (12,)  # the residual sum stays
 
 
-def test_units_of_a_head_belong_together():
-    own, net = of(texts), Reader().eval()
+@pytest.mark.parametrize("written", [True, False])
+def test_units_of_a_head_belong_together(written):
+    own, net = of(texts), Reader(written=written).eval()
     labels = groups(feed(net, own.fields), own.x_train[:2])
     of_query = labels["query"].outputs.view(3, 4)
     assert (of_query == of_query[:, :1]).all()
@@ -205,6 +208,44 @@ def test_units_of_a_head_belong_together():
     for name in ("key", "value"):
         assert torch.equal(labels[name].outputs, labels["query"].outputs)
     assert torch.equal(labels["dense"].inputs, labels["query"].outputs)
+
+
+def heads_of(attend):
+    """How many of 8 units, in two heads, are left of values of which one head is not read."""
+
+    def forward(net, x):
+        parts = [getattr(net, name)(x).view(*x.shape[:2], -1, 4).transpose(1, 2) for name in "qkv"]
+        return net.out(attend(net, *parts).transpose(1, 2).reshape(*x.shape[:2], -1))
+
+    torch.manual_seed(0)
+    parts = {name: nn.Linear(8, 8) for name in (*"qkv", "out")}
+    net = network(forward, **parts, softmax=nn.Softmax(-1), over_heads=nn.Softmax(1)).eval()
+    masks = {"out": Mask(inputs=torch.arange(8) >= 4)}
+    x = torch.randn(3, 5, 8)
+    small, report = cut(net, x, masks)
+    torch.testing.assert_close(small(x), masked(net, masks)(x))
+    return len(report.layers["v"].outputs)
+
+
+@pytest.mark.parametrize(
+    ("attend", "left"),
+    [
+        (lambda net, q, k, v: net.softmax(q @ k.transpose(-1, -2)) @ v, 4),
+        (lambda net, q, k, v: (q @ k.transpose(-1, -2)).softmax(dim=3) @ v, 4),
+        (lambda net, q, k, v: net.over_heads(q @ k.transpose(-1, -2)) @ v, 8),
+        (lambda net, q, k, v: (q @ k.transpose(-1, -2)).softmax(1) @ v, 8),
+        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, ONE_MASK), 4),
+        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, value=v, is_causal=True), 4),
+        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v, MASK_OF_EACH), 8),
+        (lambda net, q, k, v: F.scaled_dot_product_attention(q, k, v.flip(1)), 8),
+    ],
+)
+def test_heads_that_mix_or_have_a_mask_of_their_own_stay(attend, left):
+    assert heads_of(attend) == left
+
+
+ONE_MASK = torch.ones(5, 5).tril().bool()
+MASK_OF_EACH = torch.stack([ONE_MASK, ONE_MASK.T])[None]
 
 
 # -- what a recorded pass may not hide ------------------------------------------------------------
@@ -292,6 +333,17 @@ def test_an_object_without_logits_is_refused():
         TypeError, match=r"gives a dict, expected one tensor, or what has it as log"
     ):
         inference.fit(model, guides.MeanField(model), own, **OPTIONS)
+
+
+def test_what_a_forward_makes_sure_of_is_no_part_of_its_words(tmp_path):
+    def forward(net, x):
+        torch._assert(x.shape[1] == 3, "three of them")
+        return net.f(x)
+
+    net = network(forward, f=nn.Linear(3, 2)).eval()
+    inference.packing.write(net, tmp_path / "net.pocc")
+    x = torch.randn(4, 3)
+    assert torch.equal(inference.packing.read(tmp_path / "net.pocc")(x), net(x))
 
 
 def test_an_error_in_a_network_names_the_inputs():

@@ -31,7 +31,7 @@ class Reader(nn.Module):
     """An encoder with arguments by name, a mask that is left out where it masks nothing, heads that
     are counted and an object for its outputs."""
 
-    def __init__(self, counted=True):
+    def __init__(self, counted=True, written=False):
         super().__init__()
         self.word, self.place = nn.Embedding(20, 12), nn.Embedding(8, 12)
         self.query, self.key, self.value = (nn.Linear(12, 12) for _ in range(3))
@@ -40,7 +40,7 @@ class Reader(nn.Module):
             nn.LayerNorm(12),
             nn.Linear(12, 2),
         )
-        self.heads = -1 if counted else 3
+        self.heads, self.written = -1 if counted else 3, written
 
     def forward(self, input_ids=None, attention_mask=None, labels=None, **others):
         shape = input_ids.shape
@@ -52,7 +52,13 @@ class Reader(nn.Module):
             attention_mask = None
         parts = (layer(x) for layer in (self.query, self.key, self.value))
         parts = [part.view(*shape, self.heads, 4).transpose(1, 2) for part in parts]
-        heard = F.scaled_dot_product_attention(*parts, attn_mask=attention_mask)
+        if self.written:
+            scores = parts[0] @ parts[1].transpose(-1, -2) / 2.0
+            if attention_mask is not None:
+                scores = scores.masked_fill(~attention_mask, -1e4)
+            heard = torch.matmul(F.dropout(scores.softmax(-1), 0.1, self.training), parts[2])
+        else:
+            heard = F.scaled_dot_product_attention(*parts, attn_mask=attention_mask)
         x = self.norm(x + self.dense(heard.transpose(1, 2).reshape(*shape, -1)))
         return Output(None, self.classifier(x[:, 0]))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ __all__ = [
     "check_targets",
     "check_truth",
     "listed",
-    "refuse_several",
     "shown",
     "with_channel",
 ]
@@ -108,28 +107,6 @@ def as_tensor(name: str, value: Any) -> Tensor:
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     # torch warns when it has to share memory that may not be written to
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def refuse_several(name: str, x: object, y: object) -> None:
-    """Refuse several inputs of each row, a dict of arrays or a tuple of them.
-
-    Raises:
-        DataError: with how they become one.
-    """
-    if isinstance(x, Mapping):
-        said = f"a dict of inputs, {listed(map(str, x))}"
-    elif isinstance(x, tuple) and len(x) > 1 and all(hasattr(one, "shape") for one in x):
-        rows = len(y) if isinstance(y, Sized) else -1
-        if any(len(one.shape) < 1 or one.shape[0] != rows for one in x) or len(x) == rows:
-            return
-        said = f"a tuple of {len(x)} inputs"
-    else:
-        return
-    raise DataError(
-        f"{name} is {said}",
-        "one array of all inputs",
-        "join them, torch.cat(..., 1), and take them apart in the forward of the network",
-    )
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:

@@ -18,9 +18,9 @@ from .checks import (
     check_pair,
     check_seed,
     check_truth,
-    refuse_several,
     with_channel,
 )
+from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .raw import keep_raw
@@ -45,7 +45,7 @@ class Dataset:
         name: What to call the data in reports.
         task: "classification", "regression", "counts" or "multi-label".
         x_train: Inputs (N, features) or (N, channels, ...), float32, standardised; or int64, if
-            they are ids.
+            they are ids. Several inputs of a row stand side by side (N, columns).
         y_train: Labels (N,) int64; or targets (N, T) float32, those of a regression standardised,
             counts and labels that are 0 or 1 as they are.
         x_val: Validation inputs, carved out of the training rows; may have no rows.
@@ -74,6 +74,8 @@ class Dataset:
             them count as N rows; None if all count the same. Metrics do not look at them.
         val_weights: Those of the validation rows, on the same scale: which checkpoint is the best
             is told by them.
+        fields: What stands where in the columns, if a row has several inputs.
+            `fields.split(x)` is the dict or the tuple of them, as a network takes it.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Dataset:
     scaling: Scaling = _AS_ROUNDED
     weights: Tensor | None = None
     val_weights: Tensor | None = None
+    fields: Fields | None = None
 
     def __post_init__(self) -> None:
         if self.x_train.device.type == "meta":
@@ -117,6 +120,24 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input, without the batch."""
         return tuple(self.x_train.shape[1:])
+
+    @property
+    def shapes(self) -> Any:
+        """What a network is built for: the shape of one input; of several their shapes, in a dict
+        or a tuple as they are."""
+        return self.input_shape if self.fields is None else self.fields.shapes
+
+    def packed(self, x: Tensor | Several) -> Tensor:
+        """Inputs, standardised as these are, as the tensor that is kept of them.
+
+        Raises:
+            DataError: for several inputs that are not those of these rows.
+        """
+        if isinstance(x, Tensor):
+            return x
+        if self.fields is None:
+            raise DataError(f"x is a {type(x).__name__}", f"one tensor, as in {self!r}")
+        return self.fields.pack("x", x).to(self.x_train)
 
     @property
     def outputs(self) -> int:
@@ -151,7 +172,13 @@ class Dataset:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Dataset:
         """The same data with every tensor on `device`, and all but labels of type `dtype`:
-        `data.to(dtype=torch.float64)` goes with a network in double precision."""
+        `data.to(dtype=torch.float64)` goes with a network in double precision.
+
+        Raises:
+            DataError: for several inputs in a type in which ids would not be exact.
+        """
+        if self.fields is not None and dtype not in (None, torch.float32, torch.float64):
+            raise DataError(f"dtype={dtype} for several inputs", "torch.float32 or torch.float64")
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in values.items():
             if isinstance(value, Tensor):
@@ -269,7 +296,7 @@ class Dataset:
         Raises:
             DataError: if the task, the shape of the inputs or the number of outputs differs.
         """
-        kinds = [(d.task, d.input_shape, d.outputs) for d in (self, expected)]
+        kinds = [(d.task, d.input_shape, d.outputs, d.fields) for d in (self, expected)]
         if kinds[0] != kinds[1]:
             raise DataError(
                 f"{self!r}",
@@ -280,7 +307,7 @@ class Dataset:
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(self.split(s)[0])} {s}" for s in ("train", "val", "test"))
         what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"
-        shape = " x ".join(map(str, self.input_shape))
+        shape = str(self.fields or " x ".join(map(str, self.input_shape)))
         return f"Dataset({self.name!r}, {self.task}: {what}, input {shape}, rows: {rows})"
 
     @classmethod
@@ -310,6 +337,9 @@ class Dataset:
             x_train: Inputs (rows, features), sequences (rows, channels, length), images
                 (rows, channels, height, width) or volumes, numpy or torch. Bytes
                 (rows, height, width) are grey images; others need their one channel: x[:, None].
+                Several inputs of a row are a dict of such arrays, by the names of the arguments of
+                the network's forward, or a tuple. Those of them that are whole numbers or truth
+                values stay that, and are not scaled; an array (rows,) is one number a row.
             y_train: Labels (rows,), numbers or names; or targets (rows,) or (rows, T): amounts,
                 counts, or a 0 or 1 for each of T labels.
             x_test: Test inputs, of the same shape but for the rows.
@@ -352,8 +382,15 @@ class Dataset:
                 class_names = np.unique(np.append(y_train, y_test).astype(str)).tolist()
             y_train = number_names("y_train", y_train, class_names)
             y_test = number_names("y_test", y_test, class_names)
-        refuse_several("x_train", x_train, y_train)
-        refuse_several("x_test", x_test, y_test)
+        fields = None
+        if are_several(x_train, y_train):
+            if ids:
+                raise DataError(
+                    "ids=True for several inputs", "whole numbers where they are ids", "no ids="
+                )
+            fields = Fields.of("x_train", x_train)
+            x_train = fields.pack("x_train", x_train)
+            x_test = fields.pack("x_test", x_test)
         x_train, y_train = as_tensor("x_train", x_train), as_tensor("y_train", y_train)
         x_test, y_test = as_tensor("x_test", x_test), as_tensor("y_test", y_test)
         for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
@@ -414,7 +451,7 @@ class Dataset:
             ys = tuple(scale(y, *of_targets) for y in ys)
         else:
             ys = (*ys[:2], y_test.clone())
-        scaling = Scaling(*_statistics(xs[0], standardise), *of_targets)
+        scaling = Scaling(*_statistics(xs[0], standardise, fields), *of_targets)
         x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
         xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
         made = cls(
@@ -444,13 +481,16 @@ class Dataset:
             target=target,
             digest=digest,
             scaling=scaling,
+            fields=fields,
         )
         return made if weights is None else replace(made, **scaled(weights[train], weights[val]))
 
 
-def _statistics(training: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
+def _statistics(
+    training: Tensor, wanted: bool, fields: Fields | None = None
+) -> tuple[Tensor, Tensor]:
     """Means and scales along dimension 1, in float64."""
     if wanted:
-        return moments(training)
+        return moments(training) if fields is None else fields.moments(training)
     width = training.shape[1]
     return torch.zeros(width).double(), torch.ones(width).double()

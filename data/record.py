@@ -35,6 +35,7 @@ def record(data: Dataset) -> dict[str, Any]:
         "rows": {split: len(data.split(split)[0]) for split in ("train", "val", "test")},
         **scaling,
         "split": chosen,
+        **({} if data.fields is None else {"fields": data.fields.to_json()}),
     }
 
 
@@ -57,6 +58,8 @@ def differences(data: Dataset, remembered: Any) -> list[str]:
     for name in ("task", "target", "classes"):
         if now[name] != then[name]:
             found.append(f"the {name} is {now[name]!r}, was {shown(then[name])}")
+    if now.get("fields") != then.get("fields"):
+        found.append(f"the inputs of a row are {data.fields}, were {shown(then.get('fields'))}")
     if now["input_shape"] != then["input_shape"]:
         found.append(f"inputs have the shape {_shape(now)}, had {_shape(then)}")
     found += _of_names("column", now["columns"], then["columns"])

@@ -24,6 +24,7 @@ from .checks import (
     with_channel,
 )
 from .dataset import Dataset
+from .fields import gathered, keys_of
 from .fingerprint import fingerprint
 from .formats.archives import open_archive
 from .formats.csv_text import numbers, read_table, refuse_missing
@@ -148,9 +149,14 @@ def _plain(text: str) -> tuple[str, str]:
 def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     """Inputs and targets that an archive holds for testing, or at all."""
     with open_archive(path) as archive:
-        names = ("x_test", "y_test") if {"x_test", "y_test"} & {*archive.names} else ("x", "y")
-        inputs, targets = archive.read(names)
-    x, where = as_tensor(f"{path}: {names[0]}", inputs), f"{path}: {names[1]}"
+        there = {name.partition(".")[0] for name in archive.names}
+        names = ("x_test", "y_test") if {"x_test", "y_test"} & there else ("x", "y")
+        keys = keys_of(archive.names, names[0])
+        *parts, targets = archive.read([*keys, names[1]])
+    where, inputs = f"{path}: {names[1]}", gathered(keys, parts)
+    if like.fields is not None:
+        inputs = like.fields.pack(f"{path}: {names[0]}", inputs)
+    x = as_tensor(f"{path}: {names[0]}", inputs)
     check_inputs(f"{path}: {names[0]}", x, ids=like.ids)
     x = x if like.ids else with_channel(x)
     if like.classes and are_names(targets):
@@ -238,7 +244,7 @@ def far_off(new: Dataset) -> list[str]:
     named = len(new.columns) == width
     names = [f"column {n!r}" for n in new.columns] if named else _numbered("channel", width)
     found: list[str] = []
-    if not new.ids:  # which have no units
+    if not new.ids and new.fields is None:  # which have no units, or several kinds of them
         found += map(_doubt, names, *(_by_column(x, width) for x in (new.x_train, new.x_test)))
     if new.task in ("regression", "counts"):
         targets = _numbered("target", new.outputs)

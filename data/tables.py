@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .checks import DataError, as_tensor, check_finite, check_fraction, check_seed, listed
 from .dataset import Dataset
+from .fields import gathered, keys_of
 from .formats.archives import open_archive
 from .formats.csv_text import numbers, read_table, refuse_missing
 from .splits import carve
@@ -37,7 +38,9 @@ def load_npz(
 ) -> Dataset:
     """Arrays `x_train`, `y_train`, `x_test`, `y_test` of a numpy archive; others are ignored.
 
-    Nothing pickled is ever run.
+    Several inputs of a row are arrays such as `x_train.words` and `x_test.words`, by the names of
+    the arguments of the network's forward, or `x_train.0`, `x_train.1`. Nothing pickled is ever
+    run.
 
     Arguments:
         path: The file.
@@ -57,9 +60,10 @@ def load_npz(
     path = Path(path)
     check_task(task)
     with open_archive(path) as archive:
-        arrays = archive.read(_KEYS)
+        keys = [keys_of(archive.names, key) for key in _KEYS]
+        arrays = iter(archive.read([key for each in keys for key in each]))
     return Dataset.from_tensors(
-        *arrays,
+        *(gathered(each, [next(arrays) for _ in each]) for each in keys),
         task=task,
         val_fraction=val_fraction,
         seed=seed,

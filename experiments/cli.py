@@ -347,6 +347,7 @@ def export(
     target = out or folder / f"exported{SUFFIXES[form]}"
     made = write(net, target, result.data, form=form, scaling=scaling)
     shape = "rows x " + " x ".join(map(str, result.data.input_shape))
+    shape = shape if result.data.fields is None else f"rows of {result.data.fields}"
     takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
     console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
     if made.difference is None:

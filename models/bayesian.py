@@ -12,6 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from .base import Model
+from .feeding import feed, feed_like
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
@@ -41,10 +42,12 @@ class BayesianNetwork(Model):
     parameters are learnt as numbers.
 
     Arguments:
-        net: any module that maps inputs to what the likelihood takes. A copy is made, in which
-            attention, layers of transformers and recurrent layers of torch are modules that call
-            linear ones (:mod:`~pyroccam.models.unpacked`), and normalised weights are weights; the
-            weights of its layers are where guides begin, so it may be trained already.
+        net: any module that maps inputs to what the likelihood takes: a tensor, or an object or
+            dict that has it as ``logits``. Several inputs of a row are its arguments. A copy is
+            made, in which attention, layers of transformers and recurrent layers of torch are
+            modules that call linear ones (:mod:`~pyroccam.models.unpacked`), and normalised weights
+            are weights; the weights of its layers are where guides begin, so it may be trained
+            already.
         data: says the number of rows, the shape of an input, the task and the number of outputs.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         layers: names of the Bayesian layers, or a function of a module's name and the module that
@@ -103,12 +106,14 @@ class BayesianNetwork(Model):
                 "one such as models.priors.Normal(1.0)."
             )
         refuse_without_values(net)
-        net = copied(net)
+        net = feed(copied(net), getattr(data, "fields", None))
         example = _example(data, next(net.parameters(), torch.zeros(())))
         before = outputs_in_evaluation(net, example)
+        if not isinstance(before, Tensor):
+            before = outputs_in_evaluation(feed(net, None, taking=True), example)
         if layers is not None and not callable(layers):
             layers = [layers] if isinstance(layers, str) else list(layers)
-        net = unpacked(net, _asked(prior, layers))
+        net = feed_like(unpacked(net, _asked(prior, layers)), net)
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
         tell_hooks(net, names)
@@ -123,7 +128,7 @@ class BayesianNetwork(Model):
                 made[id(given)] = given.for_network()
             own = made[id(given)]
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
-            net = _replaced(net, name, layer)
+            net = feed_like(_replaced(net, name, layer), net)
         if type(self).outputs is BayesianNetwork.outputs:
             _refuse_another_function(net, example, before)
         self.net = net
@@ -222,9 +227,9 @@ class BayesianNetwork(Model):
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
             raise TypeError(
-                f"The network gives a {type(found).__name__}, expected one tensor. Wrap it in a "
-                "module that returns the outputs that count, or torch.cat(..., -1) of all, for a "
-                "likelihood= of your own."
+                f"The network gives a {type(found).__name__}, expected one tensor, or what has it "
+                "as logits. Wrap it in a module that returns the outputs that count, or "
+                "torch.cat(..., -1) of all, for a likelihood= of your own."
             )
         return found
 
@@ -253,7 +258,7 @@ class BayesianNetwork(Model):
         """
         net: nn.Module = copy.deepcopy(self._modules["net"])  # type: ignore[assignment]
         for name, layer in self.layers.items():
-            net = _replaced(net, name, layer.plain(*weights[name]))
+            net = feed_like(_replaced(net, name, layer.plain(*weights[name])), net)
         return net.eval()
 
     def first_network(self) -> nn.Module:
@@ -328,9 +333,9 @@ def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> No
 
 def _example(data: TargetSpec, like: Tensor) -> Tensor:
     """Two inputs of the shape and type of the data, with the number type and device of ``like``."""
-    if getattr(data, "ids", False):
+    if getattr(data, "ids", False) or getattr(data, "fields", None) is not None:
         rows: Tensor = data.x_train[:2]  # type: ignore[attr-defined]
-        return rows.to(like.device)
+        return rows.to(like if rows.is_floating_point() else like.device)
     # Numbers in [0, 1) are pixels, and whole numbers of zero to a network that wants words.
     generator = torch.Generator().manual_seed(0)
     return torch.rand(2, *data.input_shape, generator=generator).to(like)

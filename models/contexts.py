@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 
 from .turns import turn
@@ -66,12 +67,13 @@ def local_parameters() -> Iterator[None]:
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Kernels that can be differentiated twice, and mapped: on a CPU not oneDNN's, whose LSTM can
-    be neither."""
+    be neither, and none that attends in one piece."""
     kernels: Any = torch.backends.mkldnn  # whose flags() speak of Intel's GPUs, and warn
     with turn():
         before = kernels.enabled
         kernels.enabled = False
         try:
-            yield
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
         finally:
             kernels.enabled = before

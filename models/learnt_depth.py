@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import Model
+from .feeding import refuse_several
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
 from .networks import ready as networks
 from .networks.stack import DepthStack
@@ -68,6 +69,7 @@ class LearntDepth(Model):
         adapters: nn.Module | Sequence[nn.Module | None] | None = None,
         likelihood: Likelihood | str | None = None,
     ) -> None:
+        refuse_several(data, type(self).__name__)
         super().__init__()
         if isinstance(stem, DepthStack) and blocks is None and head is None:
             stack = stem

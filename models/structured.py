@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .bayesian import BayesianNetwork
 from .distributions.temperature import Temperature
+from .feeding import refuse_several
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import Chosen
 from .likelihoods import Likelihood, TargetSpec
@@ -78,6 +79,7 @@ class StructuredNetwork(BayesianNetwork):
         random_biases: bool = True,
         scaling: Scaling | None = None,
     ) -> None:
+        refuse_several(data, type(self).__name__)
         super().__init__(
             net,
             data,

@@ -22,6 +22,8 @@ __all__ = ["build_network"]
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     """The network of a run, with initial weights that depend on the seed alone.
 
+    A person's own function gets the shape of one input, or the shapes of several by their names.
+
     Raises:
         ValueError: if a ready one cannot be built for this data with these options.
         NetworkError: if a person's own function fails, or gives no ``torch.nn.Module``.
@@ -31,9 +33,14 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     builder = method.network(config.network)
     ready = config.network in method.networks
     outputs = checked(config.options.get("likelihood"), data).outputs
-    arguments = (data.input_shape, outputs)
+    if ready and data.fields is not None:
+        raise ValueError(
+            f"{data.name} has several inputs ({data.fields}), and {config.network} takes one.\n"
+            "Give --network package.module:f, a function that makes a network of such arguments."
+        )
+    arguments = (data.shapes, outputs)
     asked = ", ".join(
-        [f"input_shape={tuple(data.input_shape)}", f"outputs={outputs}"]
+        [f"input_shape={data.shapes}", f"outputs={outputs}"]
         + [f"{name}={value!r:.60}" for name, value in config.network_options.items()]
     )
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...models.feeding import Fields, give, mark
 from ...models.networks import ready as networks
 from ...models.networks.stack import DepthStack
 from ...models.plain.description import DescriptionError, describe, rebuild
@@ -16,17 +17,21 @@ from ...models.plain.vocabulary import MODULES
 __all__ = ["network_of", "words_of"]
 
 
-def words_of(net: nn.Module, example: torch.Tensor) -> dict[str, Any] | None:
+def words_of(
+    net: nn.Module, example: torch.Tensor, fields: Fields | None = None
+) -> dict[str, Any] | None:
     """The description of a network, if there are words for all of it.
 
     Arguments:
         net: a plain network, or a :class:`~pyroccam.models.DepthStack` of plain parts.
         example: inputs ``(B, *)``, on which the network and its description are compared.
+        fields: of the example, if a row has several inputs.
 
     Returns:
         What :func:`network_of` takes, or ``None``: for a network with modules or control flow that
         a description does not know, or with parts that the pass through it does not use.
     """
+    mark(net, fields)
     try:
         words = _stack_words(net) if isinstance(net, DepthStack) else _words(net)
         again = network_of(words)
@@ -41,7 +46,8 @@ def words_of(net: nn.Module, example: torch.Tensor) -> dict[str, Any] | None:
     training = {module: module.training for module in net.modules()}
     try:
         with torch.no_grad():
-            same = torch.equal(net.eval()(example.clone()), again.eval()(example.clone()))
+            found = (give(one.eval(), example.clone(), fields) for one in (net, again))
+            same = torch.equal(*found)
     except (RuntimeError, TypeError, ValueError):
         return None
     finally:

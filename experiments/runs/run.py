@@ -145,7 +145,11 @@ class _Job:
         """The network to begin with; a person's own is kept in words where there are words."""
         net = build_network(self.config, self.data)
         own = self.config.network not in find(self.config.method).networks
-        if own and self.out is not None and (words := words_of(net, self.data.x_train[:2])):
+        if (
+            own
+            and self.out is not None
+            and (words := words_of(net, self.data.x_train[:2], self.data.fields))
+        ):
             write_json(self.out / "network.json", words)
         return net
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...models.feeding import fields_of, give
+
 __all__ = ["BATCHES", "compare_speed", "count_parameters", "seconds_per_batch"]
 
 
@@ -79,11 +81,12 @@ def _rounds(
     def passes(net: Any, count: int) -> float:
         start = time.perf_counter()
         for _ in range(count):
-            net(x)
+            give(net, x, fields)
         if x.is_cuda:
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
+    fields = next((f for f in map(fields_of, nets.values()) if f is not None), None)
     x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():

@@ -13,8 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch.fx.node import map_arg
 from ...models.plain.surgery import CONVS, NORMS
 from ...models.unpacked.attention import Heads
 from ...models.unpacked.recurrent import Cell
+from .heads import attend, heads_apart, heads_joined, of_each_head, reshaped
 from .operations import (
     ADAPTIVE_POOLS,
     DROPOUTS,
@@ -39,55 +39,9 @@ from .operations import (
     no_padding,
     pads_zeros,
 )
+from .ports import Link, Passing, Port, straight
 
-__all__ = ["Link", "Passing", "Port", "passing"]
-
-Constants = Callable[[Mapping[Node, Tensor]], Tensor]
-
-
-@dataclass(frozen=True)
-class Port:
-    """A tensor of the network: its shape and the axis of its features."""
-
-    shape: Size
-    axis: int
-
-    @property
-    def size(self) -> int:
-        """Number of features."""
-        return self.shape[self.axis]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Feature ``into[k]`` of a result is made of feature ``of[k]`` of ``source``, ``(K,)`` each."""
-
-    source: Node
-    of: Tensor
-    into: Tensor
-
-
-@dataclass(frozen=True)
-class Passing:
-    """A step that keeps features apart.
-
-    Arguments:
-        axis: of the features of its result.
-        links: where its features come from.
-        constants: ``(C,)`` of its result, from those of the tensors it reads.
-        uses: ``(C,)`` bool, which of its features depend on what it reads; ``None`` for all.
-        rigid: the number of features is written into the call, so a cut has to change it.
-        mixed: further features that its own are made of, which can be cut without them.
-        ties: features of the tensors it reads that can only be cut together, and with what node.
-    """
-
-    axis: int
-    links: list[Link]
-    constants: Constants
-    uses: Tensor | None = None
-    rigid: bool = False
-    mixed: list[Link] = field(default_factory=list)
-    ties: list[tuple[Node, Link]] = field(default_factory=list)
+__all__ = ["passing"]
 
 
 def passing(
@@ -101,21 +55,19 @@ def passing(
         ports: the tensors before it.
         shape: of its result.
     """
+    if (found := attend(node, module, ports, shape)) is not None:
+        return found
     if node.kwargs and any(isinstance(v, Node) for v in node.kwargs.values()):
         return None
     for rule in (
         *(_pointwise, _pool, _norm, _depthwise, _mean, _flatten, _cat),
         *(_group_norm, _lookup, _heads, _part, _chosen, _transpose),
+        *(heads_apart, heads_joined, reshaped, of_each_head),
     ):
         found = rule(node, module, ports, shape)
         if found is not None:
             return found
     return None
-
-
-def _straight(node: Node, port: Port) -> Link:
-    every = torch.arange(port.size)
-    return Link(node, every, every)
 
 
 def _only(node: Node, ports: Mapping[Node, Port]) -> Node | None:
@@ -162,7 +114,7 @@ def _pointwise(
         unknown = torch.stack([values[n].isnan() for n in inputs]).any(0)
         return out.masked_fill(unknown, math.nan)
 
-    return Passing(first.axis, [_straight(n, ports[n]) for n in inputs], constants)
+    return Passing(first.axis, [straight(n, ports[n]) for n in inputs], constants)
 
 
 def _pool(
@@ -188,7 +140,7 @@ def _pool(
         value = values[source]
         return value if kept else value.masked_fill(value != 0, math.nan)
 
-    return Passing(1, [_straight(source, ports[source])], constants)
+    return Passing(1, [straight(source, ports[source])], constants)
 
 
 def _norm(
@@ -198,7 +150,7 @@ def _norm(
     if type(module) not in NORMS or source is None or ports[source].axis != 1:
         return None
     assert isinstance(module, NORMS)
-    link = _straight(source, ports[source])
+    link = straight(source, ports[source])
     if module.running_mean is None or module.running_var is None:
         # It uses the statistics of the batch: channels stay apart, but nothing is known to stay.
         return Passing(1, [link], lambda values: torch.full_like(values[source], math.nan))
@@ -257,7 +209,7 @@ def _depthwise(
             value = value.masked_fill(value != 0, math.nan)
         return torch.where(uses, weight.sum(1) * value + bias, bias)
 
-    return Passing(1, [_straight(source, ports[source])], constants, uses)
+    return Passing(1, [straight(source, ports[source])], constants, uses)
 
 
 def _mean(
@@ -274,7 +226,7 @@ def _mean(
     if gone & {0, port.axis} or not gone:
         return None
     before = 0 if len(shape) == len(port.shape) else sum(d < port.axis for d in gone)
-    return Passing(port.axis - before, [_straight(source, port)], lambda values: values[source])
+    return Passing(port.axis - before, [straight(source, port)], lambda values: values[source])
 
 
 def _flatten(
@@ -356,10 +308,10 @@ def _heads(
     mixed = [Link(n, torch.cat(of), torch.cat(into)) for n in (query, key)]
     return Passing(
         2,
-        [_straight(value, ports[value])],
+        [straight(value, ports[value])],
         lambda values: values[value],
         mixed=mixed,
-        ties=[(key, _straight(query, ports[query]))],
+        ties=[(key, straight(query, ports[query]))],
     )
 
 
@@ -378,7 +330,7 @@ def _part(
     )
     if not isinstance(of, Cell) or shape[-1] != ports[source].size:
         return None
-    link = _straight(source, ports[source])
+    link = straight(source, ports[source])
     return Passing(len(shape) - 1, [link], lambda values: values[source])
 
 
@@ -397,7 +349,7 @@ def _chosen(
     if whole[0] != every or whole[port.axis] != every:
         return None
     axis = port.axis - sum(isinstance(one, int) for one in whole[: port.axis])
-    return Passing(axis, [_straight(source, port)], lambda values: values[source])
+    return Passing(axis, [straight(source, port)], lambda values: values[source])
 
 
 def _transpose(
@@ -417,7 +369,7 @@ def _transpose(
     axis = {one: other, other: one}.get(port.axis, port.axis)
     if axis == 0:
         return None
-    return Passing(axis, [_straight(source, port)], lambda values: values[source])
+    return Passing(axis, [straight(source, port)], lambda values: values[source])
 
 
 def _double(tensor: Tensor) -> Tensor:

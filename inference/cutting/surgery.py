@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ...models.feeding import feed_like
 from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
 from ...models.unpacked.attention import Heads
@@ -25,6 +26,7 @@ from ...models.unpacked.recurrent import Cell
 from .cost import count_parameters
 from .liveness import Live, find_live, follow_input, spread
 from .masks import Mask, masked
+from .recording import Example, Inputs
 from .report import CutReport, LayerCut
 from .wiring import Step, Wiring, read_wiring
 
@@ -54,7 +56,7 @@ class Alignment:
 
 def cut(
     net: nn.Module,
-    example: Tensor | tuple[Tensor, ...],
+    example: Inputs,
     masks: Mapping[str, Mask] | None = None,
 ) -> Cut:
     """A smaller network that computes what ``net`` computes with the masked groups at zero.
@@ -66,9 +68,11 @@ def cut(
     checked on the example.
 
     Arguments:
-        net: a plain network that torch.fx can trace; it is not changed.
-        example: inputs as the network is called with, ``(B, ...)``. On their values the result is
-            checked, so rows of the data serve best, and :data:`ROWS` of them will do.
+        net: a plain network that torch.fx can trace, or whose path does not depend on values; it is
+            not changed.
+        example: inputs as the network is called with, ``(B, ...)``, a tuple or dict of several, or
+            rows of the table that it is fed with. On their values the result is checked, so rows of
+            the data serve best, and :data:`ROWS` of them will do.
         masks: by the names of the layers. Without any, only what is dead already is cut.
 
     Returns:
@@ -83,7 +87,7 @@ def cut(
         RuntimeError: if the result is not the masked network after all; then ``forward`` does
             something that its trace does not show.
     """
-    examples = example if isinstance(example, tuple) else (example,)
+    examples = Example.of(net, example)
     masks = {} if masks is None else masks
     zeroed = masked(net, masks).eval()
     wiring = read_wiring(zeroed, examples)
@@ -91,8 +95,8 @@ def cut(
     if not alive:
         raise ValueError(_nothing_left(zeroed, masks, stopped))
     live = find_live(wiring)
-    plan = _plan(wiring, live, len(examples))
-    small = shrink(zeroed, plan).eval()
+    plan = _plan(wiring, live, examples.given)
+    small = feed_like(shrink(zeroed, plan), zeroed).eval()
     for step in wiring.layers():
         _settle(step, live, plan, small)
     _compare(zeroed, small, examples)
@@ -110,7 +114,7 @@ def cut(
     return Cut(small, report)
 
 
-def has_path(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> bool:
+def has_path(net: nn.Module, example: Inputs) -> bool:
     """True if a network's outputs depend on its inputs, by the weights that are not zero.
 
     Arguments:
@@ -120,11 +124,10 @@ def has_path(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> bool:
     Raises:
         ValueError: if the network cannot be traced.
     """
-    examples = example if isinstance(example, tuple) else (example,)
-    return follow_input(read_wiring(net, examples))[0]
+    return follow_input(read_wiring(net, Example.of(net, example)))[0]
 
 
-def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Alignment]:
+def groups(net: nn.Module, example: Inputs) -> dict[str, Alignment]:
     """Which inputs and outputs of the layers are the same unit, by the names of the layers.
 
     The inputs of a linear layer carry the labels of the outputs of the layer before it; behind a
@@ -137,7 +140,7 @@ def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Al
     Raises:
         ValueError: if the network cannot be traced.
     """
-    wiring = read_wiring(masked(net, {}), example if isinstance(example, tuple) else (example,))
+    wiring = read_wiring(masked(net, {}), Example.of(net, example))
     labels, start = {}, 0
     for node, step in wiring.steps.items():
         labels[node] = torch.arange(start, start + step.port.size)
@@ -154,7 +157,7 @@ def groups(net: nn.Module, example: Tensor | tuple[Tensor, ...]) -> dict[str, Al
     return found
 
 
-def _plan(wiring: Wiring, live: Live, count: int) -> Plan:
+def _plan(wiring: Wiring, live: Live, takes: int | tuple[str, ...]) -> Plan:
     edits, reshapes = {}, {}
     for node, step in wiring.steps.items():
         there = live.there[node]
@@ -189,7 +192,7 @@ def _plan(wiring: Wiring, live: Live, count: int) -> Plan:
                 )
         if edit != Edit():
             edits[step.name] = edit
-    return Plan(edits, reshapes, count)
+    return Plan(edits, reshapes, takes)
 
 
 def _index(mask: Tensor) -> list[int]:
@@ -295,22 +298,17 @@ def _nothing_left(net: nn.Module, masks: Mapping[str, Mask], stopped: str) -> st
     )
 
 
-def _compare(zeroed: nn.Module, small: nn.Module, examples: tuple[Tensor, ...]) -> None:
+def _compare(zeroed: nn.Module, small: nn.Module, example: Example) -> None:
     """Compare outputs, for what a trace does not show (``+=`` on a tensor that is read again).
 
     Raises:
         RuntimeError: where the outputs differ, in evaluation mode, on the examples or near them.
     """
-    noise = torch.Generator().manual_seed(0)
-    others = tuple(
-        x + torch.randn(x.shape, generator=noise).to(x) if x.is_floating_point() else x
-        for x in examples
-    )
     with torch.no_grad():
-        for inputs in (examples, others):
-            expected = tree_leaves(zeroed(*(x.clone() for x in inputs)))
+        for inputs in (example, example.near()):
+            expected = tree_leaves(inputs.call(zeroed))
             try:
-                found = tree_leaves(small(*(x.clone() for x in inputs)))
+                found = tree_leaves(inputs.call(small))
             except Exception as error:  # shapes that no longer fit
                 raise RuntimeError(_not_seen(zeroed, f"it fails: {error}")) from error
             for a, b in zip(expected, found, strict=True):

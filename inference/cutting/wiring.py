@@ -17,7 +17,9 @@ from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
 from ...models.unpacked.attention import Heads
 from ...models.unpacked.recurrent import Cell
 from .operations import is_depthwise, overwritten
-from .steps import Link, Passing, Port, passing
+from .ports import Link, Passing, Port
+from .recording import Example, ValuesDecide, recorded
+from .steps import passing
 
 __all__ = ["Step", "Wiring", "read_wiring"]
 
@@ -118,7 +120,34 @@ class _Shapes(Interpreter):
         return out
 
 
-def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
+def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bool]:
+    """The graph of a network, the shapes of its tensors, and whether it is of symbols, which say
+    what a size is made of; or else of one pass.
+
+    Raises:
+        ValueError: if it cannot be traced, or cannot run on the example.
+    """
+    try:
+        traced = trace(net, example.given)
+    except ValueError:
+        try:
+            return *recorded(net, example), False
+        except ValuesDecide:
+            pass
+        raise
+    runner = _Shapes(traced)
+    try:
+        with torch.no_grad():
+            runner.run(*(x.clone() for x in example.tensors))
+    except Exception as error:
+        raise ValueError(
+            f"{type(net).__name__} cannot run on the example of shape {example}: "
+            + str(error).partition("\n")[0]
+        ) from error
+    return traced.graph, runner.shapes, True
+
+
+def read_wiring(net: nn.Module, example: Example) -> Wiring:
     """The steps of ``net``, in evaluation mode.
 
     Arguments:
@@ -128,27 +157,16 @@ def read_wiring(net: nn.Module, example: tuple[Tensor, ...]) -> Wiring:
     Raises:
         ValueError: if it cannot be traced, or cannot run on the example.
     """
-    traced = trace(net.eval(), len(example))
-    graph = traced.graph
-    runner = _Shapes(traced)
-    try:
-        with torch.no_grad():
-            runner.run(*(x.clone() for x in example))
-    except Exception as error:
-        shapes = ", ".join(str(tuple(x.shape)) for x in example)
-        raise ValueError(
-            f"{type(net).__name__} cannot run on the example of shape {shapes}: "
-            + str(error).partition("\n")[0]
-        ) from error
+    graph, shapes, symbols = _seen(net.eval(), example)
     wiring = Wiring(graph)
     whole = _left_whole(net, graph)
     ports: dict[Node, Port] = {}
     for node in graph.nodes:
         module = net.get_submodule(node.target) if node.op == "call_module" else None
         wiring.overwritten |= overwritten(node, module)
-        shape = runner.shapes.get(node)
+        shape = shapes.get(node)
         if shape is not None and len(shape) > 1 and node.op != "output":
-            step = _step(node, module, ports, shape, whole)
+            step = _step(node, module, ports, shape, whole, symbols)
             wiring.steps[node] = step
             ports[node] = step.port
             if step.kind != "source":
@@ -175,6 +193,7 @@ def _step(
     ports: dict[Node, Port],
     shape: Size,
     whole: dict[str, str],
+    symbols: bool,
 ) -> Step:
     name = str(node.target) if module is not None else None
     unknown = Step(node, Port(shape, 1), "source")
@@ -189,7 +208,7 @@ def _step(
             port = Port(shape, axis)
             return Step(node, port, "layer", name, module, reads=sources[0], aligned=aligned)
     found = passing(node, module, ports, shape)
-    if found is None:
+    if found is None or (found.rigid and not symbols):  # whose forward stays as it is
         return unknown
     kinds = (*NORMS, nn.GroupNorm, nn.Embedding, Heads)
     owns = module is not None and (type(module) in kinds or is_depthwise(module))

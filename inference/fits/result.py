@@ -30,6 +30,7 @@ from .mixture import evaluate_together
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ...data.fields import Several
 
 __all__ = ["Fit", "Repeats"]
 
@@ -130,7 +131,7 @@ class Fit(Generic[M, G]):
 
     def outputs(
         self,
-        x: Tensor,
+        x: Tensor | Several,
         how: How = "ensemble",
         *,
         draws: int | None = None,
@@ -141,7 +142,8 @@ class Fit(Generic[M, G]):
         random weights (by the seed of the fit), or of the one network of their means.
 
         Arguments:
-            x: inputs ``(N, *)``, standardised as the data set is.
+            x: inputs ``(N, *)``, standardised as the data set is; a dict or a tuple, if a row has
+                several of them.
             how: as for :meth:`evaluate`.
             draws: S, of random weights, 20 by default.
             noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
@@ -152,25 +154,28 @@ class Fit(Generic[M, G]):
             ValueError: for a way to predict that there is not for this model.
         """
         one_of("how", how, HOWS)
-        pair = family(self.model, self.guide)
+        rows, pair = self.data.packed(x), family(self.model, self.guide)
         if how == "deterministic":
-            return pair.mean_outputs(x, batch_size)
+            return pair.mean_outputs(rows, batch_size)
         count = len(self.weights) if draws is None else draws
         seed = self.settings.seed
-        return pair.outputs(x, count, noise=noise, seed=seed, batch_size=batch_size)
+        return pair.outputs(rows, count, noise=noise, seed=seed, batch_size=batch_size)
 
-    def predict(self, x: Tensor, how: How = "ensemble", **drawing: Unpack[Drawing]) -> Tensor:
+    def predict(
+        self, x: Tensor | Several, how: How = "ensemble", **drawing: Unpack[Drawing]
+    ) -> Tensor:
         """Predictive log-probabilities ``(B, C)``, or means ``(B, T)`` of standardised targets.
 
         Probabilities are averaged over the draws, not logits.
 
         Arguments:
-            x: inputs ``(B, *)``, standardised as the data set is.
+            x: inputs ``(B, *)``, standardised as the data set is; a dict or a tuple, if a row has
+                several of them.
             how, drawing: as for :meth:`evaluate`; ``stochastic`` predicts with one draw.
         """
         if how == "stochastic":
             drawing["draws"] = 1
-        outputs = self.outputs(x.to(self.weights.device), how, **drawing)
+        outputs = self.outputs(self.data.packed(x).to(self.weights.device), how, **drawing)
         shares, likelihood = self._shares(outputs), self.model.likelihood
         with torch.no_grad():
             predicted = likelihood.predicted(outputs)
@@ -219,7 +224,7 @@ class Fit(Generic[M, G]):
             [self], draws, split=split, rows=rows, weights=weights, prior=prior, seed=seed
         )
 
-    def components(self, x: Tensor, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
+    def components(self, x: Tensor | Several, **drawing: Unpack[Drawing]) -> tuple[Tensor, Tensor]:
         """Components of an ensemble: :meth:`outputs` ``(S, N, outputs)``, and weights ``(S,)``.
 
         Arguments:

@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from ...data.errors import PyroccamError
+from ...models.feeding import arguments, outputs_taken, unfed
 from ...models.plain.torch_only import torch_only
 from ..storage.whole import write_whole
 
@@ -59,7 +60,8 @@ def export(
     net: nn.Module, path: str | Path, data: Dataset, *, form: ExportForm = "torch",
     scaling: bool = True,
 ) -> Exported:  # fmt: skip
-    """Write a network for programs that have no pyroccam, for batches of any size.
+    """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
+    of a row are those of the file, by their names where they have some.
 
     Arguments:
         net: plain, in evaluation mode; it is not changed.
@@ -76,19 +78,22 @@ def export(
     """
     if form not in SUFFIXES:
         raise ExportError(f"form={form!r}", f"one of {', '.join(SUFFIXES)}")
-    whole = copy.deepcopy(net).cpu().eval()
+    whole = unfed(copy.deepcopy(net)).cpu().eval()
     with suppress(Exception):  # of a likelihood of one's own: the form may take what it is
         whole = torch_only(whole)
     rows = (data.x_test if len(data.x_test) > 1 else data.x_train)[:ROWS].cpu()
-    if scaling and not data.ids:
-        whole = _Scaled(whole, data).eval()
-        rows = whole.unscaled(rows)
+    fields, scaling = data.fields, scaling and not data.ids
+    if scaling or fields is not None or not _gives_tensor(whole, rows[:1]):
+        bordered = _Bordered(whole, data, scaling)
+        whole, rows = bordered.named().eval(), bordered.raw(rows)
+    example = _Rows(*arguments(rows, fields))
     write, read = _FORMS[form]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of what is deprecated, and of constants in a trace
-        expected = [whole(part) for part in (rows, rows[:1])]
+        parts = (example, example.first())
+        expected = [part.call(whole) for part in parts]
         try:
-            content = write(whole, rows)
+            content = write(whole, example)
         except ExportError:
             raise
         except Exception as error:  # tracers refuse in many ways
@@ -98,7 +103,7 @@ def export(
                 hint="another form, or inference.save, which keeps networks in words",
             ) from error
         run = read(content)
-        found = None if run is None else [run(part) for part in (rows, rows[:1])]
+        found = None if run is None else [part.call(run) for part in parts]
     largest = max(float(out.abs().max()) for out in expected)
     off = None
     if found is not None:
@@ -113,49 +118,96 @@ def export(
     return Exported(Path(path), len(content), off, largest)
 
 
+@torch.no_grad()
+def _gives_tensor(net: nn.Module, rows: Tensor) -> bool:
+    return isinstance(net(rows.clone()), Tensor)
+
+
 def _apart(found: Tensor, expected: Tensor) -> float:
     if found.shape != expected.shape:
         return float("inf")
     return float((found.double() - expected.double()).abs().max())
 
 
-class _Scaled(nn.Module):
-    """A network between the scaling of its data: from rows as they are, to targets as they are."""
+class _Bordered(nn.Module):
+    """A network between its data and the world: from inputs as they are in the data to the outputs
+    that count, targets in their own units."""
 
     x_mean: Tensor
     x_std: Tensor
     y_mean: Tensor
     y_std: Tensor
 
-    def __init__(self, net: nn.Module, data: Dataset) -> None:
+    def __init__(self, net: nn.Module, data: Dataset, scaling: bool) -> None:
         super().__init__()
-        self.net = net
-        self.regression = data.task == "regression"
+        self.net, self.fields, self.scaling = net, data.fields, scaling
+        self.regression = scaling and data.task == "regression"
         self.dtype = next((p.dtype for p in net.parameters()), torch.float32)
         for name, value in data.statistics().items():
             self.register_buffer(name, value.cpu())
 
-    def forward(self, x: Tensor) -> Tensor:
-        # In double precision, as the rows of the training were scaled.
-        out: Tensor = self.net(((x.double() - self.x_mean) / self.x_std).to(self.dtype))
+    def _each(self, statistic: Tensor) -> list[Tensor]:
+        """That of every input, in a shape that acts on it."""
+        if self.fields is None:
+            return [statistic]
+        parts = zip(self.fields.columns(statistic), self.fields.each, strict=True)
+        return [part.reshape(one.shape) for part, one in parts]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if self.scaling:  # in double precision, as the rows of the training were scaled
+            each = zip(inputs, self._each(self.x_mean), self._each(self.x_std), strict=True)
+            inputs = tuple(
+                ((x.double() - mean) / std).to(self.dtype) if x.is_floating_point() else x
+                for x, mean, std in each
+            )
+        args, named = (inputs, {}) if self.fields is None else self.fields.placed(inputs)
+        out: Tensor = outputs_taken(self.net(*args, **named))
         return (out.double() * self.y_std + self.y_mean).to(out) if self.regression else out
 
-    def unscaled(self, x: Tensor) -> Tensor:
-        return (x.double() * self.x_std + self.x_mean).float()
+    def raw(self, x: Tensor) -> Tensor:
+        """Rows as they were before they were scaled."""
+        return (x.double() * self.x_std + self.x_mean).float() if self.scaling else x
+
+    def named(self) -> nn.Module:
+        """The same, with a forward whose arguments have the names of the inputs."""
+        graph = fx.Graph()
+        names = ["x"]
+        if self.fields is not None:
+            names = [one.name if self.fields.named else f"x_{one.name}" for one in self.fields.each]
+        inputs = tuple(graph.placeholder(name) for name in names)
+        graph.output(graph.call_module("bordered", inputs))
+        return fx.GraphModule({"bordered": self}, graph)
 
 
 # -- forms ----------------------------------------------------------------------------------------
 
-Run = Callable[[Tensor], Tensor]
+Run = Callable[..., Tensor]
 
 
-def _dynamic() -> Any:
-    return ({0: torch.export.Dim("batch", min=1)},)
+class _Rows(NamedTuple):
+    """Arguments of a network, by place and by name."""
+
+    args: tuple[Tensor, ...]
+    named: dict[str, Tensor]
+
+    def first(self) -> _Rows:
+        """Those of one row."""
+        return _Rows(tuple(x[:1] for x in self.args), {n: x[:1] for n, x in self.named.items()})
+
+    def call(self, run: Run) -> Tensor:
+        return run(*self.args, **self.named)
+
+    def dynamic(self) -> Any:
+        """That the number of rows is any, for every argument."""
+        rows = {0: torch.export.Dim("batch", min=1)}
+        return dict.fromkeys(self.named, rows) if self.named else (rows,) * len(self.args)
 
 
-def _write_torch(net: nn.Module, x: Tensor) -> bytes:
+def _write_torch(net: nn.Module, rows: _Rows) -> bytes:
     file = io.BytesIO()
-    torch.export.save(torch.export.export(net, (x,), dynamic_shapes=_dynamic()), file)
+    shapes = rows.dynamic()
+    made = torch.export.export(net, rows.args, rows.named, dynamic_shapes=shapes)
+    torch.export.save(made, file)
     return file.getvalue()
 
 
@@ -163,9 +215,10 @@ def _read_torch(content: bytes) -> Run:
     return torch.export.load(io.BytesIO(content)).module()
 
 
-def _write_script(net: nn.Module, x: Tensor) -> bytes:
+def _write_script(net: nn.Module, rows: _Rows) -> bytes:
     file = io.BytesIO()
-    torch.jit.save(torch.jit.trace(net, (x,), check_trace=False), file)
+    example = {"example_kwarg_inputs": rows.named} if rows.named else {"example_inputs": rows.args}
+    torch.jit.save(torch.jit.trace(net, **example, check_trace=False), file)
     return file.getvalue()
 
 
@@ -173,14 +226,15 @@ def _read_script(content: bytes) -> Run:
     return torch.jit.load(io.BytesIO(content))
 
 
-def _write_onnx(net: nn.Module, x: Tensor) -> bytes:
+def _write_onnx(net: nn.Module, rows: _Rows) -> bytes:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise ExportError(
             f"the form onnx needs {' and '.join(missing)}, which is not installed",
             hint="pip install 'pyroccam[export]'",
         )
-    shapes = _dynamic()
-    made = torch.onnx.export(net, (x,), dynamic_shapes=shapes, dynamo=True, verbose=False)
+    made = torch.onnx.export(
+        net, rows.args, kwargs=rows.named, dynamic_shapes=rows.dynamic(), dynamo=True, verbose=False
+    )
     assert made is not None
     return made.model_proto.SerializeToString()
 
@@ -191,11 +245,17 @@ def _read_onnx(content: bytes) -> Run | None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*args: Tensor, **named: Tensor) -> Tensor:
+        given = {**dict(zip(names, args, strict=False)), **named}
+        fed = {name: given[name].numpy() for name in names}
+        return torch.from_numpy(session.run(None, fed)[0])
+
+    return run
 
 
-_FORMS: dict[str, tuple[Callable[[nn.Module, Tensor], bytes], Callable[[bytes], Run | None]]] = {
+_FORMS: dict[str, tuple[Callable[[nn.Module, _Rows], bytes], Callable[[bytes], Run | None]]] = {
     "torch": (_write_torch, _read_torch),
     "torchscript": (_write_script, _read_script),
     "onnx": (_write_onnx, _read_onnx),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...models.base import Model
 from ...models.contexts import evaluating
+from ...models.feeding import give
 from ...models.likelihoods import Likelihood, Regression
 from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows, set_noise
 from ...models.plain.pruned import PrunedNetwork
@@ -160,7 +161,6 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tens
 
 
 @torch.no_grad()
-@torch.no_grad()
 def validated(likelihood: Likelihood, net: nn.Module, data: Dataset) -> Likelihood:
     """The likelihood of a plain network: noise that is learnt is that of the validation rows, if
     there are at least ten; what a posterior of weights took for noise is none of the means.
@@ -174,7 +174,7 @@ def validated(likelihood: Likelihood, net: nn.Module, data: Dataset) -> Likeliho
     if len(x) < LEAST_ROWS or not learns_noise(likelihood):
         return likelihood
     with evaluating(net):
-        (outputs,) = streamed(lambda part: net(part)[None], x)
+        (outputs,) = streamed(lambda part: give(net, part, data.fields)[None], x)
     own = copy.deepcopy(likelihood)
     set_noise(own, noise_of_rows(own, outputs[None], torch.ones(1, device=x.device), y))
     return own
@@ -199,6 +199,6 @@ def evaluate_net(
     """
     x, y = data.split(split)
     likelihood = validated(model.likelihood, net, data) if likelihood is None else likelihood
-    outputs = streamed(lambda part: net(part)[None], x)
+    outputs = streamed(lambda part: give(net, part, data.fields)[None], x)
     one = torch.ones(1, device=x.device)
     return evaluate_outputs(outputs, one, likelihood, y, data.y_std)

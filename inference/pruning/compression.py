@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
+from ...models.feeding import unfed
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
 from ..fits.retraining import Retrained, retrain, row_losses, tempered
@@ -43,7 +44,7 @@ class Compressed:
 
     Attributes:
         net: plain, cut and rounded, in evaluation mode; of no class of this package, so that it
-            can be unpickled without it.
+            can be unpickled without it. It takes the arguments that the network takes.
         thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
@@ -223,7 +224,7 @@ def compress(
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    small = torch_only(quantised(small, rounded), fit.data.x_train[:2].cpu())
+    small = unfed(torch_only(quantised(small, rounded), fit.data.x_train[:2].cpu()))
     return Compressed(
         small,
         decision.thresholds,

@@ -11,12 +11,38 @@ import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_leaves
 
 from ..priors.base import Latent, WeightPrior
 from ..priors.scaling import Scaling, Share
 from .affine import Affine, with_weights
 
 __all__ = ["BayesianLayer", "affine", "convolves", "power"]
+
+
+class _Unseen:
+    """What there is to see of random weights: of what type and shape they are, and where."""
+
+    def __init__(self, layer: str, like: Tensor) -> None:
+        self._why = (
+            f"The weights of layer {layer!r} are random: nothing can look at them, the network has "
+            "to call the layer. Or leave it out by layers=[...]."
+        )
+        self.dtype, self.device, self.shape, self.ndim = (
+            like.dtype,
+            like.device,
+            like.shape,
+            like.ndim,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self.__dict__.get("_why", name))
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AttributeError(
+            next(a._why for a in tree_leaves((args, kwargs)) if isinstance(a, cls))
+        )
 
 
 class BayesianLayer(nn.Module):
@@ -79,10 +105,7 @@ class BayesianLayer(nn.Module):
             if blank is None:
                 raise
             if name == "weight":
-                raise AttributeError(
-                    f"The weights of layer {self.name!r} are random: nothing can look at them, "
-                    "the network has to call the layer. Or leave it out by layers=[...]."
-                ) from None
+                return _Unseen(self.name, self.start_weight)
             if name.startswith("_") or name not in vars(blank[0]):
                 raise
             return vars(blank[0])[name]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..feeding import fields_of
 from ..priors.base import WeightPrior
 from ..turns import turn
 from .affine import AFFINE, KNOWN, Affine
@@ -162,6 +163,8 @@ def outputs_in_evaluation(net: nn.Module, example: Tensor) -> Any:
 
 def _on_inputs(net: nn.Module, example: Tensor) -> str:
     """What a network was given, for an error in it, and what its data may lack."""
+    if (fields := fields_of(net)) is not None:
+        return f"The network was given {fields}, each (batch, ...)."
     said = (
         f"The network was given inputs of shape (batch, {', '.join(map(str, example.shape[1:]))})"
     )

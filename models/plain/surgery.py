@@ -34,6 +34,7 @@ __all__ = [
     "Edit",
     "Plan",
     "cell_edits",
+    "is_leaf",
     "output_dim",
     "rows_first",
     "shrink",
@@ -75,12 +76,12 @@ class Plan:
         edits: by the names of the modules.
         reshapes: new sizes for flattening calls whose size is written into ``forward``, such as
             ``x.view(-1, 800)``, by the names of the graph's nodes.
-        inputs: tensors that ``forward`` is called with, see :func:`trace`.
+        inputs: what ``forward`` is called with, see :func:`trace`.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
     reshapes: dict[str, int] = field(default_factory=dict)
-    inputs: int = 1
+    inputs: int | tuple[str, ...] = 1
 
 
 class _Tracer(fx.Tracer):
@@ -91,21 +92,28 @@ class _Tracer(fx.Tracer):
         return one or super().is_leaf_module(m, module_qualified_name)
 
 
-def trace(net: nn.Module, inputs: int = 1) -> fx.GraphModule:
+def is_leaf(module: nn.Module) -> bool:
+    """True for a module that is a single step."""
+    return _Tracer().is_leaf_module(module, "")
+
+
+def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
     """A network as a graph, with torch's own modules and choices of inputs as single steps.
 
     It has the modules of ``net``, and the constants that ``forward`` makes; ``net`` has those no
     more than before.
 
     Arguments:
-        inputs: tensors that ``forward`` is called with. Its other parameters keep their defaults,
-            where these are numbers, texts or ``None``, and are none of the graph.
+        inputs: how many tensors ``forward`` is called with, or the names of those arguments. Its
+            other parameters keep their defaults, where these are numbers, texts or ``None``, and
+            are none of the graph.
 
     Raises:
         ValueError: if its path depends on the data.
     """
-    others = list(inspect.signature(net.forward).parameters.items())[inputs:]
-    defaults = {name: one.default for name, one in others if plain_default(one)}
+    takes = inspect.signature(net.forward).parameters
+    own = [*takes][:inputs] if isinstance(inputs, int) else inputs
+    defaults = {n: one.default for n, one in takes.items() if n not in own and plain_default(one)}
     try:
         with recorded_length(net), made_by_tracer(net) as constants:
             graph = traced(_Tracer(), net, defaults)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..feeding import given, has_other_hooks
 from ..unpacked.attention import AttentionWeights
 from .vocabulary import MODULES, DescriptionError
 
@@ -59,20 +60,24 @@ class _Tracer(fx.Tracer):
 
 
 def _no_hooks(module: nn.Module) -> None:
-    if module._forward_hooks or module._forward_pre_hooks:
+    if has_other_hooks(module):
         raise DescriptionError("it has forward hooks, which a description would lose")
 
 
 def trace(net: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """Graph in evaluation mode, and the constants ``forward`` made; ``net`` stays as it is."""
+    """Graph in evaluation mode, and the constants ``forward`` made; ``net`` stays as it is.
+    Arguments that rows do not give keep their defaults."""
     defaults = {}
-    for name, parameter in inspect.signature(net.forward).parameters.items():
+    takes = inspect.signature(net.forward).parameters
+    own = given(net)
+    own = tuple(takes)[:own] if isinstance(own, int) else own
+    for name, parameter in takes.items():
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise DescriptionError(
                 f"{type(net).__name__}.forward takes {parameter}, which has no fixed place. "
                 + WAY_OUT
             )
-        if parameter.default is not parameter.empty:
+        if parameter.default is not parameter.empty and name not in own:
             if not plain_default(parameter):
                 raise DescriptionError(
                     f"{type(net).__name__}.forward has the default {parameter}, which is no "
@@ -204,7 +209,8 @@ def drop_defaults(graph: fx.Graph, names: set[str]) -> None:
 
 def drop_unread(graph: fx.Graph, net: nn.Module) -> None:
     """Take out what unpacked modules give and nobody reads: weights of attention, last states of
-    recurrent layers. Of stacked states that are picked one by one only those remain."""
+    recurrent layers; and what a forward makes sure of. Of stacked states that are picked one by one
+    only those remain."""
     for node in reversed([*graph.nodes]):
         if node.target is torch.stack and len(node.args) == 1:
             parts = node.args[0]
@@ -215,6 +221,6 @@ def drop_unread(graph: fx.Graph, net: nn.Module) -> None:
         ours = node.op == "call_module" and isinstance(
             net.get_submodule(str(node.target)), AttentionWeights
         )
-        pure = node.target in (torch.stack, operator.getitem) or ours
+        pure = node.target in (torch.stack, operator.getitem, torch._assert) or ours
         if pure and not node.users:
             graph.erase_node(node)

@@ -104,7 +104,7 @@ _OPERATOR = "add sub mul truediv floordiv mod pow neg pos matmul getitem eq ne l
 _TORCH = """abs add amax amin argmax bmm cat chunk clamp concat cos div einsum erf exp flatten
     index_select log logsumexp matmul max maximum mean min minimum mul permute pow reciprocal relu
     reshape rsqrt sigmoid sign sin softmax log_softmax split sqrt square squeeze stack std sub sum
-    gru lstm rnn_relu rnn_tanh tanh transpose unsqueeze var where"""
+    gru lstm rnn_relu rnn_tanh tanh transpose unbind unsqueeze var where"""
 _FUNCTIONAL = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d
     avg_pool1d avg_pool2d avg_pool3d conv1d conv2d conv3d dropout elu gelu hardswish hardtanh
     interpolate layer_norm leaky_relu linear log_softmax logsigmoid max_pool1d max_pool2d
@@ -124,7 +124,7 @@ _METHODS = """abs add amax amin argmax bool chunk clamp contiguous cos dim div e
     flatten flip float index_select log log_softmax logsumexp long masked_fill matmul max
     maximum mean min minimum mul new_zeros permute pow reciprocal relu repeat reshape rsqrt
     sigmoid sign sin size softmax split sqrt square squeeze std sub sum tanh to transpose
-    unflatten unsqueeze var view"""
+    unbind unflatten unsqueeze var view"""
 METHODS = frozenset(_METHODS.split())
 
 

@@ -25,25 +25,6 @@ def table(rows: int = 60, seed: int = 0) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("several", "said"),
-    [
-        (
-            lambda x: {"words": x, "mask": x},
-            "x_train is a dict of inputs, words, mask; expected one",
-        ),
-        (lambda x: (x, x), r"x_train is a tuple of 2 inputs; .*torch.cat.*take them apart"),
-    ],
-)
-def test_several_inputs_of_a_row_are_refused_with_the_way_out(
-    several: Callable[[Any], Any], said: str
-) -> None:
-    x, y = torch.randn(8, 3), torch.arange(8) % 2
-    with pytest.raises(DataError, match=said):
-        Dataset.from_tensors(several(x), y, several(x), y)
-    assert Dataset.from_tensors(tuple(x), y, tuple(x), y).input_shape == (3,)  # a tuple of rows
-
-
 def test_shapes_types_and_counts() -> None:
     d = Dataset.from_tensors(**table())
     assert (d.task, d.classes, d.outputs, d.N, d.input_shape) == ("classification", 3, 3, 54, (2,))

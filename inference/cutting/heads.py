@@ -1,0 +1,147 @@
+"""Attention as it is written out in a forward: heads apart, attending, and side by side again.
+
+Whole heads can be cut where the forward counts them itself, ``view(*shape, -1, size)``; with their
+number written into it, ``view(*shape, heads, size)``, they stay.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+
+import torch
+from torch import Size, Tensor, nn
+from torch.fx import Node
+from torch.nn import functional as F
+
+from .ports import Link, Passing, Port, straight
+
+__all__ = ["attend", "heads_apart", "heads_joined", "of_each_head", "reshaped"]
+
+_PRODUCTS = {torch.matmul, operator.matmul, "matmul"}
+_ADDED = {operator.add, operator.iadd, torch.add, "add", "masked_fill"}
+
+
+def _sizes(node: Node, ports: Mapping[Node, Port]) -> tuple[Node, list[object]] | None:
+    """What a reshaping call reads, and the sizes that it is given."""
+    called = node.op == "call_method" and node.target in ("view", "reshape")
+    called |= node.target is torch.reshape
+    first = node.args[0] if node.args else None
+    if not called or not isinstance(first, Node) or first not in ports or len(node.args) < 2:
+        return None
+    sizes = node.args[1:] if len(node.args) > 2 else node.args[1]
+    return (first, [*sizes]) if isinstance(sizes, tuple | list) else None
+
+
+def heads_apart(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """``(B, T, units) -> (B, T, heads, size)``: a head is made of all of its units, and needs
+    them."""
+    found = _sizes(node, ports)
+    if found is None or len(shape) != 4 or found[1][2] != -1:
+        return None
+    source, port = found[0], ports[found[0]]
+    if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 3:
+        return None
+    of = torch.arange(port.size)
+    size = shape[3]
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        each = values[source].unflatten(0, (-1, size))
+        return torch.where((each == each[:, :1]).all(1), each[:, 0], math.nan)
+
+    return Passing(2, [Link(source, of, of // size)], constants)
+
+
+def heads_joined(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """``(B, T, heads, size) -> (B, T, units)``."""
+    found = _sizes(node, ports)
+    if found is None or len(shape) != 3 or found[1][2] != -1:
+        return None
+    source, port = found[0], ports[found[0]]
+    if port.axis != 2 or port.shape[:2] != shape[:2] or len(port.shape) != 4:
+        return None
+    into = torch.arange(shape[2])
+    of = into // port.shape[3]
+    return Passing(2, [Link(source, of, into)], lambda values: values[source][of])
+
+
+def reshaped(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """To the shape that it has, with the features counted."""
+    found = _sizes(node, ports)
+    if found is None or ports[found[0]].shape != shape or found[1][ports[found[0]].axis] != -1:
+        return None
+    source, port = found[0], ports[found[0]]
+    return Passing(port.axis, [straight(source, port)], lambda values: values[source])
+
+
+def attend(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Heads that attend ``(B, heads, T, size)``, each by its own queries and keys; the same mask
+    goes for all of them."""
+    if node.target is not F.scaled_dot_product_attention:
+        return None
+    named = {name: node.kwargs[name] for name in ("query", "key", "value") if name in node.kwargs}
+    parts = [*node.args[:3], *named.values()]
+    mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
+    if len(parts) != 3 or not all(isinstance(part, Node) and part in ports for part in parts):
+        return None
+    query, key, value = (part for part in parts if isinstance(part, Node))
+    size = ports[value].size
+    if any((ports[n].axis, ports[n].size, len(ports[n].shape)) != (1, size, 4) for n in
+           (query, key, value)):  # fmt: skip
+        return None
+    if mask is not None:
+        seen = ports[mask].shape if isinstance(mask, Node) and mask in ports else None
+        if seen is None or (len(seen) > 2 and seen[-3] != 1):
+            return None
+    return Passing(
+        1,
+        [straight(n, ports[n]) for n in (query, key, value)],
+        lambda values: values[value].masked_fill(values[value] != 0, math.nan),
+    )
+
+
+def of_each_head(
+    node: Node, module: nn.Module | None, ports: Mapping[Node, Port], shape: Size
+) -> Passing | None:
+    """Attention in single steps on ``(B, heads, ., .)``: products of two, a mask that is the same
+    for all heads, a softmax of each."""
+    parts = node.all_input_nodes
+    if len(shape) != 4 or not parts or any(n not in ports or ports[n].axis != 1 for n in parts):
+        return None
+    heads = [n for n in parts if ports[n].size == shape[1] and len(ports[n].shape) == 4]
+    masks = [n for n in parts if n not in heads]
+    product = node.target in _PRODUCTS and len(heads) == 2
+    one_mask = len(masks) == 1 and len(ports[masks[0]].shape) == 4 and ports[masks[0]].size == 1
+    added = node.target in _ADDED and len(heads) == 1 and one_mask
+    if not product and not added and not (_is_softmax(node, module) and len(heads) == 1):
+        return None
+    every = torch.arange(shape[1])
+    mixed = [Link(n, torch.zeros_like(every), every) for n in masks]
+
+    def constants(values: Mapping[Node, Tensor]) -> Tensor:
+        zero = torch.stack([values[n] == 0 for n in heads]).any(0) & bool(product)
+        return torch.where(zero, 0.0, math.nan).double()
+
+    links = [straight(n, ports[n]) for n in heads]
+    return Passing(1, links, constants, mixed=mixed)
+
+
+def _is_softmax(node: Node, module: nn.Module | None) -> bool:
+    """True for one over the last axis, which is that of positions."""
+    if module is not None:
+        return isinstance(module, nn.Softmax) and module.dim in (-1, 3)
+    called = node.target in (F.softmax, torch.softmax) or (node.op, node.target) == (
+        "call_method",
+        "softmax",
+    )
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    return called and dim in (-1, 3)

@@ -1,0 +1,209 @@
+"""A pass of a network: what it is given, and the steps that are seen while it runs on tensors.
+
+Networks of Hugging Face look at their arguments, make masks of them and give objects, which symbols
+of torch.fx cannot follow. What is recorded is one pass: sizes in it are numbers, and the path is
+that of the example. So it only says how features go; a cut network keeps the class, and with it the
+forward, of the whole one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Size, Tensor, nn
+from torch.fx import Graph, Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ...models.feeding import arguments, fields_of
+from ...models.plain.surgery import is_leaf
+from ...models.unpacked.recurrent import Cell
+
+__all__ = ["Example", "Inputs", "ValuesDecide", "recorded"]
+
+_READS = {
+    *("__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__"),
+    *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero"),
+}
+"""What makes numbers of values, on which a path may depend."""
+
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul neg getitem iadd isub imul itruediv"
+_NAMED: dict[str, Callable[..., Any]] = {
+    f"__{name}__": getattr(operator, name) for name in _OPERATORS.split()
+}
+
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""One tensor, or those of several arguments, by place or by name."""
+
+
+class Example(NamedTuple):
+    """Arguments of a network's forward.
+
+    Attributes:
+        tensors: ``(B, ...)`` each, in the order of the parameters of ``forward``.
+        names: of them, if they are given by name.
+    """
+
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, net: nn.Module, example: Inputs) -> Example:
+        """Arguments for a network, from those, or from rows of the table that it is fed with."""
+        args, named = (example, {}) if isinstance(example, tuple) else ((), example)
+        if isinstance(named, Tensor):
+            args, named = arguments(named, fields_of(net))
+        order = [name for name in inspect.signature(net.forward).parameters if name in named]
+        names = tuple(dict.fromkeys([*order, *named]))
+        return cls((*args, *(named[name] for name in names)), names)
+
+    @property
+    def given(self) -> tuple[str, ...] | int:
+        """What of ``forward`` is given, for a trace: names, or how many."""
+        return self.names or len(self.tensors)
+
+    def call(self, net: nn.Module, tensors: tuple[Tensor, ...] | None = None) -> Any:
+        """Outputs of a network for copies of these tensors, or for others in their place."""
+        own = tuple(x.clone() for x in self.tensors) if tensors is None else tensors
+        return net(**dict(zip(self.names, own, strict=True))) if self.names else net(*own)
+
+    def near(self) -> Example:
+        """Other inputs close by; whole numbers are the same."""
+        noise = torch.Generator().manual_seed(0)
+        others = (
+            x + torch.randn(x.shape, generator=noise).to(x) if x.is_floating_point() else x
+            for x in self.tensors
+        )
+        return Example(tuple(others), self.names)
+
+    def __str__(self) -> str:
+        return ", ".join(str(tuple(x.shape)) for x in self.tensors)
+
+
+class ValuesDecide(Exception):
+    """The path of a pass may depend on values."""
+
+
+def recorded(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size]]:
+    """The graph of one pass in evaluation mode, and the shapes of its tensors.
+
+    Masks and ids that are whole numbers may decide something, as whether there is a mask at all,
+    if every layer is called; values of features and amounts may not.
+
+    Raises:
+        ValuesDecide: if they may.
+    """
+    recorder = _Recorder(net, example)
+    with torch.no_grad(), recorder.watching(net), recorder:
+        out = example.call(net, recorder.inputs)
+    recorder.graph.output(tuple(recorder.node_of(t) for t in tree_leaves(out) if _is_tensor(t)))
+    direct = {str(n.target).rpartition(".")[0] for n in recorder.graph.nodes if n.op == "get_attr"}
+    called = {str(node.target) for node in recorder.graph.nodes if node.op == "call_module"}
+    own = {name.rpartition(".")[0] for name, _ in net.named_parameters()}
+    if recorder.decided and (idle := own - called - direct):
+        raise ValuesDecide(f"{min(idle)} is not called on the example, but may be on other rows")
+    return recorder.graph, recorder.shapes
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes a node for every call outside the modules that are steps, and one for each of them."""
+
+    def __init__(self, net: nn.Module, example: Example) -> None:
+        super().__init__()
+        self.graph = Graph(owning_module=net)  # type: ignore[arg-type]
+        self.shapes: dict[Node, Size] = {}
+        self.free: set[Node] = set()  # made of whole numbers that were given, and constants
+        self.decided = False
+        self._inside = 0
+        self._nodes: dict[int, Node] = {}
+        self._kept: list[Tensor] = []  # while they live no other has their identity
+        self._held = {id(t): n for n, t in (*net.named_parameters(), *net.named_buffers())}
+        self.inputs = tuple(x.clone() for x in example.tensors)
+        for number, x in enumerate(self.inputs):
+            self._bind(self.graph.placeholder(f"x_{number}"), x, not x.is_floating_point())
+
+    def _bind(self, node: Node, tensor: Tensor, free: bool) -> None:
+        self._nodes[id(tensor)] = node
+        self._kept.append(tensor)
+        self.shapes[node] = tensor.shape
+        if free:
+            self.free.add(node)
+
+    def node_of(self, tensor: Tensor) -> Node:
+        """The step that made a tensor; one that no step has made is a constant."""
+        if id(tensor) not in self._nodes:
+            name = self._held.get(id(tensor), f"constant_{len(self._kept)}")
+            node = self.graph.create_node("get_attr", name)
+            self._bind(node, tensor, not isinstance(tensor, nn.Parameter))
+        return self._nodes[id(tensor)]
+
+    def _note(self, op: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
+        given = tree_map(lambda v: self.node_of(v) if _is_tensor(v) else v, (args, kwargs))
+        node = self.graph.create_node(op, target, *given)
+        free = op != "call_module" and {*node.all_input_nodes} <= self.free
+        if isinstance(out, Tensor):
+            self._bind(node, out, free)
+            return
+        for place, part in enumerate(out if isinstance(out, tuple | list) else ()):
+            if isinstance(part, Tensor):
+                picked = self.graph.call_function(operator.getitem, (node, place))
+                self._bind(picked, part, free)
+                self.shapes.setdefault(node, part.shape) if self._is_cell(node) else None
+
+    def _is_cell(self, node: Node) -> bool:
+        root: Any = self.graph.owning_module
+        return node.op == "call_module" and isinstance(root.get_submodule(node.target), Cell)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self._inside:
+            return out
+        name = getattr(func, "__name__", "")
+        if name in _READS:
+            if any(self.node_of(t) not in self.free for t in tree_leaves(args) if _is_tensor(t)):
+                raise ValuesDecide(f"{name} of values that are not whole numbers of the input")
+            self.decided = True
+        elif any(map(_is_tensor, tree_leaves(out))):
+            method = getattr(Tensor, name, None) is func and name not in _NAMED
+            target = name if method else _NAMED.get(name, func)
+            self._note("call_method" if method else "call_function", target, args, kwargs, out)
+        return out
+
+    @contextmanager
+    def watching(self, net: nn.Module) -> Iterator[None]:
+        """Modules that are steps are, for a while."""
+
+        def enter(*_: Any) -> None:
+            self._inside += 1
+
+        def leave(name: str) -> Callable[..., None]:
+            def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+                self._inside -= 1
+                if not self._inside:
+                    self._note("call_module", name, args, kwargs, out)
+
+            return hook
+
+        hooks = []
+        for name, module in net.named_modules():
+            if name and is_leaf(module):
+                hooks.append(module.register_forward_pre_hook(enter))
+                hooks.append(module.register_forward_hook(leave(name), with_kwargs=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

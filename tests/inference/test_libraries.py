@@ -1,0 +1,79 @@
+"""Networks of timm and Hugging Face, where these are installed: built by their code, untrained."""
+
+import pytest
+import torch
+from fitting import QUICK
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference.cutting import Mask, cut, masked
+from pyroccam.inference.packing import read, write
+from pyroccam.inference.packing.exporting import export
+from pyroccam.inference.posterior.weight_moments import mean_network
+from several import of, texts
+from torch import nn
+
+SMALL = {"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 32}
+TEXT = {**SMALL, "vocab_size": 20, "intermediate_size": 48, "max_position_embeddings": 16}
+
+
+def pictures():
+    x, y = torch.randn(60, 3, 32, 32), torch.arange(60) % 2
+    return Dataset.from_tensors(x, y, x, y)
+
+
+def bert(library):
+    config = library.BertConfig(**TEXT, num_labels=2)
+    return library.AutoModelForSequenceClassification.from_config(config)
+
+
+def distilbert(library):
+    sizes = {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 48, "vocab_size": 20}
+    config = library.DistilBertConfig(**sizes, num_labels=2, max_position_embeddings=16)
+    return library.AutoModelForSequenceClassification.from_config(config)
+
+
+def vit(library):
+    config = library.ViTConfig(**SMALL, intermediate_size=48, image_size=32, patch_size=8)
+    return library.AutoModelForImageClassification.from_config(config)
+
+
+@pytest.mark.parametrize("make", [bert, distilbert, vit])
+@pytest.mark.filterwarnings("ignore:These weights are not random", "ignore:.*batching rule")
+def test_encoders_of_hugging_face(tmp_path, make):
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    own = pictures() if make is vit else of(texts)
+    model = models.BayesianNetwork(make(library), own, prior=models.priors.GroupNormalJeffreys())
+    linear = {name for name, m in make(library).named_modules() if type(m) is nn.Linear}
+    assert linear <= {*model.layers}  # queries, keys and values among them
+    fit = inference.fit(model, guides.MeanField(model), own, **{**QUICK, "epochs": 1})
+    whole = mean_network(fit.model, fit.guide)
+    heard = [n for n in linear if n.endswith((".o_proj", ".out_lin", "attention.output.dense"))]
+    assert len(heard) == 2
+    masks = {name: Mask(inputs=torch.arange(32) // 8 != 1) for name in heard}
+    small, report = cut(whole, own.x_train[:16], masks)
+    assert all(len(report.layers[name].inputs) == 24 for name in heard)
+    quarter = [n for n, one in report.layers.items() if len(one.outputs) == 24]
+    assert len(quarter) == 6  # queries, keys and values of both layers
+    torch.testing.assert_close(small(own.x_test), masked(whole, masks)(own.x_test))
+    for form in ("torch", "onnx"):
+        assert export(small, tmp_path / "net", own, form=form).difference < 1e-4
+
+
+@pytest.mark.parametrize("size", [28, 32, 64])
+@pytest.mark.parametrize("name", ["resnet10t", "resnet18"])
+def test_resnets_of_timm_at_any_size(tmp_path, name, size):
+    library = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    net = library.create_model(name, num_classes=4, in_chans=1, zero_init_last=False).eval()
+    convolutions = [n for n, m in net.named_modules() if type(m) is nn.Conv2d]
+    masks = {
+        n: Mask(outputs=torch.arange(len(net.get_submodule(n).weight)) % 4 == 0)
+        for n in convolutions
+    }
+    x = torch.randn(4, 1, size, size)
+    small, report = cut(net, x, masks)
+    assert report.parameters_after < 0.15 * report.parameters_before
+    torch.testing.assert_close(small(x), masked(net, masks).eval()(x), rtol=1e-3, atol=1e-4)
+    write(small, tmp_path / "net.pocc")
+    torch.testing.assert_close(read(tmp_path / "net.pocc")(x), small(x))

@@ -32,7 +32,7 @@ from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
 
-__all__ = ["Outcome", "RunOptions", "fixed_depth", "pair_of", "run", "run_repeats"]
+__all__ = ["Outcome", "RunOptions", "begun", "fixed_depth", "pair_of", "run", "run_repeats"]
 
 NARROWED = "narrowed.json"
 
@@ -121,7 +121,7 @@ class _Job:
         out, config, record = self.out, self.config, self.data.record()
         if out is None:
             return
-        if (out / "config.json").exists() and _begun(out):
+        if (out / "config.json").exists() and begun(out):
             if not resume:
                 raise FileExistsError(
                     f"{out} holds a run already. Go on with it with --resume, or give another "
@@ -150,7 +150,7 @@ class _Job:
         return net
 
 
-def _begun(out: Path) -> bool:
+def begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)

@@ -32,7 +32,7 @@ LENGTHS = ("epochs", "steps")
 
 _CHOSEN = ("epochs", "batch_size", "compile")
 
-USED = 0.92
+USED = 0.9
 """The share of a time that is planned for: a machine is slower at times."""
 
 BATCHES = (512, 4096)
@@ -169,7 +169,7 @@ def twice(config: RunConfig, data: Dataset, compare: bool) -> str:
     """The budget to ask for, for a run of twice the length."""
     asked = config.budget.get("asked", "")
     if found := re.fullmatch(r"([\d.]+) ?(\D+)", asked):
-        return f"{2 * float(found[1]):g}{found[2]}"
+        return f"{2 * float(found[1]):.15g}{found[2]}"
     return f"{2 * steps_of(config, data, compare)}steps"
 
 
@@ -213,20 +213,24 @@ def choose(
     size = Settings.of(config.settings).batch_size
     sizes = [size, *(b for b in BATCHES if size < b <= data.N // 10)] if free else [size]
     tried: list[_Length] = []
+    paces: Paces | None = None
     for rows in sizes:
         one = replace(config, settings={**config.settings, "batch_size": rows})
         if budget.steps is None:
-            known = tried[-1].paces if tried else None
-            tried.append(_by_time(one, data, compare, known, measure, left))
+            tried.append(_by_time(one, data, compare, paces, measure, left))
         else:
             tried.append(_longest(one, data, compare, None, budget.steps))
-        if tried[-1].epochs:
+        paces = tried[-1].paces
+        if tried[-1].epochs or (paces is not None and left() <= paces.end):
             break
     found = tried[-1]
     if not found.epochs:
+        gone = 0.0 if budget.seconds is None else budget.seconds * USED - left()
         raise ValueError(
-            f"--budget {budget.asked} is too short: {found.said(data, compare, found.least)} "
-            "would be the shortest run.\nGive it longer, or larger batches (--set batch_size=...)."
+            f"--budget {budget.asked} is too short. The shortest run: "
+            f"{found.said(data, compare, found.least)}.\nTry "
+            f"--budget {found.enough(data, compare, gone)}, or larger batches (--set "
+            "batch_size=...)."
         )
     said = f"--budget {budget.asked}: {found.said(data, compare, found.epochs)}."
     if found is not tried[0]:
@@ -256,12 +260,21 @@ class _Length:
             if self.paces is not None:
                 text += f" ({1e3 * self.paces.parts[part.name].epoch / each:.2g} ms each)"
             told.append(text)
-        text = f"{epochs:,} epochs in batches of {whole.batch_size} rows, as steps: "
+        many = "s" if epochs > 1 else ""
+        text = f"{epochs:,} epoch{many} in batches of {whole.batch_size} rows, as steps: "
         text += ", ".join(told)
         if self.paces is None:
             return text
         total = sum(self.paces.seconds(config, data, compare).values())
         return f"{text}; {total:.0f} s of training and {self.paces.end:.0f} s of tests and figures"
+
+    def enough(self, data: Dataset, compare: bool, gone: float) -> str:
+        """The budget of the shortest run, beside seconds that have gone already."""
+        config = with_epochs(self.config, data, self.least)
+        if self.paces is None:
+            return f"{steps_of(config, data, compare)}steps"
+        total = sum(self.paces.seconds(config, data, compare).values()) + self.paces.end
+        return f"{math.ceil((total + gone) / USED)}s"
 
 
 def _by_time(

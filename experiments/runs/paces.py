@@ -64,8 +64,8 @@ def within(
         kept = RunConfig.read(out)
         if kept.budget.get("asked") == budget.asked:
             return same_length(config, kept, sets)
-        length = f"with --budget {kept.budget['asked']}" if kept.budget else "without --budget"
-        raise ValueError(f"{out} was started {length}. Repeat the command as it was.")
+        then = f"with --budget {kept.budget.get('asked')}" if kept.budget else "without --budget"
+        raise ValueError(f"{out} was started {then}.\nRepeat the command as it was.")
     where = data.to(pick_device(options.device)) if budget.steps is None else data
     return choose(
         config,
@@ -122,7 +122,9 @@ def measure(
 
 
 def _trainer(config: RunConfig, name: str, pair: Pair, data: Dataset) -> Trainer:
-    model, guide = (part.to(data.x_train.device) for part in pair)
+    model, guide = pair
+    for part in pair:
+        part.to(data.x_train.device)
     settings = Settings.of(config.settings_of(1 if name == "posterior" else 0))
     return Trainer([Replicate(model, guide, data, settings.seed)], settings)
 

@@ -16,7 +16,7 @@ from torch import nn
 from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
-from ...inference.diagnostics.trend import convergence
+from ...inference.diagnostics.trend import convergence, of_doubling
 from ...inference.fits.doubts import not_arrived
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.pruning.thresholds import COSTLY
@@ -330,11 +330,13 @@ def _too_short(result: Fit, longer: str) -> list[str]:
     """
     found = convergence(result, worth=COSTLY)
     if found.verdict == "poor" and found.gain > 0:
+        gain, low, high = (
+            of_doubling(found, result) * g for g in (found.gain, found.low, found.high)
+        )
         return [
             f"It was not trained to the end: by the trend of the last "
-            f"{found.last - found.first:.0f} epochs, twice the length would gain up to "
-            f"{found.gain:.2g} nats a row (95 %: {found.low:.2g} to {found.high:.2g}). Try "
-            f"--budget {longer}."
+            f"{found.last - found.first:.0f} epochs, twice the length would gain up to {gain:.2g} "
+            f"nats a row (95 %: {low:.2g} to {high:.2g}). Try --budget {longer}."
         ]
     return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
 

@@ -1,6 +1,7 @@
 """One budget for the whole length of a run: what it chooses, says, keeps to and goes on with."""
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pyroccam.experiments.runs import paces as measured
 from pyroccam.experiments.runs.budget import Budget, Paces, Part, choose, parts_of, twice
 from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.experiments.runs.run import _too_short
+from pyroccam.inference.diagnostics.trend import convergence, of_doubling
 from pyroccam.inference.fits import retraining
 from pyroccam.inference.pruning import decision
 from pyroccam.inference.training.replicate import Replicate
@@ -253,6 +255,24 @@ def test_a_rehearsal_times_steps_and_evaluations(monkeypatch):
     assert pace.evaluation == pytest.approx(0.3)
 
 
+def go_by(patch, clock):
+    """Let commands go by another clock, at which they begin at zero."""
+    within = measured.within
+    patch.setattr(measured, "within", lambda *args: within(*args[:-1], 0.0, clock))
+
+
+def take(patch, seconds, before=lambda config, known, **rest: None):
+    """Let an epoch of every part of a run take so long, whatever ``before`` measures."""
+    pace = Pace(0.0, seconds)
+    paces = Paces(dict.fromkeys(("numbers", "posterior", "search"), pace), 1.0)
+
+    def measure(config, known, **rest):
+        before(config, None, **rest)
+        return paces
+
+    patch.setattr(measured, "measure", measure)
+
+
 @pytest.mark.parametrize("more", [[], ["--no-compare"]])
 def test_a_run_ends_within_its_time(more, tmp_path, monkeypatch):
     """By a clock of which steps, evaluations and tests take what they are made to take."""
@@ -260,21 +280,18 @@ def test_a_run_ends_within_its_time(more, tmp_path, monkeypatch):
     clock.during(monkeypatch, Trainer, "_step", 0.05)
     clock.during(monkeypatch, Replicate, "evaluate", 0.2)
     clock.during(monkeypatch, ClosedForm, "on_test", 1.0)
-    within = measured.within
-
-    def by_clock(*args):
-        return within(*args[:-1], 0.0, clock)
-
-    monkeypatch.setattr(measured, "within", by_clock)
+    go_by(monkeypatch, clock)
     call("fit", "ldn", *DEPTHS, *more, "--budget", "2min", "--out", tmp_path / "run")
     assert 0.6 * 120 <= clock.now <= 120
     asked = json.loads((tmp_path / "run" / "config.json").read_text())["run"]["budget"]
     assert asked["asked"] == "2min"
 
 
-def test_measuring_leaves_random_numbers_and_the_run_as_they_are(tmp_path):
+def test_measuring_leaves_the_run_as_it_is(tmp_path, monkeypatch):
     """The run of a time is the run of the epochs and the engine that were chosen for it."""
-    call("fit", "gnj", *DIGITS, "--budget", "12s", "--out", tmp_path / "a")
+    go_by(monkeypatch, lambda: 0.0)
+    take(monkeypatch, 1.0, before=measured.measure)
+    call("fit", "gnj", *DIGITS, "--budget", "20s", "--out", tmp_path / "a")
     settings = RunConfig.read(tmp_path / "a").settings
     own = [f"{name}={settings[name]}" for name in ("epochs", "batch_size", "compile")]
     same = [word for one in own for word in ("--set", one)]
@@ -295,12 +312,8 @@ def test_a_run_goes_on_to_the_length_that_it_began_with(tmp_path, monkeypatch):
     """On a machine that is ten times as slow by then, to the same bits."""
     command = ["fit", "gnj", *DIGITS, "--budget", "20s"]
 
-    def slow(times):
-        pace = Pace(0.0, 0.2 * times)
-        paces = Paces(dict.fromkeys(("numbers", "posterior", "search"), pace), 1.0, (times,))
-        monkeypatch.setattr(measured, "measure", lambda config, known, **rest: paces)
-
-    slow(1)
+    go_by(monkeypatch, lambda: 0.0)
+    take(monkeypatch, 0.5)
     call(*command, "--out", tmp_path / "whole")
     with monkeypatch.context() as patch:
         steps, step = [], Trainer._step
@@ -308,12 +321,12 @@ def test_a_run_goes_on_to_the_length_that_it_began_with(tmp_path, monkeypatch):
         def stop(self, rows):
             step(self, rows)
             steps.append(1)
-            if len(steps) == 150:
+            if len(steps) == 100:
                 os.kill(os.getpid(), signal.SIGINT)
 
         patch.setattr(Trainer, "_step", stop)
         call(*command, "--out", tmp_path / "broken", code=130)
-    slow(10)
+    take(monkeypatch, 5.0)
     said = call(*command, "--out", tmp_path / "broken", "--resume")
     assert RunConfig.read(tmp_path / "whole").budget["said"] in said
     for part in (".", "posterior"):
@@ -357,13 +370,31 @@ def test_a_bound_that_grows_at_the_end_is_said_with_what_to_try():
     rows = blobs()
     fit = fit_weights(models.priors.Normal(1.0), rows=rows)
     fit.history = [{"epoch": float(e), "loss": 5.0 - 0.05 * e} for e in range(1, 41)]
-    fit.settings = replace(fit.settings, epochs=40)
+    fit.settings = replace(fit.settings, epochs=40, schedule="constant")
     (said,) = _too_short(fit, "10min")
-    # Half of the evaluations, 19 epochs, at 0.05 nats.
-    assert "twice the length would gain up to 0.95 nats a row" in said
+    # 0.05 nats an epoch: 0.95 in the 20 evaluations of the window, which are half of the training.
+    assert "by the trend of the last 19 epochs, twice the length would gain up to 1.9 nats" in said
     assert said.endswith("Try --budget 10min.")
     fit.history = [{"epoch": float(e), "loss": 3.0} for e in range(1, 41)]
     assert _too_short(fit, "10min") == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "spent"),
+    [
+        ("constant", lambda p: p),
+        ("linear", lambda p: p - p**2 / 2),
+        ("cosine", lambda p: p / 2 + math.sin(math.pi * p) / (2 * math.pi)),
+    ],
+)
+def test_a_doubling_spends_as_much_learning_rate_again(schedule, spent):
+    """Of a loss that falls with the integral of the learning rate, twice the length gains it all
+    once more. The line through a bent series is that of its ends, to a tenth."""
+    fit = fit_weights(models.priors.Normal(1.0), rows=blobs())
+    fit.settings = replace(fit.settings, epochs=200, schedule=schedule)
+    fit.history = [{"epoch": float(e), "loss": 9 - spent(e / 200)} for e in range(1, 201)]
+    found = convergence(fit)
+    assert found.gain * of_doubling(found, fit) == pytest.approx(spent(1.0), rel=0.1)
 
 
 def test_a_depth_that_has_not_arrived_is_said_with_what_to_try(tmp_path):

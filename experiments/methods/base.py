@@ -165,7 +165,7 @@ class Method(ABC):
 
     def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
         """Pairs like those of what is trained after the first fit, by its name, where a step of it
-        takes another time. The last stands for all that are not named.
+        takes another time. The last stands for the further fits that are not named.
 
         Arguments:
             begin: makes the network as it is before the first fit.

@@ -180,8 +180,10 @@ class Bayes(OverWeights):
         return round(self.finish * settings.epochs_for(rows))
 
     def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
+        if not self.start:
+            return {}
         posterior = self._posterior(begin(), data)
-        return {"posterior": posterior} if self.start and not posterior[1].is_point else {}
+        return {} if posterior[1].is_point else {"posterior": posterior}
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool

@@ -14,7 +14,7 @@ from ...inference.training.trainer import Pace
 from .config import RunConfig
 
 __all__ = [
-    "LENGTHS",
+    "USED",
     "Budget",
     "Paces",
     "Part",
@@ -36,7 +36,10 @@ USED = 0.9
 """The share of a time that is planned for: a machine is slower at times."""
 
 BATCHES = (512, 4096)
-"""Larger batches that are tried where the method's are too many, of at most a tenth of the rows."""
+"""Larger batches that are tried where the method's are too many."""
+
+NUMBERS = 2**22
+"""Numbers in the inputs of a larger batch, at most: what a network makes of them takes memory."""
 
 LONG = 1000
 """Epochs of a run that has every part."""
@@ -211,7 +214,8 @@ def choose(
         ValueError: for a budget that is too short.
     """
     size = Settings.of(config.settings).batch_size
-    sizes = [size, *(b for b in BATCHES if size < b <= data.N // 10)] if free else [size]
+    most = min(data.N // 10, NUMBERS // math.prod(data.input_shape)) if free else 0
+    sizes = [size, *(b for b in BATCHES if size < b <= most)]
     tried: list[_Length] = []
     paces: Paces | None = None
     for rows in sizes:

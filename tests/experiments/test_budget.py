@@ -215,6 +215,13 @@ def test_steps_are_compiled_where_that_pays():
     assert found == {100.0: ("graph", 500), 1000.0: (None, 9400)}
 
 
+@pytest.mark.parametrize(("asked", "found"), [("graph", "graph"), (None, True), (False, False)])
+def test_a_long_fit_is_only_traced_where_that_is_asked_for(asked, found):
+    rows = blobs()
+    settings = Settings.of({"epochs": 10_000, "batch_size": 16, "compile": asked})
+    assert Trainer([Replicate(*pair(rows), rows, 0)], settings).step.compile == found
+
+
 class Clock:
     """A time that goes on only where somebody makes it."""
 

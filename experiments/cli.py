@@ -6,6 +6,7 @@ versions and completion come at once.
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +32,12 @@ def fit(
                      "out."),
     ] = None,
     data_root: Root = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Length of the whole run, tests and figures included: 90s, 5min, 1h; or "
+                     "of all its optimiser steps: 6000steps. Of each seed, with --repeats. Epochs "
+                     "follow, and are said.", metavar="LENGTH"),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
     seed: Annotated[int, typer.Option(help="Of data, weights and training.")] = 0,
     repeats: Annotated[
@@ -67,12 +74,15 @@ def fit(
     ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
+    began = time.perf_counter()
     import torch
 
     from ..inference.storage.lock import claimed, confirm
     from ..inference.storage.tensorboard import refuse_missing, write_tensorboard
     from .methods import METHODS
+    from .runs.budget import Budget, same_length
     from .runs.config import RunConfig, parse_settings
+    from .runs.paces import within
     from .runs.repeats import put_together
     from .runs.run import RunOptions, run, run_repeats
     from .runs.summary import print_run
@@ -84,6 +94,7 @@ def fit(
     need_folder(out)
     if tensorboard:
         refuse_missing()
+    length = None if budget is None else Budget.parse(budget)
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
         if value is not None and name in settings:
@@ -98,11 +109,17 @@ def fit(
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
     options = RunOptions(resume=resume, device=device, compare=compare)
+    if length is not None:
+        own = out if repeats == 1 else out / f"seed-{seed}"
+        config = within(length, config, dataset, options, own, settings, began)
+        console.say(config.budget["said"])
     with claimed(out):
         if repeats == 1:
             outcomes = [run(config, dataset, out=out, options=options)]
         else:
             pairs = [(config, dataset), *(resolve(seed=seed + k) for k in range(1, repeats))]
+            if length is not None:
+                pairs = [(same_length(one, config, settings), rows) for one, rows in pairs]
             configs, datas = zip(*pairs, strict=True)
             outcomes = run_repeats(configs, datas, out=out, options=options)
         found = [outcome.metrics for outcome in outcomes]

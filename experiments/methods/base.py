@@ -110,6 +110,9 @@ class Method(ABC):
         full_batch: it cannot take minibatches.
         without: values of options that change nothing, for runs of before there were these options.
         predictor: what a prediction is made by, in the legends of figures.
+        lengths: options that are epochs of further fits.
+        passes: how many times as long as the scores of the test rows all predictions of a report
+            take together, figures among them.
     """
 
     name: str
@@ -122,6 +125,8 @@ class Method(ABC):
     full_batch: ClassVar[bool] = False
     without: ClassVar[Mapping[str, Any]] = {}
     predictor: ClassVar[str] = "drawn networks"
+    lengths: ClassVar[tuple[str, ...]] = ()
+    passes: ClassVar[float] = 2.0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -157,6 +162,28 @@ class Method(ABC):
             ValueError: for options that cannot be together.
         """
         return ()
+
+    def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
+        """Pairs like those of what is trained after the first fit, by its name, where a step of it
+        takes another time. The last stands for the further fits that are not named.
+
+        Arguments:
+            begin: makes the network as it is before the first fit.
+            data: on which it is trained.
+        """
+        return {}
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        """What is trained for the report: how many trainings, at most, and the epochs of each.
+
+        Arguments:
+            settings: of the run.
+            data: on which it is trained.
+            compare: train other networks for comparison.
+        """
+        return {}
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         """Options that cannot be, or change nothing, as the others and the data are, each with the

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,8 +15,10 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...inference.fits.fitting import Fit
+from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
 from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.decision import LEAST_ROWS, SHARES
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
@@ -28,6 +31,10 @@ from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, t
 __all__ = ["Bayes"]
 
 _FIRST = "first:"
+
+SEARCHED = len(RATES) + 2 * math.ceil(math.log2(len(SHARES) + 1))
+"""Trainings in a search for the smallest network, at most: of the whole one at every rate, and of
+each size that a bisection meets at two."""
 
 # The fit of numbers with which a posterior begins. By then its weights are near where they end: the
 # best by the validation rows is taken, from which what was learnt by heart is gone.
@@ -171,6 +178,19 @@ class Bayes(OverWeights):
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         return round(self.finish * settings.epochs_for(rows))
+
+    def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
+        if not self.start:
+            return {}
+        posterior = self._posterior(begin(), data)
+        return {} if posterior[1].is_point else {"posterior": posterior}
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
+        searched = self.threshold is None and len(data.x_val) >= LEAST_ROWS
+        return {"search": (SEARCHED if searched else len(RATES), epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:
         """Epochs, or steps, in which weights are numbers at first, and random."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -23,6 +24,7 @@ from ...inference.posterior.predict import (
 )
 from ...inference.pruning.depth import full_network, prune
 from ...inference.storage.network_folder import save
+from ...inference.training.settings import Settings
 from ...models.networks.stack import DepthStack
 from ...models.plain.pruned import PrunedNetwork
 from .base import Finished, Method, Pair, timed
@@ -70,6 +72,8 @@ class _LearntDepth(_OverDepth):
             has at least.
     """
 
+    passes = 5.0  # the exits of all depths pass, too
+
     prior: str = "geometric:0.85"
     threshold: Annotated[float, Rule("a number in (0, 1]", lambda x: 0 < x <= 1)] = 0.95
     predictor: ClassVar[str] = "all depths"
@@ -85,6 +89,15 @@ class _LearntDepth(_OverDepth):
     @property
     def chosen_share(self) -> float:
         return self.threshold
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        return {"fixed depth": (1, settings.epochs_for(data.N))} if compare else {}
+
+    def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
+        deepest = AtDepth("", "", "", likelihood=self.likelihood)
+        return {"fixed depth": deepest.build(begin(), data)}
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         x, y = result.data.split(split)

@@ -70,6 +70,8 @@ class DeepCompression(FromPoint):
         :mod:`~pyroccam.inference.packing.entropy`, which takes fractions of bits.
     """
 
+    lengths = ("retrain", "share")
+
     sensitivity: PerLayer | None = field(
         default_factory=lambda: {"linear": 1.0, "convolution": 0.7}
     )
@@ -125,6 +127,8 @@ class Surgery(FromPoint):
     References:
         Guo, Yao, Chen 2016, arXiv:1608.04493.
     """
+
+    lengths = ("surgery",)
 
     prior: str = "normal:0.2"
     c: PerLayer = field(default_factory=lambda: {"linear": 6.0, "convolution": 2.5, "last": 1.5})

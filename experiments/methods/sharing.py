@@ -52,6 +52,8 @@ class SoftSharing(FromPoint):
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008.
     """
 
+    lengths = ("share", "retrain")
+
     prior: str = "normal:0.2"
     components: int = 16
     zero: float = 0.99

@@ -28,6 +28,7 @@ from ...inference.pruning.graph import (
     random_structures,
 )
 from ...inference.storage.network_folder import save as save_network
+from ...inference.training.settings import Settings
 from ...models.networks.structure_graph import discretised, structures
 from ..run_figures import FORMATS
 from .base import Finished, Method, Pair, timed
@@ -52,6 +53,7 @@ class RandomStructure(Method):
     """
 
     over = "graph"
+    passes = 3.0
 
     structure: str = "gumbel-softmax:1:0.2"
     family: str = "prior"
@@ -69,6 +71,12 @@ class RandomStructure(Method):
         )
         family = guides.StructureFamily(self.family, self.temperature)
         return model, guides.MeanField(model, structure=family)
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        each = settings.epochs_for(data.N)
+        return {"structures afresh": (1 + self.random, each)} if compare else {}
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split)

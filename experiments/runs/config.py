@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -49,7 +49,11 @@ _PYTHON = {"None": None, "none": None, "True": True, "False": False}
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run, complete: building it again from this gives the same run."""
+    """One run, complete: building it again from this gives the same run.
+
+    Attributes:
+        budget: its length as it was ``asked`` for, if it was, and what was ``said`` of it.
+    """
 
     method: str
     data: dict[str, Any]
@@ -57,6 +61,7 @@ class RunConfig:
     network_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    budget: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def resolve(
@@ -165,13 +170,10 @@ class RunConfig:
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run with another seed for data, weights and training."""
-        return RunConfig(
-            self.method,
-            {**self.data, "seed": seed},
-            self.network,
-            self.network_options,
-            self.options,
-            {**self.settings, "seed": seed},
+        return replace(
+            self,
+            data={**self.data, "seed": seed},
+            settings={**self.settings, "seed": seed},
         )
 
     def without_seed(self) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from torch import nn
 from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
-from ...inference.diagnostics.trend import convergence
+from ...inference.diagnostics.trend import convergence, of_doubling
+from ...inference.fits.doubts import not_arrived
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
@@ -27,12 +28,13 @@ from .. import moved
 from ..methods import find
 from ..methods.base import Finished, Pair
 from ..run_figures import draw, draw_repeats
+from .budget import twice
 from .building import build_network
 from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
 
-__all__ = ["Outcome", "RunOptions", "fixed_depth", "pair_of", "run", "run_repeats"]
+__all__ = ["Outcome", "RunOptions", "begun", "fixed_depth", "pair_of", "run", "run_repeats"]
 
 NARROWED = "narrowed.json"
 
@@ -121,7 +123,7 @@ class _Job:
         out, config, record = self.out, self.config, self.data.record()
         if out is None:
             return
-        if (out / "config.json").exists() and _begun(out):
+        if (out / "config.json").exists() and begun(out):
             if not resume:
                 raise FileExistsError(
                     f"{out} holds a run already. Go on with it with --resume, or give another "
@@ -154,7 +156,7 @@ class _Job:
         return net
 
 
-def _begun(out: Path) -> bool:
+def begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
@@ -288,7 +290,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "warnings": [*result.warnings, *_unfinished(result)],
+        "warnings": [*result.warnings, *_too_short(result, twice(config, data, options.compare))],
         "seconds": sum(one.seconds for one in fits),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
@@ -319,12 +321,28 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
     return Outcome(result, metrics)
 
 
-def _unfinished(result: Fit) -> list[str]:
-    """That the bound would still gain much, by its trend."""
+def _too_short(result: Fit, longer: str) -> list[str]:
+    """That twice the length may do better: the bound still grows, by its trend, or q(d) has not
+    arrived.
+
+    A run is not ended before its time where the trend is flat: the learning rate falls along a
+    length that is known from the start, and a bound at rest in the middle of that is not one that
+    is at its end.
+
+    Arguments:
+        longer: the budget of twice the length.
+    """
     found = convergence(result, worth=COSTLY)
-    if found.verdict != "poor" or found.gain < 0:
-        return []
-    return [f"It was not trained to the end. {found.finding().text}"]
+    if found.verdict == "poor" and found.gain > 0:
+        gain, low, high = (
+            of_doubling(found, result) * g for g in (found.gain, found.low, found.high)
+        )
+        return [
+            f"It was not trained to the end: by the trend of the last "
+            f"{found.last - found.first:.0f} epochs, twice the length would gain up to {gain:.2g} "
+            f"nats a row (95 %: {low:.2g} to {high:.2g}). Try --budget {longer}."
+        ]
+    return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
 
 
 def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> None:

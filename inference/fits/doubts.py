@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from .result import Fit
 
-__all__ = ["doubts", "log_density_alone", "nll_alone"]
+__all__ = ["doubts", "log_density_alone", "nll_alone", "not_arrived"]
 
 
 WORSE = 0.05
@@ -28,7 +28,7 @@ def doubts(fit: Fit) -> list[str]:
     may be, whether it
     predicted better before a checkpoint could be chosen, and whether q(d) is the exact posterior.
     """
-    return [*_no_better_than_nothing(fit), *_at_the_edge(fit), *_not_arrived(fit)]
+    return [*_no_better_than_nothing(fit), *_at_the_edge(fit), *not_arrived(fit)]
 
 
 def _no_better_than_nothing(fit: Fit) -> list[str]:
@@ -147,8 +147,9 @@ def _at_the_edge(fit: Fit) -> list[str]:
     ]
 
 
-def _not_arrived(fit: Fit) -> list[str]:
-    """Of the closed form the estimate in training, which the exact posterior has replaced since."""
+def not_arrived(fit: Fit) -> list[str]:
+    """That q(d) is not the exact posterior; of the closed form the estimate in training, which the
+    exact posterior has replaced since."""
     found = fit.structure
     if found is None:
         return []

@@ -63,7 +63,7 @@ class Settings:
         compile: compile the step (:mod:`~pyroccam.inference.training.step`), or never compile it: a
             single pair then runs Pyro's handlers at every step, replicates together run as a graph
             that is traced only. ``None`` traces, and compiles too, where a shape of batch is
-            stepped often enough to pay for that.
+            stepped often enough to pay for that; ``graph`` traces where that pays, and no more.
     """
 
     epochs: int | None = None
@@ -82,7 +82,7 @@ class Settings:
     patience: int | None = None
     evaluations: int = 50
     seed: int = 0
-    compile: bool | None = None
+    compile: bool | Literal["graph"] | None = None
 
     def __post_init__(self) -> None:
         for name, rule in _NUMBERS.items():
@@ -91,8 +91,8 @@ class Settings:
             value = getattr(self, name)
             known = value in words if isinstance(value, str) else value is None and None in words
             self._need(known, name, " or ".join(", ".join(map(repr, words)).rsplit(", ", 1)))
-        known = self.compile is None or isinstance(self.compile, bool)
-        self._need(known, "compile", "True, False or None")
+        known = isinstance(self.compile, bool) or self.compile in (None, "graph")
+        self._need(known, "compile", "True, False, 'graph' or None")
 
     def _check_number(
         self, name: str, expected: str, good: Callable[[float], bool], most: float

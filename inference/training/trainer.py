@@ -6,8 +6,9 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from .settings import Settings
 from .step import TrainingStep
 from .terminal import FitProgress, StopSignal
 
-__all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
+__all__ = ["Interrupted", "NonFiniteLoss", "Pace", "Trainer"]
 
 # Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
 # is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
@@ -33,6 +34,9 @@ __all__ = ["Interrupted", "NonFiniteLoss", "Trainer"]
 TRACE_FROM = 1000
 COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000
+
+REHEARSED = 300
+"""Steps of a size of batch that are timed, at most."""
 
 
 class NonFiniteLoss(PyroccamError, RuntimeError):
@@ -53,6 +57,21 @@ class Interrupted(KeyboardInterrupt):
     """
 
     fits: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a training takes, in seconds.
+
+    Attributes:
+        begin: before the first step, for tracing and compiling.
+        epoch: for the steps of an epoch.
+        evaluation: for a look at the validation rows.
+    """
+
+    begin: float
+    epoch: float
+    evaluation: float = 0.0
 
 
 class Trainer:
@@ -127,7 +146,8 @@ class Trainer:
         batches = Counter(stop - start for start, stop in self.batches)
         steps = {size: count * self.epochs for size, count in batches.items()}
         least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
-        compiled = {size for size, count in steps.items() if count >= least}
+        wanted = self.settings.compile != "graph"
+        compiled = {size for size, count in steps.items() if wanted and count >= least}
         # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
         passes = self.settings.particles
         traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
@@ -291,6 +311,56 @@ class Trainer:
             if one.best is not None and one.broken is None:
                 one.restore(one.best)
             one.model.eval()
+
+    def rehearse(self, clock: Callable[[], float] = time.perf_counter) -> Pace:
+        """The pace of this training, by steps of every size of batch, and evaluations, as its last
+        epoch has them. They move the pair: give one that is not needed afterwards.
+
+        Arguments:
+            clock: the time in seconds.
+        """
+        for one in self.replicates:
+            one.model.train()
+            one.guide.train()
+        self.epoch = self.epochs - 1
+        start = clock()
+        with self._still(), pyro.validation_enabled(False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+            self._prepare()
+            began = clock()
+            order = self._order()
+            epoch, begin = clock() - began, began - start
+            sizes: dict[int, list[tuple[int, int]]] = {}
+            for low, high in self.batches:
+                sizes.setdefault(high - low, []).append((low, high))
+            for bounds in sizes.values():
+                first = self._timed(order, bounds[:1], 1, clock)  # which traces and compiles
+                each = self._timed(order, bounds, REHEARSED, clock)
+                begin += max(0.0, first - each)
+                epoch += len(bounds) * each
+            looks = []
+            for _ in range(2):  # the first is of a cold cache
+                start = clock()
+                for one in self.replicates:
+                    one.evaluate(0.0, self.epoch, True, self.latest)
+                looks.append(clock() - start)
+        return Pace(begin, epoch, min(looks))
+
+    def _timed(
+        self,
+        order: Tensor | None,
+        bounds: Sequence[tuple[int, int]],
+        most: int,
+        clock: Callable[[], float],
+    ) -> float:
+        """Mean seconds of a step, of at most so many, in a third of a second or so."""
+        start, steps = clock(), 0
+        while steps < most and (steps < 3 or clock() - start < 0.3):
+            low, high = bounds[steps % len(bounds)]
+            self._step(None if order is None else order[:, low:high])
+            steps += 1
+        self.loss_sum.tolist()  # waits for the device
+        return (clock() - start) / steps
 
     @contextmanager
     def _still(self) -> Iterator[None]:

@@ -61,7 +61,7 @@ from torch import nn
         ("weight_decay", math.inf, "weight_decay must be at least 0 and finite, got inf"),
         ("kl_weight", 1e308, r"kl_weight must be at most 1000000, got 1e\+308"),
         ("clip_norm", math.nan, "clip_norm must be None or positive, got nan"),
-        ("compile", 1, "compile must be True, False or None, got 1"),
+        ("compile", 1, "compile must be True, False, 'graph' or None, got 1"),
         ("optimizer", ["adam"], r"optimizer must be 'adamw', 'adam' or 'sgd', got \['adam'\]"),
         ("schedule", None, "schedule must be"),
         ("epochs", 10**400, r"epochs must be at most 1000000000, got 10+\.\.\.0+\.$"),

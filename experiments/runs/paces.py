@@ -1,0 +1,182 @@
+"""The paces of a run, measured on pairs that are thrown away."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...data import Dataset
+from ...inference.fits.fitting import Fit, pick_device
+from ...inference.fits.retraining import RATES, retrain, row_losses
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.training.replicate import Replicate
+from ...inference.training.settings import Settings
+from ...inference.training.trainer import Pace, Trainer
+from ..methods.base import Pair
+from .budget import USED, Budget, Paces, choose, parts_of, refuse_lengths, same_length
+from .building import build_network
+from .config import RunConfig
+from .run import RunOptions, begun
+
+__all__ = ["measure", "within"]
+
+FIGURES = 5.0
+"""Seconds of figures, files and the speed of small networks, beside what predictions take."""
+
+RETRAINED = 64
+"""Steps of the training of a cut network that are timed."""
+
+
+def within(
+    budget: Budget,
+    config: RunConfig,
+    data: Dataset,
+    options: RunOptions,
+    out: Path,
+    sets: Mapping[str, Any],
+    began: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RunConfig:
+    """A run that keeps to a budget. What was chosen is in its configuration: a run that is gone on
+    with is as long as it was to be when it began, on whatever machine.
+
+    Arguments:
+        config, data: the run, with the proportions of its parts.
+        options: as it is run.
+        out: its folder.
+        sets: settings that were asked for.
+        began: when the command began, by the ``clock`` in seconds.
+
+    Raises:
+        ValueError: for a budget that is too short, or is not the only length asked for.
+    """
+    refuse_lengths(config, sets)
+    if options.resume and (out / "config.json").exists() and begun(out):
+        kept = RunConfig.read(out)
+        if kept.budget.get("asked") == budget.asked:
+            return same_length(config, kept, sets)
+        then = f"with --budget {kept.budget.get('asked')}" if kept.budget else "without --budget"
+        raise ValueError(f"{out} was started {then}.\nRepeat the command as it was.")
+    where = data.to(pick_device(options.device)) if budget.steps is None else data
+    return choose(
+        config,
+        where,
+        budget,
+        compare=options.compare,
+        free="batch_size" not in sets and not config.chosen.full_batch,
+        measure=partial(measure, data=where, compare=options.compare, clock=clock),
+        left=lambda: USED * (budget.seconds or 0.0) - (clock() - began),
+    )
+
+
+def measure(
+    config: RunConfig,
+    known: Paces | None = None,
+    *,
+    data: Dataset,
+    compare: bool,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Paces:
+    """The paces of a run, by its own steps, evaluations and tests; or those that are known, if they
+    are of steps that run in the same way. Random numbers stay as they are.
+
+    Arguments:
+        data: on the device.
+        compare: the run trains other networks for comparison.
+        clock: the time in seconds.
+    """
+    device = data.x_train.device
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run says it
+        torch.manual_seed(config.settings["seed"])
+        chosen = config.chosen
+        begin = partial(build_network, config, data)
+        parts = parts_of(config, data, compare)
+        first, *others = [part.name for part in parts]
+        pairs = {first: chosen.build(begin(), data)}
+        pairs |= {n: pair for n, pair in chosen.further(begin, data).items() if n in others}
+        trainers = {name: _trainer(config, name, pair, data) for name, pair in pairs.items()}
+        size = Settings.of(config.settings).batch_size
+        engine = (size, *(one.step.compile for one in trainers.values()))
+        if known is not None and known.engine == engine:
+            return known
+        paces = {name: one.rehearse(clock) for name, one in trainers.items()}
+        stages = [stage.name for stage in config.stages]
+        result = _as_fit(pairs.get("posterior", pairs[first]), data, Settings.of(config.settings))
+        end = _end(config, result, clock) if known is None else known.end
+        for part in parts:
+            if part.name == "search":
+                paces[part.name] = _retraining(result, part.number, clock)
+            paces.setdefault(part.name, [*paces.values()][-1 if part.name in stages else 0])
+    return Paces(paces, end, engine)
+
+
+def _trainer(config: RunConfig, name: str, pair: Pair, data: Dataset) -> Trainer:
+    model, guide = pair
+    for part in pair:
+        part.to(data.x_train.device)
+    settings = Settings.of(config.settings_of(1 if name == "posterior" else 0))
+    return Trainer([Replicate(model, guide, data, settings.seed)], settings)
+
+
+def _as_fit(pair: Pair, data: Dataset, settings: Settings) -> Fit:
+    """A pair as it is, as if it had been trained."""
+    model, guide = pair
+    replicate = Replicate(model.eval(), guide.eval(), data, settings.seed)
+    return Fit(
+        model=model, guide=guide, data=data, settings=settings, history=[], best_epoch=0,
+        val_nll=math.nan, seconds=0.0, structure=None, weights=replicate.pair.weights(data),
+    )  # fmt: skip
+
+
+def _end(config: RunConfig, result: Fit, clock: Callable[[], float]) -> float:
+    """Seconds of tests, figures and files."""
+    for _ in range(2):
+        start = clock()
+        config.chosen.on_test(result)
+        took = clock() - start
+        if took > 2.0:  # what was imported for it is little
+            break
+    return FIGURES + config.chosen.passes * took
+
+
+def _retraining(result: Fit, number: int, clock: Callable[[], float]) -> Pace:
+    """The mean pace at which networks of a search are trained as numbers. The first, as many as
+    there are rates, are whole; the others are taken to be half as slow as that, beside what a step
+    takes of however few rows."""
+    net = mean_network(result.model, result.guide)
+    row_losses(net, result)
+    start = clock()
+    row_losses(net, result)
+    look = clock() - start
+    whole = _step(net, result, result.settings.batch_size, look, clock)
+    least = min(whole, _step(net, result, 2, look, clock))
+    smaller = 1 - min(number, len(RATES)) / number
+    step = whole - smaller * (whole - least) / 2
+    return Pace(3 * look, step * result.settings.steps_per_epoch(result.data.N), look)
+
+
+def _step(net: nn.Module, result: Fit, size: int, look: float, clock: Callable[[], float]) -> float:
+    """Seconds of a step of so many rows, of the training as numbers."""
+    data = result.data
+    rows = min(data.N, RETRAINED * size)
+    weights = None if data.weights is None else data.weights[:rows]
+    some = replace(data, x_train=data.x_train[:rows], y_train=data.y_train[:rows], weights=weights)
+    settings = replace(result.settings, batch_size=size)
+    each = settings.steps_per_epoch(rows)
+    epochs = math.ceil(RETRAINED / each)
+    short = replace(result, data=some, settings=settings)
+    start = clock()
+    retrain(net, short, epochs, RATES[:1])
+    looks = epochs + 2  # before it, and as it begins
+    return max(0.0, clock() - start - looks * look) / (epochs * each)

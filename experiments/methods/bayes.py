@@ -32,9 +32,9 @@ __all__ = ["Bayes"]
 
 _FIRST = "first:"
 
-SEARCHED = len(RATES) + 2 * math.ceil(math.log2(len(SHARES) + 1))
-"""Trainings in a search for the smallest network, at most: of the whole one at every rate, and of
-each size that a bisection meets at two."""
+SEARCHED = 2 * len(RATES) - 2 + math.ceil(math.log2(len(SHARES) + 1))
+"""Trainings in a search for the smallest network, at most: of the whole one at every rate, of the
+first smaller one at all but the least, and of each of the others at the one that suited it."""
 
 # The fit of numbers with which a posterior begins. By then its weights are near where they end: the
 # best by the validation rows is taken, from which what was learnt by heart is gone.
@@ -189,7 +189,8 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        searched = self.threshold is None and len(data.x_val) >= LEAST_ROWS
+        few = len(data.x_val) < LEAST_ROWS and data.task != "classification"
+        searched = self.threshold is None and not few
         return {"search": (SEARCHED if searched else len(RATES), epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:

@@ -39,8 +39,8 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     It is if its mean loss on the V validation rows is above that of a network by no more than
     :math:`\log(1000) / (V + 1)` nats. Of few rows a network can be right on all and be far too
     sure of it, the more so where it was chosen by them; the next row may be one that it misses.
-    Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}` more, where
-    D rows are right by one of the two alone.
+    Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}` more,
+    where D rows are right by one of the two alone.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.

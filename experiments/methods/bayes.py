@@ -18,7 +18,7 @@ from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
 from ...inference.posterior.weight_moments import mean_network
-from ...inference.pruning.decision import LEAST_ROWS, SHARES
+from ...inference.pruning.decision import FEW, SHARES
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
@@ -189,7 +189,7 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        few = len(data.x_val) < LEAST_ROWS and data.task != "classification"
+        few = len(data.x_val) < FEW and data.task != "classification"
         searched = self.threshold is None and not few
         return {"search": (SEARCHED if searched else len(RATES), epochs)} if epochs else {}
 

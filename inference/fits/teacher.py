@@ -15,7 +15,10 @@ from ..posterior.predict import DRAWS, mixture_log_probs, streamed
 if TYPE_CHECKING:
     from .fitting import Fit
 
-__all__ = ["Teacher", "teacher_of"]
+__all__ = ["FEW", "Teacher", "teacher_of"]
+
+FEW = 50
+"""Fewer validation rows do not tell how sure a network may be, nor that a smaller one is as good."""
 
 # What one more row would cost that a network gives a thousandth, in nats.
 _MISSED = math.log(1000)
@@ -36,11 +39,11 @@ class Teacher(NamedTuple):
 def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     r"""The posterior predictive of a classification, where it is worth learning from.
 
-    It is if its mean loss on the V validation rows is above that of a network by no more than
-    :math:`\log(1000) / (V + 1)` nats. Of few rows a network can be right on all and be far too
-    sure of it, the more so where it was chosen by them; the next row may be one that it misses.
-    Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}` more,
-    where D rows are right by one of the two alone.
+    It is if its mean loss on the validation rows is not above that of a network. Of V < 50 rows it
+    may be above by :math:`\log(1000) / (V + 1)` nats: so few a network can all get right and be far
+    too sure of them, the more so where it was chosen by them, and the next row may be one that it
+    misses. Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}`
+    more, where D rows are right by one of the two alone.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -67,7 +70,8 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     more = nll(val, data.y_val) - nll(other.log_softmax(-1), data.y_val)
     right = (other.argmax(-1) == data.y_val).int() - (val.argmax(-1) == data.y_val).int()
     errors, allowed = right.sum(), 1 + right.abs().sum().sqrt()
-    if not (float(more) <= _MISSED / (len(val) + 1) and errors <= allowed):
+    luck = _MISSED / (len(val) + 1) if len(val) < FEW else 0.0
+    if not (float(more) <= luck and errors <= allowed):
         return None
     (train,) = streamed(predictive, data.x_train)
     return Teacher(train.exp(), val.exp())

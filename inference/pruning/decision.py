@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,9 @@ from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number
 from ..cutting.report import CutReport
-from ..cutting.surgery import ROWS, cut
+from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, Retrained, retrain, row_losses
-from ..fits.teacher import teacher_of
+from ..fits.teacher import FEW, teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
@@ -41,11 +42,11 @@ __all__ = [
 SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
-LEAST_ROWS = 50
-"""Fewer validation rows do not tell that a smaller network is as good as the whole."""
-
 NATS = 0.02
-"""What a smaller network may lose of a validation row."""
+"""What a smaller network may lose of a validation row; where targets are counted, and a loss has a
+zero, at most :data:`PART` of the loss."""
+
+PART = 0.05
 
 
 @dataclass(frozen=True)
@@ -130,37 +131,41 @@ def smallest(
         epochs: passes of each training.
         trained: the whole network as numbers; it is what the others have to be as good as, and what
             is left begins with its weights where they predict better than the posterior means.
-        tolerance: what is allowed, in nats of a row; 0.02 by default.
+        tolerance: what is allowed, in nats of a row; 0.02 by default, and no more than a twentieth
+            of the loss of the whole where targets are not measured, but classes or counts.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
     model, guide = fit.model, fit.guide
     found = irrelevance(model, guide, by="weight")
-    allowed = NATS if tolerance is None else as_number(tolerance)
     sources = [mean_network(model, guide)]
     if trained is not None:
         sources.append(trained)
-
-    def cut_at(share: float, whole: nn.Module) -> Decision:
-        return at_thresholds(fit, thresholds_of_share(found, share), found, whole)
 
     def loss(one: tuple[Decision, Retrained]) -> float:
         return float(one[1].losses.mean())
 
     teacher = teacher_of(fit, sources[-1])
-    first = [cut_at(1.0, source) for source in sources]
+    nothing = dict.fromkeys(found, math.inf)
+    first = [at_thresholds(fit, nothing, found, source) for source in sources]
     whole = first[-1], retrain(first[-1].net, fit, epochs, teacher=teacher)
     means = first[0], retrain(first[0].net, fit, 0, (), teacher)
-    few = len(fit.data.x_val) < LEAST_ROWS and teacher is None
-    if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
+    allowed = _allowed(loss(whole), fit) if tolerance is None else as_number(tolerance)
+    few = len(fit.data.x_val) < FEW and teacher is None
+    if few and whole[1].before - loss(whole) <= NATS:  # not to be told from luck
         whole = first[-1], retrain(first[-1].net, fit, 0, ())
     good = [whole if few else min(whole, means, key=loss)]
     rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
     low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
     while low < high:
         middle = (low + high) // 2
-        drafts = [cut_at(SHARES[middle], source) for source in sources]
+        at = thresholds_of_share(found, SHARES[middle])
+        zeros = with_zeros(sources[0], found, at, model).cpu()
+        if not has_path(zeros, fit.data.x_train[:2].cpu()):
+            high = middle
+            continue
+        drafts = [at_thresholds(fit, at, found, source) for source in sources]
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
         tried = best, retrain(best.net, fit, epochs, rates, teacher)
         rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
@@ -173,10 +178,14 @@ def smallest(
     if few:
         said = (
             f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
-            f"{LEAST_ROWS} may. Load the data with a larger val_fraction, or set a threshold."
+            f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
         )
         decision = replace(decision, warnings=[said])
     return decision, again
+
+
+def _allowed(whole: float, fit: Fit) -> float:
+    return NATS if fit.data.task == "regression" else min(NATS, PART * whole)
 
 
 def _nonzero(net: nn.Module) -> int:

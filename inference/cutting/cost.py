@@ -86,7 +86,8 @@ def _rounds(
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
-    fields = next((f for f in map(fields_of, nets.values()) if f is not None), None)
+    given = (fields_of(net) for net in nets.values() if isinstance(net, nn.Module))
+    fields = next((found for found in given if found is not None), None)
     x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():

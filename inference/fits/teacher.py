@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FEW", "Teacher", "teacher_of"]
 
 FEW = 50
-"""Fewer validation rows do not tell how sure a network may be, nor that a smaller one is as good."""
+"""Fewer validation rows do not tell how sure a network may be, nor how small."""
 
 # What one more row would cost that a network gives a thousandth, in nats.
 _MISSED = math.log(1000)

@@ -8,8 +8,15 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
-from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows, tempered
+from pyroccam.inference.fits.retraining import (
+    Retrained,
+    retrain,
+    row_losses,
+    temperature_of_rows,
+    tempered,
+)
 from pyroccam.inference.posterior.predict import validated
+from pyroccam.inference.pruning import decision
 from pyroccam.inference.pruning.decision import smallest, thresholds_of_share
 from pyroccam.inference.pruning.relevance import Irrelevance
 from pyroccam.models import priors
@@ -146,6 +153,36 @@ def test_the_smallest_network_that_is_as_good():
     worse = row_losses(small.net, fit) - whole.losses
     assert worse.mean() <= max(0.02, float(worse.std()) / 20) + 0.01
     assert small.to_json()["retrained"]["val_nll_after"] < whole.before
+
+
+def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch):
+    """Of each layer the least irrelevant weight stays, here that of another unit in each."""
+    fit = wide_fit()
+    first, last = torch.ones(32, 8).double(), torch.ones(1, 32).double()
+    first[0, 0] = last[0, 1] = 0.0
+    found = {
+        name: Irrelevance(name, values, "", False, values.numel())
+        for name, values in (("0", first), ("2", last))
+    }
+    monkeypatch.setattr(decision, "irrelevance", lambda *pair, by: found)
+    monkeypatch.setattr(decision, "SHARES", (0.001,))
+    assert thresholds_of_share(found, 0.001) == {"0": 0.0, "2": 0.0}
+    kept, _ = smallest(fit, 1)
+    assert kept.report.architecture == "8-32"
+
+
+@pytest.mark.parametrize(("more", "smaller"), [(0.0045, True), (0.0055, False), (0.019, False)])
+def test_of_classes_a_twentieth_of_the_loss_may_be_lost(fitted, monkeypatch, more, smaller):
+    """Whatever is trained loses 0.1 nats a row at first, and then so much more."""
+    losses = iter([0.1, 0.2, *[0.1 + more] * 9])
+
+    def trained(net, fit, epochs, rates=(), teacher=None):
+        return Retrained(net, 1.0, torch.full((len(fit.data.x_val),), next(losses)), 1e-2)
+
+    monkeypatch.setattr(decision, "retrain", trained)
+    monkeypatch.setattr(decision, "SHARES", (0.5,))
+    kept, _ = smallest(fitted, 1)
+    assert any(t < math.inf for t in kept.thresholds.values()) == smaller
 
 
 def test_numbers_without_a_search_are_refused(fitted):

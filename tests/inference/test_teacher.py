@@ -62,7 +62,10 @@ def test_a_teacher_says_what_draws_say_on_average(fitted):
 def test_only_of_few_rows_a_rival_may_be_ahead_by_luck(fitted, rows, more, taught):
     """A rival whose loss on the validation rows lies at the limit, a little to either side."""
     data, k = fitted.data, fitted.data.outputs
-    x, y = data.x_train[:rows], (data.y_train[:rows] + 1) % k  # wrong, so that there is some to lose
+    x, y = (
+        data.x_train[:rows],
+        (data.y_train[:rows] + 1) % k,
+    )  # wrong, so that there is some to lose
     fit = dataclasses.replace(fitted, data=dataclasses.replace(data, x_val=x, y_val=y))
     assert teacher_of(fit, Says(torch.zeros(rows, k))) is None
     teacher = teacher_of(fit, Says(-50.0 * nn.functional.one_hot(y, k)))

@@ -43,10 +43,7 @@ SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017,
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
 NATS = 0.02
-"""What a smaller network may lose of a validation row; where targets are counted, and a loss has a
-zero, at most :data:`PART` of the loss."""
-
-PART = 0.05
+"""What a smaller network may lose of a validation row."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +128,7 @@ def smallest(
         epochs: passes of each training.
         trained: the whole network as numbers; it is what the others have to be as good as, and what
             is left begins with its weights where they predict better than the posterior means.
-        tolerance: what is allowed, in nats of a row; 0.02 by default, and no more than a twentieth
-            of the loss of the whole where targets are not measured, but classes or counts.
+        tolerance: what is allowed, in nats of a row; 0.02 by default.
 
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
@@ -151,9 +147,9 @@ def smallest(
     first = [at_thresholds(fit, nothing, found, source) for source in sources]
     whole = first[-1], retrain(first[-1].net, fit, epochs, teacher=teacher)
     means = first[0], retrain(first[0].net, fit, 0, (), teacher)
-    allowed = _allowed(loss(whole), fit) if tolerance is None else as_number(tolerance)
+    allowed = NATS if tolerance is None else as_number(tolerance)
     few = len(fit.data.x_val) < FEW and teacher is None
-    if few and whole[1].before - loss(whole) <= NATS:  # not to be told from luck
+    if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
         whole = first[-1], retrain(first[-1].net, fit, 0, ())
     good = [whole if few else min(whole, means, key=loss)]
     rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
@@ -182,10 +178,6 @@ def smallest(
         )
         decision = replace(decision, warnings=[said])
     return decision, again
-
-
-def _allowed(whole: float, fit: Fit) -> float:
-    return NATS if fit.data.task == "regression" else min(NATS, PART * whole)
 
 
 def _nonzero(net: nn.Module) -> int:

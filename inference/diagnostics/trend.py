@@ -299,9 +299,7 @@ def of_doubling(found: Convergence, fit: Fit) -> float:
     schedule that falls to zero spends little of it in the window, and twice as much in all if it is
     twice as long.
 
-    Of nine doublings of ``gnj`` and ``bayes`` (digits, and a table of 270 rows; 75 to 600 epochs)
-    the bound gained 0.9 to 1.2 times as much where it was far from its end, 0.2 to 0.4 times where
-    it began to flatten: it is about the most that can be expected.
+    It is about the most that can be expected: towards its end a bound flattens.
 
     Arguments:
         found: of the fit, not refused.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ...models.contexts import evaluating
 from ...models.likelihoods import Classification
 from ..posterior.draws import draw_outputs
 from ..posterior.predict import DRAWS, mixture_log_probs, streamed
@@ -65,7 +67,9 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
         return mixture_log_probs(outputs, outputs.new_full((DRAWS,), 1 / DRAWS))[None]
 
     (val,) = streamed(predictive, data.x_val)
-    (other,) = streamed(lambda x: rival.to(x.device)(x)[None], data.x_val)
+    own = copy.deepcopy(rival).to(data.x_val.device)
+    with evaluating(own):
+        (other,) = streamed(lambda x: own(x)[None], data.x_val)
     nll = nn.functional.nll_loss
     more = nll(val, data.y_val) - nll(other.log_softmax(-1), data.y_val)
     right = (other.argmax(-1) == data.y_val).int() - (val.argmax(-1) == data.y_val).int()

@@ -126,8 +126,9 @@ def irrelevance(
 
 
 def _of_weights(found: Moments) -> tuple[Tensor, str]:
-    square = found.mean.double().square().clamp_min(torch.finfo(torch.float64).tiny)
-    return found.variance.double().log() - square.log(), "log alpha"
+    tiny = torch.finfo(torch.float64).tiny  # also of what has no noise, as the row of a padding
+    square = found.mean.double().square().clamp_min(tiny)
+    return found.variance.double().clamp_min(tiny).log() - square.log(), "log alpha"
 
 
 def _of_layer(layer: BayesianLayer, guide: NetworkGuide, by: str) -> Irrelevance:

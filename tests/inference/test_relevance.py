@@ -6,6 +6,7 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
+from pyroccam.data import Dataset
 from pyroccam.inference import figures
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.pruning.relevance import irrelevance, of_groups, search, valley
@@ -62,6 +63,17 @@ def test_weights_are_judged_by_the_noise_of_what_a_network_computes_with(prior):
         assert not one.grouped
         assert known.sum() >= 5
         assert (one.values - alpha)[known].abs().max() < 0.25
+
+
+def test_a_row_that_is_a_number_has_finite_irrelevance():
+    """The padding of an embedding: no noise, and nothing to it."""
+    torch.manual_seed(0)
+    ids = torch.randint(5, (40, 3))
+    rows = Dataset.from_tensors(ids, ids[:, 0] % 2, ids, ids[:, 0] % 2, ids=True)
+    net = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    model = models.BayesianNetwork(net, rows, prior=priors.GroupNormalJeffreys())
+    found = irrelevance(model, guides.MeanField(model), by="weight")
+    assert all(one.values.isfinite().all() for one in found.values())
 
 
 def test_without_groups_both_noises_are_one():

@@ -90,6 +90,16 @@ def test_a_posterior_that_gets_rows_wrong_is_no_teacher(fitted):
         assert (teacher_of(fit, rival) is not None) == taught, wrong
 
 
+def test_a_rival_is_judged_as_it_predicts_and_stays_as_it_is(fitted):
+    """Sure of what is right, were it not for a dropout of almost everything in training mode."""
+    data, k = fitted.data, fitted.data.outputs
+    x, y = data.x_train[:FEW], data.y_train[:FEW]
+    fit = dataclasses.replace(fitted, data=dataclasses.replace(data, x_val=x, y_val=y))
+    net = nn.Sequential(Says(90.0 * nn.functional.one_hot(y, k)), nn.Dropout(0.999)).train()
+    assert teacher_of(fit, net) is None
+    assert [module.training for module in net] == [True, True]
+
+
 def test_the_mean_of_targets_is_no_teacher():
     torch.manual_seed(0)
     x = torch.randn(100, 2)

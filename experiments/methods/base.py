@@ -16,6 +16,7 @@ from ...data import Dataset
 from ...data.errors import NetworkError
 from ...guides.base import Guide
 from ...inference.fits.fitting import Fit
+from ...inference.fits.numbers import Numbers
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.networks import ready as networks
@@ -60,6 +61,7 @@ class Finished:
 
     Attributes:
         fits: in their order.
+        numbers: the network with which they began, if it was trained before.
         fixed: the network of the chosen depth, if it was trained for comparison.
         begin: makes the network as it was before the first fit.
         train: fits a pair as the first fit was, in a folder of this name.
@@ -70,6 +72,7 @@ class Finished:
     """
 
     fits: Sequence[Fit]
+    numbers: Numbers | None
     fixed: Fit | None
     begin: Callable[[], nn.Module]
     train: Callable[[Pair, str], Fit]
@@ -150,6 +153,11 @@ class Method(ABC):
     @abstractmethod
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         """The pair to fit first."""
+
+    def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
+        """How many trainings as numbers there are before the first fit, of which the best by the
+        validation rows is where it begins, and the epochs of each."""
+        return 0, 0
 
     def first(self, settings: Settings) -> dict[str, Any]:
         """Settings of the first fit that differ from the run's."""

@@ -3,7 +3,6 @@ way, and what is left as numbers again, where that is asked for."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +16,11 @@ from ...data import Dataset
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.decision import FEW, SHARES
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
-from ...models.likelihoods import Likelihood
 from .base import Pair, Stage
 from .options import Layers, Nats, Part, Rule
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
@@ -35,13 +32,6 @@ _FIRST = "first:"
 SEARCHED = 2 * len(RATES) - 2 + math.ceil(math.log2(len(SHARES) + 1))
 """Trainings in a search for the smallest network, at most: of the whole one at every rate, of the
 first smaller one at all but the least, and of each of the others at the one that suited it."""
-
-# The fit of numbers with which a posterior begins. By then its weights are near where they end: the
-# best by the validation rows is taken, from which what was learnt by heart is gone.
-_NUMBERS: dict[str, Any] = {
-    "optimizer": "adamw", "lr": 6e-3, "schedule": "cosine", "kl_warmup": 0.0, "kl_weight": 1.0,
-    "checkpoint": "best",
-}  # fmt: skip
 
 
 def _is_limit(asked: object) -> bool:
@@ -74,7 +64,8 @@ class Bayes(OverWeights):
     Attributes:
         prior: prior of the weights, in words.
         guide: posterior of the weights, in words.
-        start: fraction of the run in which weights are numbers, with which their posterior begins.
+        start: fraction of the run for which weights are numbers at first, at each of three learning
+            rates; the posterior begins with the best of them.
         finish: fraction of the run in which what is left in the end is trained as numbers.
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.
@@ -113,25 +104,12 @@ class Bayes(OverWeights):
         return {**super().cuts, **({"narrow_at": self.narrow_at} if self.narrow else {})}
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
-        pair = self._posterior(net, data)
-        if not self.start or pair[1].is_point:
-            return pair
-        prior = models.priors.Normal(10.0)  # which says next to nothing
-        model = models.BayesianNetwork(
-            net, data, prior=prior, layers=list(pair[0].layers), likelihood=self.likelihood
-        )
-        return model, guides.Delta(model)
-
-    def _posterior(
-        self, net: nn.Module, data: Dataset, likelihood: Likelihood | None = None
-    ) -> Pair:
-        """The pair over random weights, which begin where those of the network are."""
         model = models.BayesianNetwork(
             net,
             data,
             prior=models.priors.parse_weights(self.prior),
             layers=named_layers(self.layers, net),
-            likelihood=self.likelihood if likelihood is None else likelihood,
+            likelihood=self.likelihood,
             random_biases=self.random_biases,
         )
         limit = self.max_scale
@@ -179,11 +157,10 @@ class Bayes(OverWeights):
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         return round(self.finish * settings.epochs_for(rows))
 
-    def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
-        if not self.start:
-            return {}
-        posterior = self._posterior(begin(), data)
-        return {} if posterior[1].is_point else {"posterior": posterior}
+    def numbers(self, settings: Settings, data: Dataset) -> tuple[int, int]:
+        unit = settings.steps_per_epoch(data.N) if settings.epochs is None else 1
+        first = self._parts(settings)[0]
+        return (len(RATES) if len(data.x_val) else 1, -(-first // unit)) if first else (0, 0)
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool
@@ -214,11 +191,6 @@ class Bayes(OverWeights):
         Raises:
             ValueError: if the KL has not its full weight by then: nothing could be told by it.
         """
-        if numbers := self._parts(settings)[0]:
-            return {**_NUMBERS, _unit(settings): numbers}
-        return self._first_random(settings)
-
-    def _first_random(self, settings: Settings) -> dict[str, Any]:
         first, *rest = self._lengths(settings)
         unit, whole = _unit(settings), first + sum(rest)
         if not rest:
@@ -236,8 +208,6 @@ class Bayes(OverWeights):
         """The fits over what the one before leaves."""
         tolerance = self.tolerance if self.narrow_tolerance is None else self.narrow_tolerance
         found: list[Stage] = []
-        if self._parts(settings)[0]:
-            found.append(Stage("posterior", self._from_numbers, self._first_random(settings)))
 
         def over(all_rows: bool) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:
@@ -255,13 +225,6 @@ class Bayes(OverWeights):
             all_rows = last and self.last_rows == "all"
             found.append(Stage(f"narrow-{k}", over(all_rows), own, all_rows))
         return found
-
-    def _from_numbers(self, before: Fit) -> Pair:
-        """The pair of a posterior that begins where weights are that were numbers."""
-        model, guide = before.model, before.guide
-        return self._posterior(
-            mean_network(model, guide), before.data, copy.deepcopy(model.likelihood)
-        )
 
 
 def _unit(settings: Settings) -> str:

@@ -93,11 +93,14 @@ class OverWeights(Method):
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean)}
         numbers = None
-        if first.guide.is_point and not guide.is_point:
-            numbers = mean_network(first.model, first.guide)
+        if run.numbers is not None:
+            numbers = run.numbers.net
             found["numbers"] = {
                 "parameters": count_parameters(numbers),
-                "epochs": first.settings.epochs_for(first.data.N),
+                "epochs": run.numbers.epochs,
+                "lr": run.numbers.lr,
+                "val_nll": {f"{lr:g}": loss for lr, loss in run.numbers.tried.items()},
+                "seconds": run.numbers.seconds,
                 "test": evaluate(first, numbers),
             }
         if guide.zero_mean:
@@ -107,7 +110,7 @@ class OverWeights(Method):
             try:
                 epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
                 # What was narrowed since has other weights.
-                same = len(run.fits) == 2 and epochs > 0 and self.threshold is None
+                same = len(run.fits) == 1 and epochs > 0 and self.threshold is None
                 small, written, sizes, again = _compressed(
                     result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
                     trained=numbers if same else None,

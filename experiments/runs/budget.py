@@ -141,9 +141,8 @@ def parts_of(config: RunConfig, data: Dataset, compare: bool) -> list[Part]:
     """The trainings of a run, in their order."""
     whole, method = Settings.of(config.settings), config.chosen
     names = [config.method, *(stage.name for stage in config.stages)]
-    if "posterior" in names:
-        names[0] = "numbers"
-    found = [
+    found = [Part("numbers", *first)] if (first := method.numbers(whole, data))[0] else []
+    found += [
         Part(name, 1, Settings.of(config.settings_of(number)).epochs_for(data.N))
         for number, name in enumerate(names)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import torch
 from torch import nn
@@ -10,13 +11,17 @@ from torch import nn
 from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
 from ...data.limits import ask
+from ...inference.fits.fitting import Fit
+from ...inference.training.replicate import Replicate
+from ...inference.training.settings import Settings
 from ...models.likelihoods import checked
 from ...models.parameters import refuse_without_values
 from ..boundary import place_in_own_code
 from ..methods import find
+from ..methods.base import Pair
 from .config import RunConfig
 
-__all__ = ["build_network"]
+__all__ = ["build_network", "untrained"]
 
 
 def build_network(config: RunConfig, data: Dataset) -> nn.Module:
@@ -77,3 +82,13 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
 
 def _kind(error: BaseException) -> str:
     return f"{type(error).__name__}: " if str(error) else type(error).__name__
+
+
+def untrained(pair: Pair, data: Dataset, settings: Settings) -> Fit:
+    """A pair as it is, as if it had been trained."""
+    model, guide = pair
+    replicate = Replicate(model.eval(), guide.eval(), data, settings.seed)
+    return Fit(
+        model=model, guide=guide, data=data, settings=settings, history=[], best_epoch=0,
+        val_nll=math.nan, seconds=0.0, structure=None, weights=replicate.pair.weights(data),
+    )  # fmt: skip

@@ -55,6 +55,9 @@ def load_fit(
     """
     config = RunConfig.read(folder)
     check_files(folder)
+    # In a run of before there was numbers.safetensors they were a fit, and the posterior the next.
+    began = folder / "posterior" if (folder / "posterior" / WEIGHTS).is_file() else folder
+    check_files(began)
     where = pick_device(device)
     data = _own_data(config, folder, data_root, data_file)
     refuse_other_data(data, folder)
@@ -62,7 +65,7 @@ def load_fit(
     net = _known_network(config, rows, folder, network, trust)
     with reading(folder / "config.json"):
         pair = config.chosen.build(net, rows)
-    result = _as_fit(_loaded(pair, folder, where), rows, config, folder)
+    result = _as_fit(_loaded(pair, began, where), rows, config, began)
     with reading(folder / "config.json"):
         stages = config.stages
     for number, stage in enumerate(stages, start=1):

@@ -23,7 +23,7 @@ from ...inference.training.settings import Settings
 from ...inference.training.trainer import Pace, Trainer
 from ..methods.base import Pair
 from .budget import USED, Budget, Paces, choose, parts_of, refuse_lengths, same_length
-from .building import build_network
+from .building import build_network, untrained
 from .config import RunConfig
 from .run import RunOptions, begun
 
@@ -102,41 +102,31 @@ def measure(
         chosen = config.chosen
         begin = partial(build_network, config, data)
         parts = parts_of(config, data, compare)
-        first, *others = [part.name for part in parts]
+        first, *others = [part.name for part in parts if part.name != "numbers"]
         pairs = {first: chosen.build(begin(), data)}
         pairs |= {n: pair for n, pair in chosen.further(begin, data).items() if n in others}
-        trainers = {name: _trainer(config, name, pair, data) for name, pair in pairs.items()}
+        trainers = {name: _trainer(config, pair, data) for name, pair in pairs.items()}
         size = Settings.of(config.settings).batch_size
         engine = (size, *(one.step.compile for one in trainers.values()))
         if known is not None and known.engine == engine:
             return known
         paces = {name: one.rehearse(clock) for name, one in trainers.items()}
         stages = [stage.name for stage in config.stages]
-        result = _as_fit(pairs.get("posterior", pairs[first]), data, Settings.of(config.settings))
+        result = untrained(pairs[first], data, Settings.of(config.settings))
         end = _end(config, result, clock) if known is None else known.end
         for part in parts:
-            if part.name == "search":
+            if part.name in ("numbers", "search"):
                 paces[part.name] = _retraining(result, part.number, clock)
             paces.setdefault(part.name, [*paces.values()][-1 if part.name in stages else 0])
     return Paces(paces, end, engine)
 
 
-def _trainer(config: RunConfig, name: str, pair: Pair, data: Dataset) -> Trainer:
+def _trainer(config: RunConfig, pair: Pair, data: Dataset) -> Trainer:
     model, guide = pair
     for part in pair:
         part.to(data.x_train.device)
-    settings = Settings.of(config.settings_of(1 if name == "posterior" else 0))
+    settings = Settings.of(config.settings_of(0))
     return Trainer([Replicate(model, guide, data, settings.seed)], settings)
-
-
-def _as_fit(pair: Pair, data: Dataset, settings: Settings) -> Fit:
-    """A pair as it is, as if it had been trained."""
-    model, guide = pair
-    replicate = Replicate(model.eval(), guide.eval(), data, settings.seed)
-    return Fit(
-        model=model, guide=guide, data=data, settings=settings, history=[], best_epoch=0,
-        val_nll=math.nan, seconds=0.0, structure=None, weights=replicate.pair.weights(data),
-    )  # fmt: skip
 
 
 def _end(config: RunConfig, result: Fit, clock: Callable[[], float]) -> float:

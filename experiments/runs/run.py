@@ -19,6 +19,7 @@ from ...inference.cutting.cost import count_parameters
 from ...inference.diagnostics.trend import convergence, of_doubling
 from ...inference.fits.doubts import not_arrived
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
 from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
@@ -29,7 +30,7 @@ from ..methods import find
 from ..methods.base import Finished, Pair
 from ..run_figures import draw, draw_repeats
 from .budget import twice
-from .building import build_network
+from .building import build_network, untrained
 from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
@@ -117,6 +118,7 @@ class _Job:
     config: RunConfig
     data: Dataset
     out: Path | None
+    numbers: Numbers | None = None
 
     def claim(self, resume: bool) -> None:
         """Take the folder, and write into it what is run."""
@@ -143,6 +145,23 @@ class _Job:
             },
         )
 
+    def train_numbers(self, device: str, progress: bool | None) -> None:
+        """Train the network as numbers, where its method asks for that."""
+        settings = Settings.of(self.config.settings_of(0))
+        epochs = self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
+        if epochs:
+            pair = self.config.chosen.build(self.network(), self.data)
+            fresh = untrained(pair, self.data.to(device), settings)
+            self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
+
+    def first(self) -> Pair:
+        """The pair with which the fits begin."""
+        if self.numbers is None:
+            return self.config.chosen.build(self.network(), self.data)
+        pair = self.config.chosen.build(self.numbers.net, self.data)
+        pair[0].likelihood.load_state_dict(self.numbers.likelihood.state_dict())
+        return pair
+
     def network(self) -> nn.Module:
         """The network to begin with; a person's own is kept in words where there are words."""
         net = build_network(self.config, self.data)
@@ -160,7 +179,7 @@ def begun(out: Path) -> bool:
     """True if something was computed; a run that could not even start does not keep its folder."""
     # Seeds that train together have one checkpoint, above their folders.
     checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
-    return any(path.exists() for path in (*checkpoints, out / WEIGHTS))
+    return any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
 
 
 def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
@@ -177,7 +196,9 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
     config, more = jobs[0].config, options.of_fits
     for job in jobs:
         job.claim(options.resume)
-    fits = _fit(jobs, _first, config.settings_of(0), out, label=config.method, **more)
+    for job in jobs:
+        job.train_numbers(options.device, options.progress)
+    fits = _fit(jobs, _Job.first, config.settings_of(0), out, label=config.method, **more)
     passed = [[one] for one in fits]
     for number, stage in enumerate(config.stages, start=1):
         for job, before in zip(jobs, passed, strict=True):
@@ -198,11 +219,6 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
         _report(job, before, compared.get(i), options)
         for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
     ]
-
-
-def _first(job: _Job) -> Pair:
-    """The pair with which a run begins."""
-    return job.config.chosen.build(job.network(), job.data)
 
 
 def _fit(
@@ -278,7 +294,7 @@ def _narrowed(folder: Path | None) -> dict[str, Any]:
 
 def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions) -> Outcome:
     """Cut, measure and write one run, of one fit or of several."""
-    config, out, result = job.config, job.out, fits[-1]
+    config, out, result, numbers = job.config, job.out, fits[-1], job.numbers
     data = result.data
     device = data.x_train.device
     metrics: dict[str, Any] = {
@@ -291,7 +307,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
         "warnings": [*result.warnings, *_too_short(result, twice(config, data, options.compare))],
-        "seconds": sum(one.seconds for one in fits),
+        "seconds": sum(one.seconds for one in fits) + (numbers.seconds if numbers else 0.0),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
         "test": config.chosen.on_test(result),
@@ -311,7 +327,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
 
     begin, whole = partial(build_network, config, data), Settings.of(config.settings)
     metrics |= config.chosen.report(
-        Finished(fits, ddn, begin, train, whole, out, options.figures, options.compare)
+        Finished(fits, numbers, ddn, begin, train, whole, out, options.figures, options.compare)
     )
     if out is not None:
         write_json(out / "metrics.json", metrics)

@@ -23,7 +23,15 @@ from .teacher import Teacher
 if TYPE_CHECKING:
     from .fitting import Fit
 
-__all__ = ["RATES", "Retrained", "retrain", "row_losses", "temperature_of_rows", "tempered"]
+__all__ = [
+    "RATES",
+    "Retrained",
+    "retrain",
+    "row_losses",
+    "temperature_of_rows",
+    "tempered",
+    "train_plain",
+]
 
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -89,21 +97,28 @@ def retrain(
     losses = row_losses(net, fit, teacher)
     best = Retrained(net, float(losses.mean()), losses, None)
     for lr in rates:
-        with seeded(fit.settings.seed, data.x_train.device):
-            found, losses = _trained(net, fit, epochs, lr, teacher)
+        found, losses = train_plain(net, fit, epochs, lr, teacher)
         if losses.mean() < best.losses.mean():
             best = Retrained(found, best.before, losses, lr)
     return best
 
 
+def train_plain(
+    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
+) -> tuple[nn.Module, Tensor]:
+    """A network at the best of the epochs that are looked at, and its validation losses; without
+    validation rows that of the last epoch, and none.
+
+    Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
+    over, and Pyro would only take time. For arguments see :func:`retrain`.
+    """
+    with seeded(fit.settings.seed, fit.data.x_train.device):
+        return _trained(net, fit, epochs, lr, teacher)
+
+
 def _trained(
     net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None
 ) -> tuple[nn.Module, Tensor]:
-    """A network at the best of the epochs that are looked at, and its validation losses.
-
-    Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
-    over, and Pyro would only take time.
-    """
     (x, y), size = fit.data.split("train"), fit.settings.batch_size
     weights = x.new_ones(len(x)) if fit.data.weights is None else fit.data.weights
     net = copy.deepcopy(net).to(x.device)
@@ -132,7 +147,7 @@ def _trained(
             falling.step()
         if epoch % every == 0 or epoch == epochs:
             losses = row_losses(net, fit, teacher)
-            if losses.mean() < best.mean():
+            if not len(losses) or losses.mean() < best.mean():
                 best, kept = losses, copy.deepcopy(net.state_dict())
     net.load_state_dict(kept)
     return net.cpu().eval(), best

@@ -161,7 +161,9 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tens
 
 
 @torch.no_grad()
-def validated(likelihood: Likelihood, net: nn.Module, data: Dataset) -> Likelihood:
+def validated(
+    likelihood: Likelihood, net: nn.Module, data: Dataset, split: str = "val"
+) -> Likelihood:
     """The likelihood of a plain network: noise that is learnt is that of the validation rows, if
     there are at least ten; what a posterior of weights took for noise is none of the means.
 
@@ -169,8 +171,9 @@ def validated(likelihood: Likelihood, net: nn.Module, data: Dataset) -> Likeliho
         likelihood: of the model that the network was made of; it stays as it is.
         net: on the device of the data.
         data: with the validation rows.
+        split: whose rows they are, if others.
     """
-    x, y = data.split("val")
+    x, y = data.split(split)
     if len(x) < LEAST_ROWS or not learns_noise(likelihood):
         return likelihood
     with evaluating(net):

@@ -16,7 +16,7 @@ from ...data import Dataset
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.pruning.decision import FEW, SHARES
+from ...inference.pruning.decision import ROUNDS, SHARES
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
@@ -29,9 +29,10 @@ __all__ = ["Bayes"]
 
 _FIRST = "first:"
 
-SEARCHED = 2 * len(RATES) - 2 + math.ceil(math.log2(len(SHARES) + 1))
-"""Trainings in a search for the smallest network, at most: of the whole one at every rate, of the
-first smaller one at all but the least, and of each of the others at the one that suited it."""
+SEARCHED = 2 * len(RATES) + ROUNDS - 3 + math.ceil(math.log2(len(SHARES) + 1))
+"""Trainings in a search for the smallest network, at most: of the whole one at every rate, and in
+further rounds at the best, of the first smaller one at all rates but the least, and of each of the
+others at the one that suited it."""
 
 
 def _is_limit(asked: object) -> bool:
@@ -166,9 +167,8 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        few = len(data.x_val) < FEW and data.task != "classification"
-        searched = self.threshold is None and not few
-        return {"search": (SEARCHED if searched else len(RATES), epochs)} if epochs else {}
+        number = SEARCHED if self.threshold is None else len(RATES)
+        return {"search": (number, epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:
         """Epochs, or steps, in which weights are numbers at first, and random."""

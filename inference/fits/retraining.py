@@ -31,6 +31,7 @@ __all__ = [
     "temperature_of_rows",
     "tempered",
     "train_plain",
+    "upper_mean",
 ]
 
 
@@ -166,12 +167,26 @@ def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tens
     return _losses(like, outputs, data.y_val, taught).double().cpu()
 
 
+ERRORS = 1.0
+"""Standard errors of a mean difference that are added to it for luck."""
+
+
+def upper_mean(worse: Tensor) -> float:
+    """The mean of differences of rows ``(N,)``, and a standard error of it for luck: what is not
+    above a limit then is below it in five of six sets of such rows that are just at it."""
+    spread = float(worse.std()) if len(worse) > 1 else 0.0
+    return float(worse.mean()) + ERRORS * spread / len(worse) ** 0.5
+
+
 def _losses(like: Likelihood, outputs: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
-    """Losses of rows ``(B,)``; ``taught`` are probabilities of classes ``(B, C)``."""
-    losses: Tensor = -like(outputs).log_prob(y)
+    """Losses of rows ``(B,)``; ``taught`` are probabilities of classes ``(B, C)``, or targets."""
+    says = like(outputs)
+    losses: Tensor = -says.log_prob(y)
     if taught is None:
         return losses
-    return (losses - (taught * outputs.log_softmax(-1)).sum(-1)) / 2
+    if type(like) is Classification:
+        return (losses - (taught * outputs.log_softmax(-1)).sum(-1)) / 2
+    return (losses - says.log_prob(taught)) / 2
 
 
 @torch.no_grad()

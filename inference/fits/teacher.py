@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.contexts import evaluating
-from ...models.likelihoods import Classification
+from ...models.likelihoods import Classification, Regression
 from ..posterior.draws import draw_outputs
 from ..posterior.predict import DRAWS, mixture_log_probs, streamed
 
@@ -27,10 +27,10 @@ _MISSED = math.log(1000)
 
 
 class Teacher(NamedTuple):
-    """Probabilities of the classes, averaged over draws from the posterior.
+    """What draws from the posterior predict on average: probabilities of classes, or targets.
 
     Attributes:
-        train, val: of the rows of both splits, ``(N, C)``, on their device.
+        train, val: of the rows of both splits, ``(N, C)`` or ``(N, T)``, on their device.
     """
 
     train: Tensor
@@ -39,10 +39,12 @@ class Teacher(NamedTuple):
 
 @torch.no_grad()
 def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
-    r"""The posterior predictive of a classification, where it is worth learning from.
+    r"""The mean prediction of the posterior, where it is worth learning from: in a classification
+    and in a regression of one noise.
 
-    It is if its mean loss on the validation rows is not above that of a network. Of V < 50 rows it
-    may be above by :math:`\log(1000) / (V + 1)` nats: so few a network can all get right and be far
+    It is if its loss on the validation rows, the negative log-likelihood of classes or the squared
+    error of targets, is on average not above that of a network. Of V < 50 rows that of classes may
+    be above by :math:`\log(1000) / (V + 1)` nats: so few a network can all get right and be far
     too sure of them, the more so where it was chosen by them, and the next row may be one that it
     misses. Which rows it gets right is known: the posterior may be wrong on :math:`1 + \sqrt{D}`
     more, where D rows are right by one of the two alone.
@@ -52,30 +54,42 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
         rival: the whole network as numbers.
 
     Returns:
-        ``None`` where it is not, and for other likelihoods: the mean of targets that are drawn
-        around it teaches no more than the targets do.
+        ``None`` where it is not, and for other likelihoods.
 
     References:
         Korattikara, Rathod, Murphy, Welling 2015, arXiv:1506.04416.
     """
-    if type(fit.model.likelihood) is not Classification:
+    kind, data = type(fit.model.likelihood), fit.data
+    if kind not in (Classification, Regression):
         return None
-    data = fit.data
 
     def predictive(x: Tensor) -> Tensor:
         outputs = draw_outputs(fit.model, fit.guide, x, DRAWS, seed=fit.settings.seed)
+        if kind is Regression:
+            return outputs.mean(0)[None]
         return mixture_log_probs(outputs, outputs.new_full((DRAWS,), 1 / DRAWS))[None]
 
     (val,) = streamed(predictive, data.x_val)
     own = copy.deepcopy(rival).to(data.x_val.device)
     with evaluating(own):
         (other,) = streamed(lambda x: own(x)[None], data.x_val)
-    nll = nn.functional.nll_loss
-    more = nll(val, data.y_val) - nll(other.log_softmax(-1), data.y_val)
-    right = (other.argmax(-1) == data.y_val).int() - (val.argmax(-1) == data.y_val).int()
-    errors, allowed = right.sum(), 1 + right.abs().sum().sqrt()
-    luck = _MISSED / (len(val) + 1) if len(val) < FEW else 0.0
-    if not (float(more) <= luck and errors <= allowed):
+    worth = _worth_of_targets if kind is Regression else _worth_of_classes
+    if not worth(val, other, data.y_val):
         return None
     (train,) = streamed(predictive, data.x_train)
-    return Teacher(train.exp(), val.exp())
+    return Teacher(train, val) if kind is Regression else Teacher(train.exp(), val.exp())
+
+
+def _worth_of_targets(val: Tensor, other: Tensor, y: Tensor) -> bool:
+    """True if targets ``(N, T)`` are as near as the other's."""
+    return bool((val - y).square().mean() <= (other - y).square().mean())
+
+
+def _worth_of_classes(val: Tensor, other: Tensor, y: Tensor) -> bool:
+    """True if log-probabilities ``(N, C)`` are as good as the other's logits."""
+    nll = nn.functional.nll_loss
+    more = nll(val, y) - nll(other.log_softmax(-1), y)
+    right = (other.argmax(-1) == y).int() - (val.argmax(-1) == y).int()
+    errors, allowed = right.sum(), 1 + right.abs().sum().sqrt()
+    luck = _MISSED / (len(val) + 1) if len(val) < FEW else 0.0
+    return bool(more <= luck and errors <= allowed)

@@ -14,7 +14,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
-from ..fits.retraining import Retrained, retrain, row_losses, tempered
+from ..fits.retraining import Retrained, retrain, row_losses, tempered, upper_mean
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from ..packing.rates import (
@@ -274,11 +274,11 @@ def _more_digits(
     fit: Fit,
 ) -> int:
     """Further significand bits with which rounding costs the validation rows no more than a cut
-    may by default."""
-    allowed = float(row_losses(small, fit).mean()) + TOLERANCE
+    may by default, a standard error for luck included: a few rows may like any rounding."""
+    exact = row_losses(small, fit)
     most = MOST - max((b.significand for b in bits.values()), default=MOST)
     for more in range(most):
-        if float(row_losses(quantised(small, rounding(more)), fit).mean()) <= allowed:
+        if upper_mean(row_losses(quantised(small, rounding(more)), fit) - exact) <= TOLERANCE:
             return more
     return most
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
-from ..fits.retraining import RATES, Retrained, retrain, row_losses
-from ..fits.teacher import FEW, teacher_of
+from ..fits.retraining import RATES, Retrained, retrain, row_losses, upper_mean
+from ..fits.teacher import FEW, Teacher, teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
@@ -44,6 +44,9 @@ SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017,
 
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
+
+ROUNDS = 3
+"""Trainings of the whole network, one after the other, at most."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,10 @@ def smallest(
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where it
     predicts well, from the posterior
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
-    trained alike, if its mean loss on the validation rows, with half a standard error of the
-    difference for luck, is above that of the whole by no more than is allowed. Sizes are bisected,
-    as if a smaller network were never better. With fewer than 50 validation rows, and no posterior
-    to learn from, the whole is kept, trained once more only if that gains more than is allowed.
+    trained until that gains little, if its mean loss on the validation rows, with a standard
+    error of the difference for luck, is above that of the whole by no more than is allowed. Sizes
+    are bisected, as if a smaller network were never better. With fewer than 50 validation rows, and
+    no posterior to learn from, the whole is kept as it is.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -145,12 +148,11 @@ def smallest(
     teacher = teacher_of(fit, sources[-1])
     nothing = dict.fromkeys(found, math.inf)
     first = [at_thresholds(fit, nothing, found, source) for source in sources]
-    whole = first[-1], retrain(first[-1].net, fit, epochs, teacher=teacher)
-    means = first[0], retrain(first[0].net, fit, 0, (), teacher)
     allowed = NATS if tolerance is None else as_number(tolerance)
     few = len(fit.data.x_val) < FEW and teacher is None
-    if few and whole[1].before - loss(whole) <= allowed:  # not to be told from luck
-        whole = first[-1], retrain(first[-1].net, fit, 0, ())
+    rounds = 0 if few else ROUNDS  # what so few rows would gain is not to be told from luck
+    whole = first[-1], _trained_out(first[-1].net, fit, epochs, rounds, teacher)
+    means = first[0], retrain(first[0].net, fit, 0, (), teacher)
     good = [whole if few else min(whole, means, key=loss)]
     rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
     low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
@@ -165,7 +167,7 @@ def smallest(
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
         tried = best, retrain(best.net, fit, epochs, rates, teacher)
         rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
-        if _upper(tried[1].losses - whole[1].losses) <= allowed:
+        if upper_mean(tried[1].losses - whole[1].losses) <= allowed:
             good.append(tried)
             low = middle + 1
         else:
@@ -178,6 +180,19 @@ def smallest(
         )
         decision = replace(decision, warnings=[said])
     return decision, again
+
+
+def _trained_out(
+    net: nn.Module, fit: Fit, epochs: int, rounds: int, teacher: Teacher | None
+) -> Retrained:
+    """The whole network, trained again and again until that gains no more than half of what may be
+    lost: what is cut is compared with a network at its end."""
+    first = found = retrain(net, fit, epochs, RATES if rounds else (), teacher)
+    for _ in range(rounds - 1):
+        if found.lr is None or found.before - float(found.losses.mean()) <= NATS / 2:
+            break
+        found = retrain(found.net, fit, epochs, (found.lr,), teacher)
+    return replace(found, before=first.before)
 
 
 def _nonzero(net: nn.Module) -> int:
@@ -204,11 +219,6 @@ def at_thresholds(
     zeros = with_zeros(whole, found, thresholds, model)
     net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
     return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
-
-
-def _upper(worse: Tensor) -> float:
-    """The mean of differences and half of its standard error."""
-    return float(worse.mean() + 0.5 * worse.std() / len(worse) ** 0.5)
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

@@ -159,6 +159,8 @@ def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tens
     """Negative log-likelihood of each validation row, ``(N,)``, by the noise that suits them; with
     a teacher its mean with the cross-entropy of what the teacher predicts."""
     data = fit.data
+    if not len(data.x_val):
+        return torch.zeros(0, dtype=torch.double)
     net = copy.deepcopy(net).to(data.x_val.device)
     like = validated(fit.model.likelihood, net, data)
     with evaluating(net):

@@ -14,9 +14,11 @@ from pyroccam.inference.fits.retraining import (
     row_losses,
     temperature_of_rows,
     tempered,
+    upper_mean,
 )
+from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.posterior.predict import validated
-from pyroccam.inference.pruning import decision
+from pyroccam.inference.pruning import compression, decision
 from pyroccam.inference.pruning.decision import smallest, thresholds_of_share
 from pyroccam.inference.pruning.relevance import Irrelevance
 from pyroccam.models import priors
@@ -177,7 +179,7 @@ def test_two_hundredths_of_a_nat_may_be_lost(fitted, monkeypatch, more, smaller)
     losses = iter([0.1, 0.2, *[0.1 + more] * 9])
 
     def trained(net, fit, epochs, rates=(), teacher=None):
-        return Retrained(net, 1.0, torch.full((len(fit.data.x_val),), next(losses)), 1e-2)
+        return Retrained(net, 0.1, torch.full((len(fit.data.x_val),), next(losses)), 1e-2)
 
     monkeypatch.setattr(decision, "retrain", trained)
     monkeypatch.setattr(decision, "SHARES", (0.5,))
@@ -185,16 +187,60 @@ def test_two_hundredths_of_a_nat_may_be_lost(fitted, monkeypatch, more, smaller)
     assert any(t < math.inf for t in kept.thresholds.values()) == smaller
 
 
+def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
+    """Rounds gain 0.5, 0.03 and 0.005 nats: the last is the one that does not pay."""
+    made = []
+
+    def trained(net, fit, epochs, rates=(), teacher=None):
+        made.append((epochs, tuple(rates)))
+        before, after = [(1.0, 0.5), (0.5, 0.47), (0.47, 0.465), (0.0, 0.0)][len(made) - 1]
+        return Retrained(net, before, torch.full((40,), after), 3e-3)
+
+    monkeypatch.setattr(decision, "retrain", trained)
+    found = decision._trained_out(small_net(fitted.data), fitted, 7, 9, None)
+    assert made == [(7, (1e-3, 3e-3, 1e-2)), (7, (3e-3,)), (7, (3e-3,))]
+    assert found.before == 1.0
+    assert float(found.losses.mean()) == pytest.approx(0.465)
+
+
+def test_luck_has_a_margin_of_one_standard_error():
+    """So much that a difference of zero is above it in one of six samples, for normal rows."""
+    torch.manual_seed(0)
+    samples = torch.randn(4000, 60)
+    above = torch.tensor([upper_mean(one) > 0 for one in samples]).double().mean()
+    assert float(above) == pytest.approx(0.841, abs=4 * (0.841 * 0.159 / 4000) ** 0.5)
+    assert upper_mean(torch.tensor([2.0, 4.0])) == pytest.approx(3.0 + 2**0.5 / 2**0.5)
+    assert upper_mean(torch.tensor([2.0])) == 2.0
+
+
+def test_a_rounding_that_a_few_rows_happen_to_like_is_not_taken(monkeypatch):
+    """Coarse ones gain on the average of rows, by luck; the third costs none of them anything."""
+    fit = wide_fit()
+    net = inference.posterior.mean_network(fit.model, fit.guide)
+    rows = len(fit.data.x_val)
+    lucky = torch.full((rows,), 0.05)
+    lucky[: rows // 10] = -0.6
+    assert lucky.mean() < 0
+    losses = iter([torch.zeros(rows), 3 * lucky, lucky, torch.zeros(rows)])
+    monkeypatch.setattr(compression, "row_losses", lambda *_: next(losses))
+    bits = {"0": LayerBits(2, 3)}
+    found = compression._more_digits(net, lambda more: {}, bits, fit)
+    assert found == 2
+
+
 def test_numbers_without_a_search_are_refused(fitted):
     with pytest.raises(ValueError, match="trained= is what a search"):
         inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=small_net(fitted.data))
 
 
-def test_a_few_validation_rows_do_not_tell_what_may_go():
+def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch):
     fit = wide_fit()
     few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
-    small = inference.compress(dataclasses.replace(fit, data=few), retrain_epochs=10)
+    few_fit = dataclasses.replace(fit, data=few)
+    monkeypatch.setattr(decision, "teacher_of", lambda *_: None)  # which would tell more
+    small = inference.compress(few_fit, retrain_epochs=10)
     assert small.nonzero == fit.model.weights_before
+    assert small.retrained.lr is None  # nor is it trained to please them
     assert "49 validation rows do not tell" in small.warnings[0]
 
 

@@ -11,6 +11,7 @@ from pyroccam.inference.fits.retraining import retrain, row_losses
 from pyroccam.inference.fits.teacher import FEW, Teacher, teacher_of
 from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
+from pyroccam.inference.posterior.predict import validated
 from pyroccam.models import priors
 from torch import nn
 from torch.func import functional_call
@@ -100,13 +101,58 @@ def test_a_rival_is_judged_as_it_predicts_and_stays_as_it_is(fitted):
     assert [module.training for module in net] == [True, True]
 
 
-def test_the_mean_of_targets_is_no_teacher():
+def a_regression():
+    torch.manual_seed(0)
+    x = torch.randn(200, 2)
+    y = x[:, :1] + 0.3 * torch.randn(200, 1)
+    rows = Dataset.from_tensors(x[:150], y[:150], x[150:], y[150:], val_fraction=0.4)
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    return fit_weights(priors.Normal(1.0), net, rows, epochs=40)
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_posterior_that_is_nearer_to_targets_teaches_their_mean(factor):
+    """A rival whose errors are a little smaller or larger than those of the mean of draws."""
+    fit = a_regression()
+    data = fit.data
+    torch.manual_seed(5)
+    net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, 400)
+    teacher = teacher_of(fit, Says(data.y_val + 1e3))
+    for found, x in ((teacher.train, data.x_train), (teacher.val, data.x_val)):
+        each = torch.stack(
+            [functional_call(net, {n: w[i] for n, w in weights.items()}, (x,)) for i in range(400)]
+        ).detach()
+        error = 4.5 * each.std(0) * (1 / 20 + 1 / 400) ** 0.5
+        assert ((found - each.mean(0)).abs() <= error + 1e-3).all()
+    rival = Says(data.y_val + factor * (teacher.val - data.y_val))
+    assert (teacher_of(fit, rival) is not None) == (factor > 1)
+
+
+def test_other_likelihoods_have_no_teacher():
     torch.manual_seed(0)
     x = torch.randn(100, 2)
-    rows = Dataset.from_tensors(x[:80], x[:80, :1], x[80:], x[80:, :1], val_fraction=0.2)
+    y = x[:, :1].exp().round()
+    rows = Dataset.from_tensors(x[:80], y[:80], x[80:], y[80:], val_fraction=0.2, task="counts")
     net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     fit = fit_weights(priors.Normal(1.0), net, rows, epochs=1)
-    assert teacher_of(fit, net) is None
+    assert teacher_of(fit, Says(torch.full((len(rows.x_val), 1), -50.0))) is None
+
+
+def test_a_constant_ends_halfway_between_targets_and_what_is_taught():
+    fit = a_regression()
+    data = fit.data
+    teacher = Teacher(torch.full_like(data.y_train, 2.0), torch.full_like(data.y_val, 2.0))
+    net = nn.Linear(2, 1)
+    with torch.no_grad():
+        net.weight.zero_()
+        net.bias.zero_()
+    found = retrain(net, fit, 200, (3e-2,), teacher)
+    halfway = (float(data.y_train.mean()) + 2.0) / 2
+    assert float(found.net.bias.detach()) == pytest.approx(halfway, abs=0.03)
+    own = validated(fit.model.likelihood, found.net, data)
+    says = own(found.net(data.x_val))
+    expected = -0.5 * (says.log_prob(data.y_val) + says.log_prob(teacher.val)).detach()
+    torch.testing.assert_close(row_losses(found.net, fit, teacher), expected.double())
 
 
 def test_half_of_the_loss_is_the_teachers(fitted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ...inference.figures.style import CYCLE, GREY, INK, styled
 from ...inference.storage.whole import write_whole
-from ..reproduce.markdown import header, row
+from ..reproduce.markdown import header, read_all, row
 
 __all__ = ["Interval", "read_cells", "write_table"]
 
@@ -51,11 +50,15 @@ class Interval:
         return "win" if self.mean < 0 else "loss"
 
 
-def read_cells(folder: Path) -> dict[tuple[str, str, str], list[Cell]]:
-    """Cells of all seeds by half, set and network."""
+def read_cells(out: Path, method: str) -> dict[tuple[str, str, str], list[Cell]]:
+    """Cells of all seeds by half, set and network: the rivals' part and the method's, joined.
+
+    Those of which one part is not there yet are left out.
+    """
+    rivals, ours = read_all(out / "rivals"), read_all(out / method)
     found: dict[tuple[str, str, str], list[Cell]] = {}
-    for path in sorted(folder.glob("*.json")):
-        cell = json.loads(path.read_text())
+    for name in sorted(rivals.keys() & ours.keys()):
+        cell = {**rivals[name], **ours[name]}
         found.setdefault((cell["half"], cell["set"], cell["network"]), []).append(cell)
     return dict(sorted(found.items(), key=lambda item: (item[0][0] != "tuned", item[0])))
 
@@ -81,8 +84,8 @@ _MEASURES: dict[str, Callable[[dict[str, float]], float]] = {
 
 
 def write_table(out: Path, method: str) -> None:
-    """Write ``<method>.md`` and ``<method>.png`` of the cells in ``<method>/``."""
-    cells = {key: _whole(of) for key, of in read_cells(out / method).items()}
+    """Write ``<method>.md`` and ``<method>.png`` of the cells in ``rivals/`` and ``<method>/``."""
+    cells = {key: _whole(of) for key, of in read_cells(out, method).items()}
     lines = []
     for half in ("tuned", "kept"):
         own = {key: of for key, of in cells.items() if key[0] == half and of}

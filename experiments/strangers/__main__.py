@@ -19,11 +19,12 @@ import typer
 from ..reproduce import options
 from ..runs.config import parse_settings
 from .cell import Cell
+from .differences import error_of
 from .ours import add_ours
 from .rivals import RIVALS, add_rivals
 from .sets import SETS
 from .structured import MISSING, installed
-from .table import error_of, write_table
+from .table import write_table
 
 
 def main(

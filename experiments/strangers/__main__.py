@@ -2,32 +2,29 @@
 
     python -m pyroccam.experiments.strangers --data-root FOLDER
 
-Each cell, a set with a network and a seed, is a file of its own: a run that was stopped goes on.
+Each cell, a set with a network and a seed, has two files, one of its rivals and one of the method:
+a run that was stopped goes on, and another method takes the rivals that are there.
 """
 
 from __future__ import annotations
 
-import importlib
-import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
-from torch import nn
 
-from ... import data as datasets
-from ...inference.storage.checkpoint import versions, write_json
-from ...models.contexts import seeded
 from ..reproduce import options
-from ..runs.config import RunConfig, parse_settings
-from ..runs.run import RunOptions, run
-from .ordinary import Trained, prune_by_magnitude, search
-from .sets import SETS, Stranger
+from ..runs.config import parse_settings
+from .cell import Cell
+from .differences import error_of
+from .ours import add_ours
+from .rivals import RIVALS, add_rivals
+from .sets import SETS
+from .structured import MISSING, installed
 from .table import write_table
-
-NETWORKS = f"{__package__}.networks"
 
 
 def main(
@@ -38,95 +35,63 @@ def main(
     sets: Annotated[str, typer.Option(help="Separated by commas; all if left out.")] = "",
     networks: Annotated[str, typer.Option(help="Separated by commas; all if left out.")] = "",
     half: Annotated[str, typer.Option(help="tuned, kept, or both.")] = "both",
-    rivals: Annotated[bool, typer.Option(help="Prune by magnitude, too.")] = True,
+    rivals: Annotated[
+        str, typer.Option(help="That prune the ordinary network, by commas; none for none.")
+    ] = ",".join(RIVALS),
+    only: Annotated[
+        Literal["rivals", "ours", "both"], typer.Option(help="The part of a cell that is run.")
+    ] = "both",
     settings: options.Sets = None,
     files: Annotated[Path, typer.Option(help="Folder of the sets, as files.")] = Path("strangers"),
 ) -> None:
     """Train each network on each set as everybody does, and by the method with no options."""
+    against = [] if rivals == "none" else options.listed("rival", rivals, RIVALS)
+    if only != "ours" and "channels" in against and not installed():
+        typer.echo(MISSING, err=True)
+        raise typer.Exit(1)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of networks and sets that are meant to be odd
     chosen = options.listed("set", sets, SETS) if sets else list(SETS)
-    for seed in range(seeds):
-        for name in chosen:
-            one = SETS[name]
-            if half not in (one.half, "both"):
-                continue
-            for network in one.networks:
-                if networks and network not in networks.split(","):
-                    continue
-                path = out / method / f"{name}-{network}-{seed}.json"
-                if not path.exists():
-                    source = one.write(files / f"{name}.npz", data_root)
-                    asked = parse_settings(settings or [])
-                    cell = _cell(one, source, network, seed, method, asked, rivals)
-                    write_json(path, {"set": name, "half": one.half, **cell})
-                    print(_line(path.stem, cell), flush=True)
+    asked = parse_settings(settings or [])
+    for cell in _cells(chosen, networks, half, seeds, files, data_root):
+        name = f"{cell.stem}.json"
+        if only != "ours":
+            _say(cell, add_rivals(cell, out / "rivals" / name, against))
+        if only != "rivals":
+            _say(cell, add_ours(cell, out / method / name, method, asked))
     write_table(out, method)
 
 
-def _cell(
-    one: Stranger,
-    source: Path,
-    network: str,
-    seed: int,
-    method: str,
-    asked: dict[str, Any],
-    rivals: bool,
-) -> dict[str, Any]:
-    """One set with one network and seed."""
-    rows = datasets.load(str(source), seed=seed, **one.options)
-    builder = getattr(importlib.import_module(NETWORKS), network)
-
-    def make() -> nn.Module:
-        with seeded(seed, torch.device("cpu")):
-            made: nn.Module = builder(rows.input_shape, rows.outputs)
-        return made
-
-    ordinary = search(make, rows, seed)
-    found: dict[str, Any] = {
-        "network": network,
-        "seed": seed,
-        "rows": len(rows.x_train),
-        "task": rows.task,
-        "parameters": sum(p.numel() for p in make().parameters()),
-        "ordinary": _said(ordinary),
-    }
-    if rivals:
-        pruned = prune_by_magnitude(ordinary, rows, seed)
-        found["pruned"] = [_said(net) for net in pruned]
-    begun = time.perf_counter()
-    data_options = {f"data.{key}": value for key, value in one.options.items()}
-    try:
-        config, data = RunConfig.resolve(
-            method,
-            str(source),
-            network=f"{NETWORKS}:{network}",
-            seed=seed,
-            sets={**data_options, **asked},
-        )
-        silent = RunOptions(progress=False, figures=False, compare=False)
-        metrics = run(config, data, options=silent).metrics
-    except (ValueError, RuntimeError, TypeError) as error:  # a cell that fails is a result, too
-        return {**found, "failed": f"{type(error).__name__}: {error}", "versions": versions()}
-    kept = ("test", "numbers", "compressed", "structure", "not_compressed", "warnings", "epochs")
-    ours = {name: metrics[name] for name in kept if name in metrics}
-    ours["seconds"] = time.perf_counter() - begun
-    return {**found, "ours": ours, "versions": versions()}
+def _cells(
+    chosen: list[str], networks: str, half: str, seeds: int, files: Path, data_root: str | None
+) -> Iterator[Cell]:
+    """All sets and networks with the first seed come first."""
+    for seed in range(seeds):
+        for name in chosen:
+            if half in (SETS[name].half, "both"):
+                for network in SETS[name].networks:
+                    if not networks or network in networks.split(","):
+                        yield Cell(name, network, seed, files, data_root)
 
 
-def _said(one: Trained) -> dict[str, Any]:
-    return {"val_nll": one.val_nll, "test": one.test, "seconds": one.seconds, "left": one.left}
+def _say(cell: Cell, part: dict[str, Any] | None) -> None:
+    """A line of a part that was run."""
+    if part is None:
+        return
+    if "ordinary" in part:
+        said = f"ordinary {_tested(part['ordinary']['test'])}"
+        reasons = [str(part[f"not_{key}"]) for key, _ in RIVALS.values() if f"not_{key}" in part]
+        said = "; ".join([said, *reasons])
+    elif (small := part.get("ours", {}).get("compressed")) is None:
+        said = str(part.get("failed") or part["ours"].get("not_compressed"))
+    else:
+        left = small["nonzero"] / small["parameters_before"]
+        said = f"ours {_tested(small['test'])}, {left:.0%} left"
+    print(f"{cell.stem}: {said}", flush=True)
 
 
-def _line(name: str, cell: dict[str, Any]) -> str:
-    first = cell["ordinary"]["test"]
-    key = "accuracy" if "accuracy" in first else "rmse"
-    said = f"{name}: ordinary {key} {first[key]:.4f}, nll {first['nll']:.3f}"
-    small = cell.get("ours", {}).get("compressed")
-    if small is None:
-        return f"{said}; {cell.get('failed') or cell['ours'].get('not_compressed')}"
-    ours, left = small["test"], small["nonzero"] / small["parameters_before"]
-    return f"{said}; ours {ours[key]:.4f}, {ours['nll']:.3f}, {left:.0%} left"
+def _tested(test: dict[str, float]) -> str:
+    return f"error {error_of(test):.4f}, nll {test['nll']:.3f}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ...inference.posterior.predict import evaluate_outputs
 from ...models.likelihoods import for_data
 from ...models.likelihoods.noise import learns_noise
 
-__all__ = ["RATES", "Trained", "prune_by_magnitude", "search", "train"]
+__all__ = ["RATES", "Trained", "prune_by_magnitude", "retrain", "search", "train"]
 
 RATES = (1e-3, 3e-3, 1e-2)
 """Learning rates that are tried."""
@@ -94,6 +94,12 @@ def search(make: Callable[[], nn.Module], data: Dataset, seed: int) -> Trained:
     return Trained(best.net, best.val_nll, best.test, sum(one.seconds for one in found))
 
 
+def retrain(net: nn.Module, data: Dataset, seed: int) -> Trained:
+    """What is left of a pruned network, trained for half of the epochs at the lowest rate."""
+    epochs = epochs_of(len(data.x_train)) // 2
+    return train(net, data, lr=1e-3, seed=seed, epochs=epochs)
+
+
 def prune_by_magnitude(
     dense: Trained, data: Dataset, seed: int, sparsities: Sequence[float] = _SPARSITIES
 ) -> list[Trained]:
@@ -107,8 +113,7 @@ def prune_by_magnitude(
         with torch.no_grad():
             for p in weights:
                 p.masked_fill_(p.abs() <= smallest, 0.0)
-        epochs = epochs_of(len(data.x_train)) // 2
-        again = train(net, data, lr=1e-3, seed=seed, epochs=epochs)
+        again = retrain(net, data, seed)
         left = sum(int(p.count_nonzero()) for p in again.net.parameters())
         whole = sum(p.numel() for p in again.net.parameters())
         found.append(replace(again, left=left / whole))

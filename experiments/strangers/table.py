@@ -1,183 +1,136 @@
-"""The table and the figure of strangers: ours beside an ordinary training, cell by cell."""
+"""The table of strangers: ours beside an ordinary training and its rivals, cell by cell."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from ...inference.figures.style import CYCLE, GREY, INK, styled
 from ...inference.storage.whole import write_whole
-from ..reproduce.markdown import header, row
+from ..reproduce.markdown import header, read_all, row
+from .differences import MEASURES, Verdict, intervals, relative, signed_rank
+from .figure import draw
+from .left import FEW, left_by_channels, left_by_magnitude, left_by_ours, left_by_rivals, over_seeds
 
-__all__ = ["Interval", "read_cells", "write_table"]
+__all__ = ["read_cells", "write_table"]
 
 Cell = dict[str, Any]
+Cells = dict[tuple[str, str, str], list[Cell]]
+"""Cells of all seeds by half, set and network."""
 
-ERRORS = 2.0
-"""Standard errors to both sides of a mean difference."""
+_MARKS = {"win": " +", "loss": " -", "tie": "", "one seed": ""}
 
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean difference over seeds, ours minus the other's: the lower, the better.
-
-    Attributes:
-        mean: of the differences.
-        half: half of the width, two standard errors.
-    """
-
-    mean: float
-    half: float
-
-    @classmethod
-    def of(cls, differences: Sequence[float]) -> Interval:
-        """The interval of paired differences, one for each seed; a single one has no width."""
-        n = len(differences)
-        spread = stdev(differences) if n > 1 else 0.0
-        return cls(fmean(differences), ERRORS * spread / math.sqrt(n))
-
-    @property
-    def verdict(self) -> str:
-        """``win`` or ``loss`` where the interval leaves out zero, or else ``tie``."""
-        if abs(self.mean) <= self.half:
-            return "tie"
-        return "win" if self.mean < 0 else "loss"
+_NOTE = (
+    "`+` and `-`: the mean difference over two seeds or more is further from zero than two standard"
+    " errors, which of so few seeds is less than 95 % sure. Cells that share a set are counted as"
+    " independent by the test over cells."
+)
 
 
-def read_cells(folder: Path) -> dict[tuple[str, str, str], list[Cell]]:
-    """Cells of all seeds by half, set and network."""
-    found: dict[tuple[str, str, str], list[Cell]] = {}
-    for path in sorted(folder.glob("*.json")):
-        cell = json.loads(path.read_text())
+def read_cells(out: Path, method: str) -> Cells:
+    """The rivals' parts and the method's, joined; a cell that lacks one of them is left out."""
+    rivals, ours = read_all(out / "rivals"), read_all(out / method)
+    found: Cells = {}
+    for name in sorted(rivals.keys() & ours.keys()):
+        cell = {**rivals[name], **ours[name]}
         found.setdefault((cell["half"], cell["set"], cell["network"]), []).append(cell)
     return dict(sorted(found.items(), key=lambda item: (item[0][0] != "tuned", item[0])))
 
 
-def error_of(test: dict[str, float]) -> float:
-    """The share of wrong answers, or the root mean square error."""
-    return 1 - test["accuracy"] if "accuracy" in test else test["rmse"]
-
-
-def left_by_magnitude(cell: Cell) -> float:
-    """The smallest share of the weights with which magnitude pruning is as good, by the same
-    0.02 nats of the validation rows, as the ordinary training; 1 if there is none."""
-    most = cell["ordinary"]["val_nll"] + 0.02
-    good = [one["left"] for one in cell.get("pruned", ()) if one["val_nll"] <= most]
-    return min([1.0, *good])
-
-
-_MEASURES: dict[str, Callable[[dict[str, float]], float]] = {
-    "error": error_of,
-    "NLL": lambda test: test["nll"],
-    "ECE": lambda test: test.get("ece", math.nan),
-}
-
-
 def write_table(out: Path, method: str) -> None:
-    """Write ``<method>.md`` and ``<method>.png`` of the cells in ``<method>/``."""
-    cells = {key: _whole(of) for key, of in read_cells(out / method).items()}
+    """Write ``<method>.md`` and ``<method>.png`` of the cells in ``rivals/`` and ``<method>/``."""
+    cells = read_cells(out, method)
+    whole = {key: good for key, of in cells.items() if (good := [c for c in of if _ended(c)])}
     lines = []
     for half in ("tuned", "kept"):
-        own = {key: of for key, of in cells.items() if key[0] == half and of}
-        if not own:
-            continue
-        lines += [f"Sets of the half `{half}`, means over seeds:", "", *_rows(own), ""]
-        lines += [*_counts(own), ""]
-    failed = [key for key, of in cells.items() if not of]
-    lines += [f"Failed: {', '.join(' '.join(key[1:]) for key in failed)}."] if failed else []
+        if own := {key: of for key, of in whole.items() if key[0] == half}:
+            lines += [f"Sets of the half `{half}`, means over seeds:", "", *_rows(own), ""]
+            lines += [*_counts(own), "", *_sums(own), ""]
+    failed = [
+        f"{name} {network} {cell['seed']}"
+        for (_, name, network), of in cells.items()
+        for cell in of
+        if not _ended(cell)
+    ]
+    lines += [f"Failed: {', '.join(failed)}.", ""] if failed else []
+    lines += [_NOTE] if whole else []
     text = "\n".join(lines).rstrip() + "\n"
     write_whole(out / f"{method}.md", lambda file: file.write(text), "w")
-    _draw({key: of for key, of in cells.items() if of}, out / f"{method}.png")
+    draw(whole, out / f"{method}.png")
 
 
-def _whole(cells: list[Cell]) -> list[Cell]:
-    """The cells that ended with a network."""
-    return [one for one in cells if "compressed" in one.get("ours", {})]
+def _ended(cell: Cell) -> bool:
+    """Whether the cell ended with a network."""
+    return "compressed" in cell.get("ours", {})
 
 
-def _intervals(cells: list[Cell]) -> dict[str, Interval]:
-    found = {}
-    for name, measure in _MEASURES.items():
-        both = [(one["ours"]["compressed"]["test"], one["ordinary"]["test"]) for one in cells]
-        differences = [measure(ours) - measure(other) for ours, other in both]
-        if not any(map(math.isnan, differences)):
-            found[name] = Interval.of(differences)
-    return found
-
-
-def _left(cell: Cell) -> float:
-    small = cell["ours"]["compressed"]
-    return float(small["nonzero"] / small["parameters_before"])
-
-
-def _rows(cells: dict[tuple[str, str, str], list[Cell]]) -> list[str]:
+def _rows(cells: Cells) -> list[str]:
     lines = header(
         "set", "network", "rows", "seeds", "error: ordinary", "ours", "NLL: ordinary", "ours",
-        "ECE: ordinary", "ours", "left, %", "by magnitude, %", "time",
+        "ECE: ordinary", "ours", "left, %", "by magnitude, %", "by channels, %", "time",
     )  # fmt: skip
     for (_, name, network), of in cells.items():
-        verdicts = _intervals(of)
+        verdicts = intervals(of)
         shown: list[object] = [name, network, of[0]["rows"], len(of)]
-        for measure, f in _MEASURES.items():
-            theirs, ours = (
-                fmean(f(test) for test in tests)
-                for tests in (
-                    [one["ordinary"]["test"] for one in of],
-                    [one["ours"]["compressed"]["test"] for one in of],
-                )
-            )
-            mark = {"win": " +", "loss": " -", "tie": ""}
-            said = mark[verdicts[measure].verdict] if measure in verdicts else ""
-            shown += ["", ""] if math.isnan(ours) else [f"{theirs:.3f}", f"{ours:.3f}{said}"]
-        shown += [f"{100 * fmean(map(_left, of)):.1f}"]
-        shown += [f"{100 * fmean(map(left_by_magnitude, of)):.1f}"]
-        times = [one["ours"]["seconds"] / one["ordinary"]["seconds"] for one in of]
-        lines.append(row(*shown, f"{fmean(times):.1f}"))
+        for measure in MEASURES:
+            theirs, ours = _means(of, measure)
+            mark = _MARKS[verdicts[measure].verdict] if measure in verdicts else ""
+            shown += ["", ""] if math.isnan(ours) else [f"{theirs:.3f}", f"{ours:.3f}{mark}"]
+        for left in (left_by_ours, left_by_magnitude, left_by_channels):
+            share = over_seeds(left, of)
+            shown.append("" if share is None else f"{100 * share:.1f}")
+        lines.append(row(*shown, f"{_time(of):.1f}"))
     return lines
 
 
-def _counts(cells: dict[tuple[str, str, str], list[Cell]]) -> list[str]:
-    found = {key: _intervals(of) for key, of in cells.items()}
-    lines = header("measure", "wins", "ties", "losses")
-    for measure in _MEASURES:
-        verdicts = [one[measure].verdict for one in found.values() if measure in one]
-        lines.append(row(measure, *(verdicts.count(word) for word in ("win", "tie", "loss"))))
+def _means(of: list[Cell], measure: str) -> tuple[float, float]:
+    """Of the ordinary training and of ours."""
+    f = MEASURES[measure]
+    ours = fmean(f(one["ours"]["compressed"]["test"]) for one in of)
+    return fmean(f(one["ordinary"]["test"]) for one in of), ours
+
+
+def _time(of: list[Cell]) -> float:
+    """How many times as long ours took as the ordinary trainings."""
+    return fmean(one["ours"]["seconds"] / one["ordinary"]["seconds"] for one in of)
+
+
+def _counts(cells: Cells) -> list[str]:
+    found = [intervals(of) for of in cells.values()]
+    words: tuple[Verdict, ...] = ("win", "tie", "loss", "one seed")
+    lines = header("measure", "wins", "ties", "losses", "one seed")
+    for measure in MEASURES:
+        verdicts = Counter(one[measure].verdict for one in found if measure in one)
+        lines.append(row(measure, *(verdicts[word] for word in words)))
     return lines
 
 
-@styled
-def _draw(cells: dict[tuple[str, str, str], list[Cell]], path: Path) -> None:
-    """Differences of NLL with their intervals beside shares of weights that are left."""
-    if not cells:
-        return
-    figure = Figure(figsize=(9, 1.2 + 0.24 * len(cells)), layout="constrained")
-    one, other = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    for k, of in enumerate(reversed(cells.values())):
-        found = _intervals(of)["NLL"]
-        colour = {"win": CYCLE[0], "tie": GREY, "loss": CYCLE[1]}[found.verdict]
-        one.errorbar(found.mean, k, xerr=found.half, fmt="o", color=colour, markersize=4)
-        other.plot(fmean(map(left_by_magnitude, of)), k, "x", color=GREY, markersize=5)
-        other.plot(fmean(map(_left, of)), k, "o", color=CYCLE[0], markersize=4)
-    names = [f"{name}, {network}" for _, name, network in reversed(cells)]
-    one.set_yticks(range(len(names)), names)
-    tuned = sum(key[0] == "tuned" for key in cells)
-    for axes in (one, other):
-        if 0 < tuned < len(cells):
-            axes.axhline(len(cells) - tuned - 0.5, color=INK, linewidth=0.8)
-    one.axvline(0, color=INK, linewidth=0.8)
-    one.set_xscale("symlog", linthresh=0.1)
-    one.set_xlabel("NLL of the test rows, ours minus ordinary, nats")
-    one.set_title("above the line: tuned; below: kept aside", fontsize="medium")
-    other.set_xscale("log")
-    other.set_xlabel("share of the parameters left")
-    other.plot([], [], "o", color=CYCLE[0], label="ours")
-    other.plot([], [], "x", color=GREY, label="magnitude pruning")
-    other.legend(loc="lower left", fontsize="small")
-    figure.savefig(path, dpi=110)
+def _sums(cells: Cells) -> list[str]:
+    """What is said of all cells together, a paragraph each."""
+    both = [(over_seeds(left_by_rivals, of), over_seeds(left_by_ours, of)) for of in cells.values()]
+    few = [ours for theirs, ours in both if theirs is not None and theirs < FEW]
+    small = sum(ours is not None and ours < FEW for ours in few)
+    times = [_time(of) for of in cells.values()]
+    seeds = sorted(Counter(map(len, cells.values())).items())
+    nll = [intervals(of)["NLL"].mean for of in cells.values()]
+    errors = [relative(*reversed(_means(of, "error"))) for of in cells.values()]
+    return [
+        f"Cells by number of seeds: {', '.join(f'{count} of {n}' for n, count in seeds)}.",
+        "",
+        f"Pruning by magnitude, of weights or channels, leaves less than a third in {len(few)} "
+        f"cells; in {small} of these ours does, too.",
+        "",
+        f"Time: median {median(times):.1f}, geometric mean {geometric_mean(times):.1f}.",
+        "",
+        f"Over cells, by the signed-rank test of Wilcoxon: {_pooled('NLL', nll)}; "
+        f"{_pooled('error', errors)}.",
+    ]
+
+
+def _pooled(measure: str, differences: Iterable[float]) -> str:
+    known = [d for d in differences if abs(d) > 1e-9]  # less is of the arithmetic
+    lower, higher = sum(d < 0 for d in known), sum(d > 0 for d in known)
+    return f"{measure} lower in {lower}, higher in {higher}, p = {signed_rank(known):.2g}"

@@ -7,11 +7,17 @@ import pytest
 import torch
 from pyroccam import data as datasets
 from pyroccam.data import Dataset
-from pyroccam.experiments.strangers import networks, ordinary
+from pyroccam.experiments.strangers import networks, ordinary, structured
 from pyroccam.experiments.strangers.__main__ import main
+from pyroccam.experiments.strangers.cell import Cell
+from pyroccam.experiments.strangers.differences import Interval, relative, signed_rank
+from pyroccam.experiments.strangers.left import left_by_channels, left_by_magnitude, left_by_rivals
+from pyroccam.experiments.strangers.rivals import add_rivals
 from pyroccam.experiments.strangers.sets import SETS
-from pyroccam.experiments.strangers.table import Interval, left_by_magnitude, write_table
+from pyroccam.experiments.strangers.table import write_table
+from pyroccam.inference.storage.checkpoint import write_json
 from torch import nn
+from typer import Exit
 
 
 @pytest.mark.parametrize("name", ["digits", "digit-rows", "small-words", "waves", "diabetes"])
@@ -67,41 +73,193 @@ def test_the_ordinary_training_learns_and_its_checkpoint_is_the_best():
     assert bool((pruned[1].net[0].weight[found.net[0].weight.abs() == largest] != 0).all())
 
 
+def built(network, rows):
+    torch.manual_seed(0)
+    return getattr(networks, network)(rows.input_shape, rows.outputs).eval()
+
+
+def rows_of(name, tmp_path):
+    one = SETS[name]
+    return datasets.load(str(one.write(tmp_path / f"{name}.npz", None)), **one.options)
+
+
+def test_half_of_the_channels_of_a_network_are_gone_and_it_still_learns(tmp_path, monkeypatch):
+    pytest.importorskip("torch_pruning")
+    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 4)
+    rows = rows_of("digits", tmp_path)
+    dense = built("mlp", rows)
+    before = {name: value.clone() for name, value in dense.state_dict().items()}
+    small = structured.without_channels(dense, rows.x_train[:2], 0.5)
+    rank = dense[1].weight.square().sum(1) / dense[1].weight.square().sum(1).mean()
+    rank += dense[3].weight.square().sum(0) / dense[3].weight.square().sum(0).mean()
+    kept = rank.argsort()[32:].sort().values
+    assert torch.equal(small[1].weight, dense[1].weight[kept])
+    (one,) = structured.prune_channels(ordinary.Trained(dense, 0.0, {}, 0.0), rows, 0, (0.5,))
+    whole = (64 * 64 + 64) + (64 * 64 + 64) + (64 * 10 + 10)
+    assert one.left == ((64 * 32 + 32) + (32 * 32 + 32) + (32 * 10 + 10)) / whole
+    assert one.net(rows.x_test).shape == (len(rows.x_test), 10)
+    assert one.val_nll < nn.functional.cross_entropy(small(rows.x_val), rows.y_val)
+    assert all(torch.equal(value, before[name]) for name, value in dense.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "parameters"),
+    [
+        ("digit-rows", "conv1d", (16 * 8 * 5 + 16) + (16 * 16 * 3 + 16) + (64 * 10 + 10)),
+        ("small-words", "embedding", 50 * 16 + (32 * 16 + 32) + (2 * 32 + 2)),
+        # Widths of 16, and attention's of three times and once that, with two norms a layer.
+        ("digit-rows", "transformer", 144 + 2 * (17 * 48 + 17 * 16 + 17 * 32 + 33 * 16 + 64) + 170),
+    ],
+)
+def test_what_pruning_by_channels_leaves_runs(name, network, parameters, tmp_path):
+    pytest.importorskip("torch_pruning")
+    rows = rows_of(name, tmp_path)
+    small = structured.without_channels(built(network, rows), rows.x_train[:2], 0.5)
+    assert sum(p.numel() for p in small.parameters()) == parameters
+    assert small(rows.x_test[:5]).shape == (5, rows.outputs)
+
+
+def test_the_width_of_attention_stays_a_multiple_of_its_heads(tmp_path):
+    pytest.importorskip("torch_pruning")
+    rows = rows_of("digit-rows", tmp_path)
+    dense = built("transformer", rows)
+    small = structured.without_channels(dense, rows.x_train[:2], 0.3)  # 22.4 of 32, 4 heads
+    assert small.head.in_features == small.encoder.layers[0].self_attn.embed_dim == 20
+    assert small(rows.x_test[:5]).shape == (5, rows.outputs)
+
+
+def test_what_the_library_cannot_prune_has_a_reason(tmp_path):
+    pytest.importorskip("torch_pruning")
+    rows = rows_of("digit-rows", tmp_path)
+    with pytest.raises(structured.NotPrunedError, match="no channels"):
+        structured.without_channels(built("gru", rows), rows.x_train[:2], 0.5)
+    with pytest.raises(structured.NotPrunedError, match="Error: "):  # rows that it cannot take
+        structured.without_channels(built("conv1d", rows), rows.x_train[:2, :3], 0.5)
+
+
 def test_verdicts_of_differences():
     assert Interval.of([-1.0, -1.1, -0.9]).verdict == "win"
     assert Interval.of([1.0, 1.1, 0.9]).verdict == "loss"
     assert Interval.of([-1.0, 1.5]).verdict == "tie"
+    assert Interval.of([-1.0]).verdict == "one seed"
     assert Interval.of([1.0, 2.0, 3.0]).half == pytest.approx(2 / math.sqrt(3))
 
 
-def test_what_magnitude_pruning_shows():
+def test_the_signed_rank_test_and_errors_without_unit():
+    assert signed_rank([-0.1, -0.2, 0.0, -0.3, -0.4]) == 2 / 16  # of the 16 signs of four ranks
+    assert signed_rank([-0.1, 0.2, 0.3, 0.4]) == 4 / 16  # the sums of ranks 0 and 1, at both ends
+    assert signed_rank([0.0, 0.0]) == 1.0
+    assert relative(1.0, 3.0) == -0.5 == relative(100.0, 300.0)
+    assert relative(0.0, 0.0) == 0.0
+
+
+def test_what_pruning_shows():
     pruned = [{"val_nll": 0.31, "left": 0.5}, {"val_nll": 0.315, "left": 0.2}]
-    cell = {"ordinary": {"val_nll": 0.3}, "pruned": [*pruned, {"val_nll": 0.4, "left": 0.1}]}
-    assert left_by_magnitude(cell) == 0.2
-    assert left_by_magnitude({"ordinary": {"val_nll": 0.0}, "pruned": cell["pruned"]}) == 1.0
+    pruned += [{"val_nll": 0.4, "left": 0.1}, {"val_nll": None, "left": 0.05}]
+    cell = {"ordinary": {"val_nll": 0.3}, "pruned": pruned, "not_structured": "as it is"}
+    assert left_by_magnitude(cell) == 0.2 == left_by_rivals(cell)
+    assert left_by_channels(cell) is None
+    assert left_by_rivals({**cell, "structured": [{"val_nll": 0.3, "left": 0.1}]}) == 0.1
+    assert left_by_magnitude({"ordinary": {"val_nll": 0.0}, "pruned": pruned}) == 1.0
+
+
+def put(out, name, network, seed, nll, *, left=0.1, pruned=0.2, other=1.0):
+    """Both files of a cell, in which ours has this NLL and the ordinary training the other."""
+    known = {"set": name, "half": "kept", "network": network, "seed": seed}
+    test = {"rmse": 2.0, "nll": other}
+    rivals = {"rows": 9, "ordinary": {"val_nll": 0.0, "test": test, "seconds": 2.0}}
+    rivals["pruned"] = [{"val_nll": 0.0, "left": pruned}]
+    small = {"test": {"rmse": 1.0, "nll": nll}, "nonzero": 100 * left, "parameters_before": 100}
+    ours = {"ours": {"compressed": small, "seconds": 2.0 * 4 ** (1 + seed)}}
+    for folder, part in (("rivals", rivals), ("gnj", ours)):
+        write_json(out / folder / f"{name}-{network}-{seed}.json", {**known, **part})
+
+
+def test_the_table_says_of_all_cells_what_their_files_say(tmp_path):
+    for k, name in enumerate(["iris", "wines", "mnist"], 1):
+        put(tmp_path, name, "mlp", 0, 1.0 - k / 10)
+    put(tmp_path, "naval", "mlp", 0, 0.3, left=0.9)
+    put(tmp_path, "naval", "mlp", 1, 0.29, left=0.9)
+    put(tmp_path, "waves", "gru", 0, 0.5)
+    (tmp_path / "rivals/waves-gru-0.json").unlink()  # of which there is nothing to say yet
+    write_table(tmp_path, "gnj")
+    text = (tmp_path / "gnj.md").read_text()
+    assert "| iris | mlp | 9 | 1 | 2.000 | 1.000 | 1.000 | 0.900 |" in text  # without a mark
+    assert "| naval | mlp | 9 | 2 | 2.000 | 1.000 + | 1.000 | 0.295 + |" in text
+    assert "| NLL | 1 | 0 | 0 | 3 |" in text
+    assert "by number of seeds: 3 of 1, 1 of 2." in text
+    assert "less than a third in 4 cells; in 3 of these ours does, too." in text
+    assert "Time: median 4.0, geometric mean 5.0." in text  # of 4, 4, 4 and 10
+    assert "NLL lower in 4, higher in 0, p = 0.12;" in text
+    assert "waves" not in text
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_night_goes_on_and_is_told_in_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ordinary, "RATES", (1e-2,))
     monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 2)
-    how = {"out": tmp_path / "out", "files": tmp_path / "files", "sets": "iris", "settings":
-           ["steps=40"], "networks": "mlp"}  # fmt: skip
+    out = tmp_path / "out"
+    how = {"out": out, "files": tmp_path / "files", "sets": "iris", "settings":
+           ["steps=40"], "networks": "mlp", "rivals": "magnitude"}  # fmt: skip
     main(seeds=1, **how)
-    assert "iris-mlp-0: ordinary accuracy" in capsys.readouterr().out
+    assert "iris-mlp-0: ordinary error" in capsys.readouterr().out
     main(seeds=2, **how)
     said = capsys.readouterr().out
     assert "iris-mlp-1" in said
     assert "iris-mlp-0" not in said
-    cell = json.loads((tmp_path / "out/gnj/iris-mlp-0.json").read_text())
+    rivals, ours = out / "rivals/iris-mlp-0.json", out / "gnj/iris-mlp-0.json"
+    cell = json.loads(ours.read_text())
+    assert {"set", "half", "network", "seed", "ours", "versions"} == set(cell)
     assert cell["half"] == "kept"
     assert {"test", "numbers", "compressed", "seconds"} <= set(cell["ours"])
-    assert cell["pruned"][0]["left"] == pytest.approx(0.5, abs=0.05)
-    table = (tmp_path / "out/gnj.md").read_text()
+    assert json.loads(rivals.read_text())["pruned"][0]["left"] == pytest.approx(0.5, abs=0.05)
+    table = (out / "gnj.md").read_text()
     assert "| iris | mlp |" in table
     assert "half `kept`" in table
-    assert (tmp_path / "out/gnj.png").stat().st_size > 5000
-    path = tmp_path / "out/gnj/iris-norm-0.json"
-    path.write_text(json.dumps({**cell, "network": "norm", "failed": "x", "ours": {}}))
-    write_table(tmp_path / "out", "gnj")
-    assert "Failed: iris norm" in (tmp_path / "out/gnj.md").read_text()
+    assert (out / "gnj.png").stat().st_size > 5000
+    for folder, part in (("rivals", rivals), ("gnj", ours)):
+        failed = {"failed": "x", "ours": {}} if folder == "gnj" else {}
+        content = {**json.loads(part.read_text()), "network": "norm", **failed}
+        write_json(out / folder / "iris-norm-0.json", content)
+    write_table(out, "gnj")
+    assert "Failed: iris norm 0." in (out / "gnj.md").read_text()
+    before = rivals.read_text()
+    ours.unlink()
+    main(seeds=1, **how, only="rivals")
+    assert not ours.exists()
+    assert rivals.read_text() == before
+    rivals.unlink()
+    main(seeds=1, **how, only="ours")
+    assert ours.exists()
+    assert not rivals.exists()
+
+
+def test_a_rival_is_added_to_what_is_there(tmp_path, monkeypatch):
+    pytest.importorskip("torch_pruning")
+    monkeypatch.setattr(ordinary, "RATES", (1e-2,))
+    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 2)
+    path, cell = tmp_path / "iris.json", Cell("iris", "mlp", 0, tmp_path)
+    first = add_rivals(cell, path, ["magnitude"])
+    assert "structured" not in first
+    first["ordinary"]["seconds"] = first["pruned"][0]["seconds"] = 123.0  # of another time
+    write_json(path, first)
+    second = add_rivals(cell, path, ["magnitude", "channels"])
+    assert len(second["structured"]) == 4
+    assert second == json.loads(path.read_text())
+    assert {key: second[key] for key in first if key != "versions"} == {
+        key: first[key] for key in first if key != "versions"
+    }
+    assert add_rivals(cell, path, ["magnitude", "channels"]) is None
+    first["ordinary"]["val_nll"] += 1.0  # as if trained by another release
+    write_json(path, first)
+    third = add_rivals(cell, path, ["channels"])
+    assert "trained again" in third["not_structured"]
+    assert "structured" not in third
+
+
+def test_without_the_library_the_command_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(structured, "_LIBRARY", "a_library_that_nobody_has")
+    with pytest.raises(Exit):
+        main(out=tmp_path, sets="iris")
+    assert capsys.readouterr().err.splitlines() == structured.MISSING.splitlines()
+    assert not list(tmp_path.iterdir())

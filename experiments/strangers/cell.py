@@ -1,0 +1,70 @@
+"""A cell: a set with a network and a seed."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import data as datasets
+from ...data import Dataset
+from ...models.contexts import seeded
+from .sets import SETS, Stranger
+
+__all__ = ["NETWORKS", "Cell"]
+
+NETWORKS = f"{__package__}.networks"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is trained on what.
+
+    Attributes:
+        name: of the set.
+        network: a name in :mod:`~pyroccam.experiments.strangers.networks`.
+        seed: of the split, the weights and the order of the rows.
+        files: folder of the sets, as files.
+        data_root: folder of the data sets that this package knows.
+    """
+
+    name: str
+    network: str
+    seed: int
+    files: Path
+    data_root: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """Its files are called so."""
+        return f"{self.name}-{self.network}-{self.seed}"
+
+    @property
+    def stranger(self) -> Stranger:
+        """The set, and what belongs to it."""
+        return SETS[self.name]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What each of its files begins with."""
+        known = {"set": self.name, "half": self.stranger.half}
+        return {**known, "network": self.network, "seed": self.seed}
+
+    def source(self) -> Path:
+        """The file of the set, which is written if it is not there yet."""
+        return self.stranger.write(self.files / f"{self.name}.npz", self.data_root)
+
+    def rows(self) -> Dataset:
+        """The rows, split by the seed."""
+        return datasets.load(str(self.source()), seed=self.seed, **self.stranger.options)
+
+    def make(self, rows: Dataset) -> nn.Module:
+        """The network with its first weights."""
+        builder = getattr(importlib.import_module(NETWORKS), self.network)
+        with seeded(self.seed, torch.device("cpu")):
+            made: nn.Module = builder(rows.input_shape, rows.outputs)
+        return made

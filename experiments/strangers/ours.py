@@ -1,0 +1,46 @@
+"""The part of a cell that is a method's: a run with no options, and what it hands back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ...inference.storage.checkpoint import versions, write_json
+from ..runs.config import RunConfig
+from ..runs.run import RunOptions, run
+from .cell import NETWORKS, Cell
+
+__all__ = ["add_ours"]
+
+_KEPT = ("test", "numbers", "compressed", "structure", "not_compressed", "warnings", "epochs")
+
+
+def add_ours(
+    cell: Cell, path: Path, method: str, settings: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Run the method and write what it gives, or ``None`` if the file is there."""
+    if path.exists():
+        return None
+    source = cell.source()
+    begun = time.perf_counter()
+    data_options = {f"data.{key}": value for key, value in cell.stranger.options.items()}
+    found = cell.said
+    try:
+        config, data = RunConfig.resolve(
+            method,
+            str(source),
+            network=f"{NETWORKS}:{cell.network}",
+            seed=cell.seed,
+            sets={**data_options, **settings},
+        )
+        silent = RunOptions(progress=False, figures=False, compare=False)
+        metrics = run(config, data, options=silent).metrics
+    except (ValueError, RuntimeError, TypeError) as error:  # a cell that fails is a result, too
+        found["failed"] = f"{type(error).__name__}: {error}"
+    else:
+        found["ours"] = {name: metrics[name] for name in _KEPT if name in metrics}
+        found["ours"]["seconds"] = time.perf_counter() - begun
+    found["versions"] = versions()
+    write_json(path, found)
+    return found

@@ -109,8 +109,9 @@ class OverWeights(Method):
             path = (Path(scratch) if out is None else out) / FILE
             try:
                 epochs = self.retrain_epochs(run.settings, data.N) if len(data.x_val) else 0
-                # What was narrowed since has other weights.
-                same = len(run.fits) == 1 and epochs > 0 and self.threshold is None
+                # What was narrowed since has other weights, and of a point nothing is searched for.
+                searched = epochs > 0 and self.threshold is None and not guide.is_point
+                same = len(run.fits) == 1 and searched
                 small, written, sizes, again = _compressed(
                     result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
                     trained=numbers if same else None,

@@ -14,7 +14,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
-from ..fits.retraining import Retrained, retrain, row_losses, tempered, upper_mean
+from ..fits.retraining import Retrained, retrain, row_changes, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
 from ..packing.rates import (
@@ -273,12 +273,12 @@ def _more_digits(
     bits: Mapping[str, LayerBits],
     fit: Fit,
 ) -> int:
-    """Further significand bits with which rounding costs the validation rows no more than a cut
-    may by default, a standard error for luck included: a few rows may like any rounding."""
-    exact = row_losses(small, fit)
+    """Further significand bits with which rounding changes what is predicted of a validation row by
+    no more than a cut may cost by default, on average."""
     most = MOST - max((b.significand for b in bits.values()), default=MOST)
     for more in range(most):
-        if upper_mean(row_losses(quantised(small, rounding(more)), fit) - exact) <= TOLERANCE:
+        rounded = quantised(small, rounding(more))
+        if float(row_changes(small, rounded, fit).mean()) <= TOLERANCE:
             return more
     return most
 

@@ -1,5 +1,6 @@
 """The training of cut networks as numbers, the smallest that is as good, and temperatures."""
 
+import copy
 import dataclasses
 import math
 
@@ -11,12 +12,13 @@ from pyroccam.data import Dataset
 from pyroccam.inference.fits.retraining import (
     Retrained,
     retrain,
+    row_changes,
     row_losses,
     temperature_of_rows,
     tempered,
-    upper_mean,
 )
 from pyroccam.inference.packing.bits import LayerBits
+from pyroccam.inference.packing.quantise import Significand, quantised
 from pyroccam.inference.posterior.predict import validated
 from pyroccam.inference.pruning import compression, decision
 from pyroccam.inference.pruning.decision import smallest, thresholds_of_share
@@ -207,25 +209,51 @@ def test_luck_has_a_margin_of_one_standard_error():
     """So much that a difference of zero is above it in one of six samples, for normal rows."""
     torch.manual_seed(0)
     samples = torch.randn(4000, 60)
-    above = torch.tensor([upper_mean(one) > 0 for one in samples]).double().mean()
+    above = torch.tensor([decision._upper(one) > 0 for one in samples]).double().mean()
     assert float(above) == pytest.approx(0.841, abs=4 * (0.841 * 0.159 / 4000) ** 0.5)
-    assert upper_mean(torch.tensor([2.0, 4.0])) == pytest.approx(3.0 + 2**0.5 / 2**0.5)
-    assert upper_mean(torch.tensor([2.0])) == 2.0
+    assert decision._upper(torch.tensor([2.0, 4.0])) == pytest.approx(3.0 + 2**0.5 / 2**0.5)
+    assert decision._upper(torch.tensor([2.0])) == 2.0
 
 
-def test_a_rounding_that_a_few_rows_happen_to_like_is_not_taken(monkeypatch):
-    """Coarse ones gain on the average of rows, by luck; the third costs none of them anything."""
+def test_a_change_of_predictions_is_a_divergence(fitted):
+    """Of classes by their sum; of targets by the squared change over twice the variance; where
+    there is no closed form, no less than what the losses differ by."""
+    one, other = small_net(fitted.data), small_net(fitted.data, 0.1)
+    p, q = (net(fitted.data.x_val).double().softmax(-1).detach() for net in (one, other))
+    expected = (p * (p / q).log()).sum(-1)
+    torch.testing.assert_close(row_changes(one, other, fitted), expected, rtol=1e-4, atol=1e-7)
+    fit = wide_fit()
+    one, other = (small_net(fit.data, zeros) for zeros in (0.0, 0.1))
+    variance = float(validated(fit.model.likelihood, one, fit.data).scale.detach()) ** 2
+    moved = (one(fit.data.x_val) - other(fit.data.x_val)).detach().double()
+    expected = moved.square().sum(-1) / (2 * variance)
+    torch.testing.assert_close(row_changes(one, other, fit), expected, rtol=1e-4, atol=1e-7)
+    model = copy.deepcopy(fit.model)
+    model.likelihood = models.likelihoods.StudentT(1)
+    heavy = dataclasses.replace(fit, model=model)
+    own = validated(model.likelihood, one, fit.data)
+    before, after = (-own(net(fit.data.x_val)).log_prob(fit.data.y_val) for net in (one, other))
+    expected = (before - after).abs().detach().double()
+    torch.testing.assert_close(row_changes(one, other, heavy), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch):
+    """Labels that are what a coarsely rounded network predicts do not make it good enough."""
     fit = wide_fit()
     net = inference.posterior.mean_network(fit.model, fit.guide)
-    rows = len(fit.data.x_val)
-    lucky = torch.full((rows,), 0.05)
-    lucky[: rows // 10] = -0.6
-    assert lucky.mean() < 0
-    losses = iter([torch.zeros(rows), 3 * lucky, lucky, torch.zeros(rows)])
-    monkeypatch.setattr(compression, "row_losses", lambda *_: next(losses))
-    bits = {"0": LayerBits(2, 3)}
-    found = compression._more_digits(net, lambda more: {}, bits, fit)
-    assert found == 2
+    bits = {"0": LayerBits(1, 3), "2": LayerBits(1, 3)}
+
+    def rounding(more):
+        return {name: Significand(1 + more) for name in bits}
+
+    rounded = quantised(net, rounding(0))
+    data = dataclasses.replace(fit.data, y_val=rounded(fit.data.x_val).detach())
+    lucky = dataclasses.replace(fit, data=data)
+    assert row_losses(rounded, lucky).mean() < row_losses(net, lucky).mean()
+    more = compression._more_digits(net, rounding, bits, lucky)
+    assert more > 0
+    assert float(row_changes(net, quantised(net, rounding(more)), lucky).mean()) <= 0.001
+    assert float(row_changes(net, quantised(net, rounding(more - 1)), lucky).mean()) > 0.001
 
 
 def test_numbers_without_a_search_are_refused(fitted):

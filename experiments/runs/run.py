@@ -133,6 +133,11 @@ class _Job:
                 )
             _check_same(RunConfig.read(out), config, out, self.data)
             refuse_other_data(self.data, out)
+            if self.number_epochs and not (out / NUMBERS).exists():
+                raise ValueError(
+                    f"{out} was begun by an earlier version, where numbers were a fit of their "
+                    "own.\nGive another --out."
+                )
             return  # what a run was begun with stays
         write_json(out / "data.json", record)
         write_json(
@@ -147,12 +152,16 @@ class _Job:
 
     def train_numbers(self, device: str, progress: bool | None) -> None:
         """Train the network as numbers, where its method asks for that."""
-        settings = Settings.of(self.config.settings_of(0))
-        epochs = self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
-        if epochs:
+        if epochs := self.number_epochs:
             pair = self.config.chosen.build(self.network(), self.data)
+            settings = Settings.of(self.config.settings_of(0))
             fresh = untrained(pair, self.data.to(device), settings)
             self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
+
+    @property
+    def number_epochs(self) -> int:
+        """Passes of a training as numbers, before the first fit."""
+        return self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
 
     def first(self) -> Pair:
         """The pair with which the fits begin."""

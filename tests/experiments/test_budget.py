@@ -108,28 +108,28 @@ def test_the_steps_of_the_parts_add_up_to_the_budget(method, sets):
 
 def test_a_run_makes_no_more_steps_than_that(tmp_path, monkeypatch):
     """Counted one by one: numbers, posterior and search."""
-    made = {"fit": 0, "search": 0}
+    made = {"fit": 0, "plain": 0}
     step, trained = Trainer._step, retraining._trained
 
     def count(self, rows):
         made["fit"] += 1
         step(self, rows)
 
-    def count_search(net, fit, epochs, lr, teacher):
-        made["search"] += epochs * -(-fit.data.N // fit.settings.batch_size)
+    def count_plain(net, fit, epochs, lr, teacher):
+        made["plain"] += epochs * -(-fit.data.N // fit.settings.batch_size)
         return trained(net, fit, epochs, lr, teacher)
 
     monkeypatch.setattr(Trainer, "_step", count)
-    monkeypatch.setattr(retraining, "_trained", count_search)
+    monkeypatch.setattr(retraining, "_trained", count_plain)
     out = tmp_path / "run"
     said = call("fit", "gnj", *DIGITS, "--budget", "1200steps", "--out", out)
     config = RunConfig.read(out)
     each = -(-1294 // 64)  # training rows of digits
     epochs = config.settings["epochs"]
-    # 3 x 5 of numbers, 10 of the posterior and 10 x 4 of the search, of 60 that there are.
-    assert epochs == 0
-    assert made["fit"] == 18 * each
-    assert 0 < made["search"] <= 32 * each
+    # 3 x 4 of numbers, 10 of the posterior and 10 x 3: with one more, the last would be 10 x 4.
+    assert epochs == 17
+    assert made["fit"] == 10 * each
+    assert 12 * each < made["plain"] <= 42 * each
     assert f"{epochs} epochs in batches of 64 rows" in said
     assert config.budget["asked"] == "1200steps"
 

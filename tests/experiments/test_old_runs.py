@@ -1,7 +1,8 @@
 """Runs that the first layout of the house wrote: opened, gone on with, scored as they were.
 
 They lie in ``tests/support/old_runs``, as version 0.1.0 left them at 6f6380f: without digests and
-without a record of their data.
+without a record of their data. ``numbers`` is of 7ed6a3b, where numbers were a fit of their own and
+the posterior the next one.
 """
 
 import json
@@ -78,3 +79,16 @@ def test_old_files_of_networks_are_read(old):
     right = (small(digits.x_test).argmax(-1) == digits.y_test).float().mean()
     kept = json.loads((OLD / "weights" / "metrics.json").read_text())
     assert float(right) == pytest.approx(kept["compressed"]["test"]["accuracy"], abs=0.01)
+
+
+def test_a_run_whose_numbers_were_a_fit_is_opened_and_not_gone_on_with(old):
+    run = old("numbers")
+    wanted = json.loads((run / "metrics.json").read_text())["test"]["ensemble"]
+    found = load_fit(run).evaluate("test", how="ensemble")
+    for key in ("accuracy", "nll", "brier", "ece"):
+        assert found[key] == pytest.approx(wanted[key], abs=2e-4), key
+    assert "Error" not in call("evaluate", run)
+    settings = ["hidden=[4]", "lr=0.01"]
+    said = call("fit", "gnj", "--data", "digits", "--epochs", 8, "--resume", "--out", run,
+                *(f for s in settings for f in ("--set", s)), code=2)  # fmt: skip
+    assert "begun by an earlier version, where numbers were a fit of their own" in said

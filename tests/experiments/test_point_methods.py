@@ -75,7 +75,8 @@ def test_surgery_switches_weights_and_then_leaves_them(tmp_path):
 
 
 def test_a_point_keeps_its_digits_and_takes_no_threshold(tmp_path):
-    call("fit", "bayes", *SMALL, "--set", "guide=delta", "--out", tmp_path / "run")
+    once = ("--set", "guide=delta", "--set", "finish=0")  # it is not trained further
+    call("fit", "bayes", *SMALL, *once, "--out", tmp_path / "run")
     found = metrics_of(tmp_path / "run")
     assert found["structure"]["weights"] == 64 * 12 + 12 * 10
     assert found["structure"]["rates"]["pruning"] == 1.0

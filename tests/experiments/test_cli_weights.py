@@ -13,6 +13,7 @@ from pyroccam import guides, inference, models
 from pyroccam.experiments.methods import weights
 from pyroccam.experiments.methods.table import METHODS
 from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference.fits import retraining
 from pyroccam.inference.packing import read
 from pyroccam.inference.storage.checkpoint import seal
 from safetensors.torch import load_file
@@ -314,3 +315,38 @@ def test_repeats_on_the_same_rows(tmp_path):
     assert torch.equal(fits[0].data.y_test, fits[1].data.y_test)
     assert [fit.settings.seed for fit in fits] == [0, 1]
     call("fit", "bayes", *more, "--set", "data.seed=true", "--out", tmp_path / "no", code=2)
+
+
+def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
+    """A run that is stopped while numbers are trained begins with those that it has."""
+    trained, rates = retraining._trained, []
+
+    def stopped(net, fit, epochs, lr, teacher):
+        rates.append(lr)
+        if len(rates) == 3:
+            raise KeyboardInterrupt
+        return trained(net, fit, epochs, lr, teacher)
+
+    def counted(net, fit, epochs, lr, teacher):
+        rates.append(lr)
+        return trained(net, fit, epochs, lr, teacher)
+
+    command = ["fit", "gnj", *SMALL, "--out", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(retraining, "_trained", stopped)
+        call(*command, code=130)
+    assert "holds a run already" in call(*command, code=2)
+    monkeypatch.setattr(retraining, "_trained", counted)
+    rates.clear()
+    call(*command, "--resume")
+    resumed = [*rates]
+    rates.clear()
+    call("fit", "gnj", *SMALL, "--out", tmp_path / "whole")
+    assert [*retraining.RATES[:2], *resumed] == rates
+    whole, again = metrics_of(tmp_path / "whole"), metrics_of(tmp_path / "run")
+    assert [*whole["numbers"]["val_nll"]] == ["0.001", "0.003", "0.01"]
+    for name in ("lr", "val_nll", "test"):
+        assert again["numbers"][name] == whole["numbers"][name]
+    assert again["test"] == whole["test"]
+    assert again["compressed"]["test"] == whole["compressed"]["test"]
+    assert again["structure"]["retrained"] == whole["structure"]["retrained"]

@@ -121,17 +121,16 @@ def smallest(
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where it
     predicts well, from the posterior
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
-    trained until that gains little, if its mean loss on the validation rows, with a standard
-    error of the difference for luck, is above that of the whole by no more than is allowed. Sizes
-    are bisected, as if a smaller network were never better. With fewer than 50 validation rows, and
-    no posterior to learn from, the whole is kept as it is.
+    trained as long as it or until that gains little, if its mean loss on the validation rows, with
+    a standard error of the difference for luck, is above that of the whole by no more than is
+    allowed. Sizes are bisected, as if a smaller network were never better. With fewer than 50
+    validation rows, and no posterior to learn from, the whole is kept as it is.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
         epochs: passes of each training.
-        trained: the whole network as numbers, or else the posterior means. Trained to its end it is
-            what the others have to be as good as, and what is left begins with its weights, where
-            they predict better than the means.
+        trained: the whole network as numbers, or else the posterior means. What is left begins with
+            its weights, at the end of its training, where they predict better than the means.
         tolerance: what is allowed, in nats of a row; 0.02 by default.
 
     References:
@@ -151,11 +150,12 @@ def smallest(
     first = [at_thresholds(fit, nothing, found, source) for source in sources]
     allowed = NATS if tolerance is None else as_number(tolerance)
     few = len(fit.data.x_val) < FEW and teacher is None
-    rounds = 0 if few else ROUNDS  # what so few rows would gain is not to be told from luck
-    whole = first[-1], _trained_out(first[-1].net, fit, epochs, rounds, teacher)
+    # What so few rows would gain is not to be told from luck.
+    whole = first[-1], retrain(first[-1].net, fit, epochs, () if few else RATES, teacher)
     means = first[0], retrain(first[0].net, fit, 0, (), teacher)
-    good = [whole if few else min(whole, means, key=loss)]
-    sources = [sources[0], whole[1].net]
+    end = first[-1], _trained_out(whole[1], fit, epochs, teacher)
+    good = [whole if few else min(end, means, key=loss)]
+    sources = [sources[0], end[1].net]
     rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
     low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
     while low < high:
@@ -169,7 +169,8 @@ def smallest(
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
         tried = best, retrain(best.net, fit, epochs, rates, teacher)
         rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
-        if _upper(tried[1].losses - whole[1].losses) <= allowed:
+        worse = [tried[1].losses - one.losses for _, one in (whole, end)]
+        if min(map(_upper, worse)) <= allowed:
             good.append(tried)
             low = middle + 1
         else:
@@ -184,16 +185,15 @@ def smallest(
     return decision, again
 
 
-def _trained_out(
-    net: nn.Module, fit: Fit, epochs: int, rounds: int, teacher: Teacher | None
-) -> Retrained:
-    """The whole network, trained again and again until that gains no more than half of what may be
-    lost: what is cut is compared with a network at its end."""
-    first = found = retrain(net, fit, epochs, RATES if rounds else (), teacher)
-    for _ in range(rounds - 1):
-        if found.lr is None or found.before - float(found.losses.mean()) <= NATS / 2:
+def _trained_out(first: Retrained, fit: Fit, epochs: int, teacher: Teacher | None) -> Retrained:
+    """What was trained once, trained again and again until that gains no more than half of what may
+    be lost."""
+    found, before = first, first.before
+    for _ in range(ROUNDS - 1):
+        after = float(found.losses.mean())
+        if found.lr is None or before - after <= NATS / 2:
             break
-        found = retrain(found.net, fit, epochs, (found.lr,), teacher)
+        found, before = retrain(found.net, fit, epochs, (found.lr,), teacher), after
     return replace(found, before=first.before)
 
 

@@ -28,6 +28,12 @@ NUMBERS = "numbers.safetensors"
 """The best of the networks so far, and what was tried."""
 
 
+# What the library and Python raise of a file of other content.
+_NO_SUCH_FILE = (
+    SafetensorError, RuntimeError, ValueError, LookupError, TypeError, AttributeError,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Numbers:
     """A network whose weights are numbers.
@@ -108,13 +114,14 @@ def _read(
             said = json.loads(file.metadata()["numbers"])
             names = file.keys()
             net.load_state_dict({name: file.get_tensor(name) for name in names})
-        return (
-            {float(rate): loss for rate, loss in said["tried"].items()},
-            said["lr"],
-            said["seconds"],
-        )
-    except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        tried = {float(rate): _number(loss) for rate, loss in said["tried"].items()}
+        return tried, _number(said["lr"]), float(said["seconds"])
+    except _NO_SUCH_FILE as error:
         raise CheckpointError(
             f"{path} holds no network of this run ({error})",
             hint="remove it to train the numbers again, or give another --out",
         ) from error
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)

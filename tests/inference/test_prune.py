@@ -127,6 +127,7 @@ def test_times_and_ratios_agree_on_a_busy_machine(monkeypatch):
     medians are 10 and 0.8, and yet it is 1.25 times as fast in four of five rounds."""
     times = {"old": [1.0, 1.0, 10.0, 10.0, 10.0], "new": [0.8, 0.8, 8.0, 8.0, 0.8]}
     monkeypatch.setattr(cost, "_rounds", lambda *arguments: times)
-    (found,) = compare_speed(dict.fromkeys(times, torch.nn.Identity()), torch.zeros(1, 1), "old")["new"]
+    nets = dict.fromkeys(times, torch.nn.Identity())
+    (found,) = compare_speed(nets, torch.zeros(1, 1), "old")["new"]
     assert found["times_faster"] == pytest.approx([1.25, 1.25])
     assert found["seconds_before"] / found["seconds"] == pytest.approx(1.25)

@@ -121,9 +121,9 @@ def smallest(
     of theirs with them; at each size the rest is trained as numbers, from the labels and, where it
     predicts well, from the posterior
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
-    trained as long as it or until that gains little, if its mean loss on the validation rows, with
-    a standard error of the difference for luck, is above that of the whole by no more than is
-    allowed. Sizes are bisected, as if a smaller network were never better. With fewer than 50
+    trained until that gains little, or with a teacher as long as it, if its mean loss on the
+    validation rows, with a standard error of the difference for luck, is above that of the whole by
+    no more than is allowed. Sizes are bisected, as if a smaller network were never better. With fewer than 50
     validation rows, and no posterior to learn from, the whole is kept as it is.
 
     Arguments:
@@ -156,6 +156,8 @@ def smallest(
     end = first[-1], _trained_out(whole[1], fit, epochs, teacher)
     good = [whole if few else min(end, means, key=loss)]
     sources = [sources[0], end[1].net]
+    # With time the whole network becomes more like its teacher, which does not make it better.
+    rivals = [end] if teacher is None else [whole, end]
     rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
     low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
     while low < high:
@@ -169,7 +171,7 @@ def smallest(
         best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
         tried = best, retrain(best.net, fit, epochs, rates, teacher)
         rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
-        worse = [tried[1].losses - one.losses for _, one in (whole, end)]
+        worse = [tried[1].losses - one.losses for _, one in rivals]
         if min(map(_upper, worse)) <= allowed:
             good.append(tried)
             low = middle + 1

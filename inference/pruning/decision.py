@@ -123,8 +123,8 @@ def smallest(
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
     trained until that gains little, or with a teacher as long as it, if its mean loss on the
     validation rows, with a standard error of the difference for luck, is above that of the whole by
-    no more than is allowed. Sizes are bisected, as if a smaller network were never better. With fewer than 50
-    validation rows, and no posterior to learn from, the whole is kept as it is.
+    no more than is allowed. Sizes are bisected, as if a smaller network were never better. With
+    fewer than 50 validation rows, and no posterior to learn from, the whole is kept as it is.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.

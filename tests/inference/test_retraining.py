@@ -191,18 +191,23 @@ def test_two_hundredths_of_a_nat_may_be_lost(fitted, monkeypatch, more, smaller)
 
 def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
     """Rounds gain 0.5, 0.03 and 0.005 nats: the last is the one that does not pay."""
-    made = []
+    made, after = [], [0.47, 0.465, 0.0]
+    net = small_net(fitted.data)
 
     def trained(net, fit, epochs, rates=(), teacher=None):
         made.append((epochs, tuple(rates)))
-        before, after = [(1.0, 0.5), (0.5, 0.47), (0.47, 0.465), (0.0, 0.0)][len(made) - 1]
-        return Retrained(net, before, torch.full((40,), after), 3e-3)
+        return Retrained(net, math.nan, torch.full((40,), after[len(made) - 1]), 3e-3)
 
     monkeypatch.setattr(decision, "retrain", trained)
-    found = decision._trained_out(small_net(fitted.data), fitted, 7, 9, None)
-    assert made == [(7, (1e-3, 3e-3, 1e-2)), (7, (3e-3,)), (7, (3e-3,))]
+    monkeypatch.setattr(decision, "ROUNDS", 9)
+    first = Retrained(net, 1.0, torch.full((40,), 0.5), 3e-3)
+    found = decision._trained_out(first, fitted, 7, None)
+    assert made == [(7, (3e-3,)), (7, (3e-3,))]
     assert found.before == 1.0
     assert float(found.losses.mean()) == pytest.approx(0.465)
+    no_better = Retrained(net, 1.0, torch.full((40,), 1.0), None)
+    assert decision._trained_out(no_better, fitted, 7, None).net is net
+    assert len(made) == 2
 
 
 def test_luck_has_a_margin_of_one_standard_error():

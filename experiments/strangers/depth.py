@@ -49,9 +49,10 @@ def main(
     asked = parse_settings(settings or [])
     for name, seed in _runs(options.listed("set", data, DATA), seeds):
         for method in (FIXED, LEARNT):
-            path = out / "depth" / f"{Path(name).name}-{method}-{seed}.json"
+            few = {"data.n_train": images, "data.n_test": TESTED} if name == IMAGES else {}
+            stem = f"{name}-{images}" if few else Path(name).name
+            path = out / "depth" / f"{stem}-{method}-{seed}.json"
             if not path.exists():
-                few = {"data.n_train": images, "data.n_test": TESTED} if name == IMAGES else {}
                 config, rows = RunConfig.resolve(
                     method, name, data_root=data_root, seed=seed, sets={**few, **asked}
                 )

@@ -24,28 +24,26 @@ _NOTE = (
 
 def write_depths(out: Path) -> None:
     """Write ``depth.md`` of the files in ``depth/``, pair by pair; others are left out."""
-    runs: dict[tuple[str, int], dict[str, Run]] = {}
+    runs: dict[tuple[str, int, int], dict[str, Run]] = {}
     for one in read_all(out / "depth").values():
-        runs.setdefault((one["set"], one["seed"]), {})[one["method"]] = one
+        runs.setdefault((one["set"], one["rows"], one["seed"]), {})[one["method"]] = one
     lines = header(
         "set", "rows", "seed", f"error: {FIXED}", LEARNT, f"NLL: {FIXED}", LEARNT,
         f"coverage, %: {FIXED}", LEARNT, "depth", "q(d)", "left, %", f"seconds: {FIXED}", LEARNT,
     )  # fmt: skip
-    for (name, seed), pair in sorted(runs.items()):
+    for key, pair in sorted(runs.items()):
         if pair.keys() == {FIXED, LEARNT}:
-            lines.append(row(name, *_cells(seed, pair[FIXED], pair[LEARNT])))
+            lines.append(row(*key, *_cells(pair[FIXED], pair[LEARNT])))
     text = "\n".join([*lines, "", _NOTE]) + "\n"
     write_whole(out / "depth.md", lambda file: file.write(text), "w")
 
 
-def _cells(seed: int, fixed: Run, learnt: Run) -> list[object]:
-    """A row of the table, but for the name of the set."""
+def _cells(fixed: Run, learnt: Run) -> list[object]:
+    """A row of the table, but for what was trained on."""
     both = (fixed, learnt)
     structure, small = learnt["structure"], learnt["pruned"]
     deepest = len(structure["depth_probs"]) - 1
     return [
-        learnt["rows"],
-        seed,
         *map(_error, both),
         *(f"{one['test']['nll']:.3f}" for one in both),
         *(f"{100 * one['coverage']:.0f}" if "coverage" in one else "" for one in both),

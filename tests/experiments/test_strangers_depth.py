@@ -46,12 +46,13 @@ def test_runs_go_on_and_images_have_one_seed(tmp_path, monkeypatch, capsys):
     how = {"out": tmp_path, "data": "spirals,regimes", "images": 60, "settings": ["epochs=2"]}
     depth.main(seeds=1, **how)
     first = re.findall(r"^\S+:", capsys.readouterr().out, re.M)
-    assert first == ["spirals-ddn-0:", "spirals-ldn-0:", "regimes-ddn-0:", "regimes-ldn-0:"]
-    path = tmp_path / "depth/spirals-ldn-0.json"
-    one = json.loads(path.read_text())
-    assert one["epochs"] == 2
-    assert "coverage" not in one
-    write_json(path, {**one, "rows": 12345})
+    assert first == ["spirals-ddn-0:", "spirals-ldn-0:", "regimes-60-ddn-0:", "regimes-60-ldn-0:"]
+    for method in ("ddn", "ldn"):
+        path = tmp_path / f"depth/spirals-{method}-0.json"
+        one = json.loads(path.read_text())
+        assert one["epochs"] == 2
+        assert "coverage" not in one
+        write_json(path, {**one, "rows": 12345})
     depth.main(seeds=2, **how)
     second = re.findall(r"^\S+:", capsys.readouterr().out, re.M)
     assert second == ["spirals-ddn-1:", "spirals-ldn-1:"]
@@ -60,6 +61,8 @@ def test_runs_go_on_and_images_have_one_seed(tmp_path, monkeypatch, capsys):
     assert "| spirals | 200 | 1 |" in table
     assert "| regimes | 60 | 0 |" in table
     assert "| regimes | 60 | 1 |" not in table
+    depth.main(seeds=1, **{**how, "images": 40})  # other rows of images are another run
+    assert "| regimes | 40 | 0 |" in (tmp_path / "depth.md").read_text()
 
 
 def test_the_coverage_of_a_mixture_of_depths():

@@ -24,6 +24,8 @@ Cells = dict[tuple[str, str, str], list[Cell]]
 _MARKS = {"win": " +", "loss": " -", "tie": "", "one seed": ""}
 
 _NOTE = (
+    "Ours is the network that is handed back, whose weights are numbers; what the posterior itself"
+    " predicts is in the files, under `test`.\n\n"
     "`+` and `-`: the mean difference over two seeds or more is further from zero than two standard"
     " errors, which of so few seeds is less than 95 % sure. Cells that share a set are counted as"
     " independent by the test over cells."

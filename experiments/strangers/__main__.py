@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from ...data import DataError
 from ..reproduce import options
 from ..runs.config import parse_settings
 from .cell import Cell
@@ -52,6 +53,7 @@ def main(
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of networks and sets that are meant to be odd
     chosen = options.listed("set", sets, SETS) if sets else list(SETS)
+    chosen = [name for name in chosen if _there(name, files, data_root)]
     asked = parse_settings(settings or [])
     for cell in _cells(chosen, networks, half, seeds, files, data_root):
         name = f"{cell.stem}.json"
@@ -60,6 +62,16 @@ def main(
         if only != "rivals":
             _say(cell, add_ours(cell, out / method / name, method, asked))
     write_table(out, method)
+
+
+def _there(name: str, files: Path, data_root: str | None) -> bool:
+    """Whether there is a set, which is written as a file; one that is not is passed over."""
+    try:
+        SETS[name].write(files / f"{name}.npz", data_root)
+    except DataError as error:
+        print(f"{name} is passed over: {error}", flush=True)
+        return False
+    return True
 
 
 def _cells(

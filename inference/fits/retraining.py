@@ -157,7 +157,7 @@ def _trained(
 
 @torch.no_grad()
 def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tensor:
-    """Negative log-likelihood of each validation row, ``(N,)``, by the noise or the temperature that
+    """Negative log-likelihood of each validation row, ``(N,)``, at the noise or temperature that
     suits them, with which a network is handed back: one that is right and too sure is not worse
     than one that is wrong. With a teacher it is the mean with the cross-entropy of what the teacher
     predicts."""

@@ -61,10 +61,22 @@ def test_a_network_that_gets_no_better_stays(fitted):
     assert again.net is net
 
 
-def test_losses_are_those_of_the_likelihood(fitted):
+@pytest.mark.parametrize("factor", [0.1, 40.0])
+def test_losses_are_those_at_the_temperature_of_the_rows(fitted, factor):
+    """It is 1 for a network that is not sure enough, and undoes what makes it too sure."""
     net, data = small_net(fitted.data), fitted.data
-    expected = nn.functional.cross_entropy(net(data.x_val), data.y_val, reduction="none")
-    torch.testing.assert_close(row_losses(net, fitted), expected.detach().double())
+    net[2].register_forward_hook(lambda module, args, out: factor * out)
+    logits = net(data.x_val).detach()
+    t = max(1.0, temperature_of_rows(logits, data.y_val))
+    assert (t == 1.0) == (factor < 1)
+    expected = nn.functional.cross_entropy(logits / t, data.y_val, reduction="none").double()
+    torch.testing.assert_close(row_losses(net, fitted), expected, rtol=1e-5, atol=1e-6)
+    few = dataclasses.replace(
+        data, x_val=data.x_val[: LEAST_ROWS - 1], y_val=data.y_val[: LEAST_ROWS - 1]
+    )
+    found = row_losses(net, dataclasses.replace(fitted, data=few))
+    plain = nn.functional.cross_entropy(logits, data.y_val, reduction="none")
+    torch.testing.assert_close(found, plain[: LEAST_ROWS - 1].double(), rtol=1e-5, atol=1e-6)
 
 
 def test_without_validation_rows_nothing_is_trained(fitted):

@@ -64,7 +64,7 @@ def test_a_network_that_gets_no_better_stays(fitted):
 @pytest.mark.parametrize("factor", [0.1, 40.0])
 def test_losses_are_those_at_the_temperature_of_the_rows(fitted, factor):
     """It is 1 for a network that is not sure enough, and undoes what makes it too sure."""
-    net, data = small_net(fitted.data), fitted.data
+    net, data = retrain(small_net(fitted.data), fitted, 30).net, fitted.data
     net[2].register_forward_hook(lambda module, args, out: factor * out)
     logits = net(data.x_val).detach()
     t = max(1.0, temperature_of_rows(logits, data.y_val))

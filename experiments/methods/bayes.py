@@ -34,6 +34,9 @@ SEARCHED = 2 * len(RATES) + ROUNDS - 3 + math.ceil(math.log2(len(SHARES) + 1))
 further rounds at the best, of the first smaller one at all rates but the least, and of each of the
 others at the one that suited it."""
 
+ALONE = len(RATES) + ROUNDS - 1
+"""Trainings of the whole network of a regression, with which its teacher is compared."""
+
 
 def _is_limit(asked: object) -> bool:
     try:
@@ -167,7 +170,9 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        number = SEARCHED if self.threshold is None else len(RATES)
+        number = len(RATES)
+        if self.threshold is None:
+            number = SEARCHED + (ALONE if data.task == "regression" else 0)
         return {"search": (number, epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class Teacher(NamedTuple):
 
 
 @torch.no_grad()
-def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
+def teacher_of(fit: Fit, rival: nn.Module, slack: float = 1.0) -> Teacher | None:
     r"""The mean prediction of the posterior, where it is worth learning from: in a classification
     and in a regression of one noise.
 
@@ -52,6 +52,7 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
         rival: the whole network as numbers.
+        slack: how many times as large as its squared error that of targets may be.
 
     Returns:
         ``None`` where it is not, and for other likelihoods.
@@ -73,16 +74,15 @@ def teacher_of(fit: Fit, rival: nn.Module) -> Teacher | None:
     own = copy.deepcopy(rival).to(data.x_val.device)
     with evaluating(own):
         (other,) = streamed(lambda x: own(x)[None], data.x_val)
-    worth = _worth_of_targets if kind is Regression else _worth_of_classes
-    if not worth(val, other, data.y_val):
+    if kind is Regression:
+        own_error, error = ((one - data.y_val).square().mean() for one in (val, other))
+        worth = bool(own_error <= slack * error)
+    else:
+        worth = _worth_of_classes(val, other, data.y_val)
+    if not worth:
         return None
     (train,) = streamed(predictive, data.x_train)
     return Teacher(train, val) if kind is Regression else Teacher(train.exp(), val.exp())
-
-
-def _worth_of_targets(val: Tensor, other: Tensor, y: Tensor) -> bool:
-    """True if targets ``(N, T)`` are as near as the other's."""
-    return bool((val - y).square().mean() <= (other - y).square().mean())
 
 
 def _worth_of_classes(val: Tensor, other: Tensor, y: Tensor) -> bool:

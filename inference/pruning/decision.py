@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number
+from ...models.likelihoods import Classification
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, Retrained, retrain, row_losses
@@ -145,15 +146,16 @@ def smallest(
     def loss(one: tuple[Decision, Retrained]) -> float:
         return float(one[1].losses.mean())
 
-    teacher = teacher_of(fit, sources[-1])
+    teacher = _teacher(fit, sources[-1], epochs)
     nothing = dict.fromkeys(found, math.inf)
     first = [at_thresholds(fit, nothing, found, source) for source in sources]
     allowed = NATS if tolerance is None else as_number(tolerance)
     few = len(fit.data.x_val) < FEW and teacher is None
     # What so few rows would gain is not to be told from luck.
-    whole = first[-1], retrain(first[-1].net, fit, epochs, () if few else RATES, teacher)
+    once = retrain(first[-1].net, fit, epochs, () if few else RATES, teacher)
+    last = _trained_out(once, fit, epochs, teacher)
+    whole, end = (first[-1], once), (first[-1], last)
     means = first[0], retrain(first[0].net, fit, 0, (), teacher)
-    end = first[-1], _trained_out(whole[1], fit, epochs, teacher)
     good = [whole if few else min(end, means, key=loss)]
     sources = [sources[0], end[1].net]
     # With time the whole network becomes more like its teacher, which does not make it better.
@@ -185,6 +187,21 @@ def smallest(
         )
         decision = replace(decision, warnings=[said])
     return decision, again
+
+
+def _teacher(fit: Fit, whole: nn.Module, epochs: int) -> Teacher | None:
+    """The posterior, where it is worth learning from.
+
+    Targets that a network has not learnt to the end say little of that: where there are rows
+    enough, one at its end is the rival. To it the posterior may be second by a tenth of the squared
+    error, as the other half of what is learnt are the targets.
+    """
+    teacher = teacher_of(fit, whole)
+    classes = type(fit.model.likelihood) is Classification
+    if teacher is None or classes or len(fit.data.x_val) < FEW:
+        return teacher
+    alone = _trained_out(retrain(whole, fit, epochs), fit, epochs, None)
+    return teacher_of(fit, alone.net, 1.1)
 
 
 def _trained_out(first: Retrained, fit: Fit, epochs: int, teacher: Teacher | None) -> Retrained:

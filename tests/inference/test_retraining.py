@@ -17,6 +17,7 @@ from pyroccam.inference.fits.retraining import (
     temperature_of_rows,
     tempered,
 )
+from pyroccam.inference.fits.teacher import teacher_of
 from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.packing.quantise import Significand, quantised
 from pyroccam.inference.posterior.predict import validated
@@ -325,3 +326,24 @@ def test_digits_are_added_where_rounding_costs_too_much():
     small = inference.compress(fit, retrain_epochs=60)
     assert row_losses(small.net, fit).mean() <= small.retrained.losses.mean() + 0.002
     assert small.bits["0"].significand > rough.bits["0"].significand
+
+
+@pytest.mark.parametrize(("factor", "taught"), [(1.09, True), (1.11, False)])
+def test_a_regression_is_taught_by_what_is_nearly_as_good_as_a_network_at_its_end(
+    monkeypatch, factor, taught
+):
+    """A network that has learnt nothing yet is no rival: the one that is trained has its say."""
+    fit = wide_fit()
+    data = fit.data
+    mean = teacher_of(fit, small_net(data)).val
+    error = (mean - data.y_val).square().mean()
+
+    class Says(nn.Module):
+        def forward(self, x):
+            return data.y_val + (error / factor).sqrt()
+
+    end = Retrained(Says(), 1.0, torch.zeros(len(data.x_val)), None)
+    monkeypatch.setattr(decision, "retrain", lambda *arguments: end)
+    assert (decision._teacher(fit, small_net(data), 1) is not None) == taught
+    few = dataclasses.replace(data, x_val=data.x_val[:49], y_val=data.y_val[:49])
+    assert decision._teacher(dataclasses.replace(fit, data=few), small_net(data), 1) is not None

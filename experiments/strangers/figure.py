@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...inference.figures.style import CYCLE, GREY, INK, styled
-from .differences import intervals
-from .left import left_by_channels, left_by_magnitude, left_by_ours, over_seeds
+from .differences import intervals, left_by_channels, left_by_magnitude, left_by_ours, over_seeds
 
 __all__ = ["draw"]
 

@@ -11,9 +11,20 @@ from typing import Any
 
 from ...inference.storage.whole import write_whole
 from ..reproduce.markdown import header, read_all, row
-from .differences import MEASURES, Verdict, intervals, relative, signed_rank
+from .differences import (
+    FEW,
+    MEASURES,
+    Verdict,
+    intervals,
+    left_by_channels,
+    left_by_magnitude,
+    left_by_ours,
+    left_by_rivals,
+    over_seeds,
+    relative,
+    signed_rank,
+)
 from .figure import draw
-from .left import FEW, left_by_channels, left_by_magnitude, left_by_ours, left_by_rivals, over_seeds
 
 __all__ = ["read_cells", "write_table"]
 

@@ -11,8 +11,14 @@ from pyroccam.data import Dataset
 from pyroccam.experiments.strangers import networks, ordinary, structured
 from pyroccam.experiments.strangers.__main__ import main
 from pyroccam.experiments.strangers.cell import Cell
-from pyroccam.experiments.strangers.differences import Interval, relative, signed_rank
-from pyroccam.experiments.strangers.left import left_by_channels, left_by_magnitude, left_by_rivals
+from pyroccam.experiments.strangers.differences import (
+    Interval,
+    left_by_channels,
+    left_by_magnitude,
+    left_by_rivals,
+    relative,
+    signed_rank,
+)
 from pyroccam.experiments.strangers.rivals import add_rivals
 from pyroccam.experiments.strangers.sets import SETS
 from pyroccam.experiments.strangers.table import write_table

@@ -7,7 +7,7 @@ import pytest
 from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.experiments.runs.run import RunOptions, run
 from pyroccam.experiments.strangers import depth
-from pyroccam.experiments.strangers.depth_table import write_depths
+from pyroccam.experiments.strangers.depth import write_depths
 from pyroccam.inference.storage.checkpoint import write_json
 from torch.distributions import Normal
 from typer import BadParameter

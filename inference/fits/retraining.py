@@ -180,8 +180,9 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
 
     .. math:: \mathrm{KL}(p_n \,\|\, q_n), \qquad p_n = p(y \mid f(x_n)),\ q_n = p(y \mid g(x_n)),
 
-    with the noise that suits the first. No label is looked at: a small change of what is predicted
-    moves the loss of a few rows up or down by luck, and that of new rows up by the divergence.
+    with the noise that suits the first: so many nats dearer are labels, on average, that follow the
+    first prediction. Those of the validation rows are not looked at, as a small change moves the
+    losses of a few rows up or down by luck.
 
     Arguments:
         net, other: f and g.
@@ -189,7 +190,10 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
 
     Returns:
         ``(N,)``, in nats, float64; where the divergence of the likelihood has no closed form, the
-        absolute differences of the losses, which are larger.
+        absolute differences of the losses of the labels that there are.
+
+    References:
+        Kullback, Leibler 1951, "On Information and Sufficiency".
     """
     x, y = fit.data.split("val")
 

@@ -46,6 +46,9 @@ SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017,
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
 
+SLACK = 1.1
+"""How many times as large as that of a trained network the squared error of a teacher may be."""
+
 ROUNDS = 3
 """Trainings of the whole network, one after the other, at most."""
 
@@ -146,14 +149,14 @@ def smallest(
     def loss(one: tuple[Decision, Retrained]) -> float:
         return float(one[1].losses.mean())
 
-    teacher = _teacher(fit, sources[-1], epochs)
+    allowed = NATS if tolerance is None else as_number(tolerance)
+    teacher = _teacher(fit, sources[-1], epochs, allowed)
     nothing = dict.fromkeys(found, math.inf)
     first = [at_thresholds(fit, nothing, found, source) for source in sources]
-    allowed = NATS if tolerance is None else as_number(tolerance)
     few = len(fit.data.x_val) < FEW and teacher is None
     # What so few rows would gain is not to be told from luck.
     once = retrain(first[-1].net, fit, epochs, () if few else RATES, teacher)
-    last = _trained_out(once, fit, epochs, teacher)
+    last = _trained_out(once, fit, epochs, allowed, teacher)
     whole, end = (first[-1], once), (first[-1], last)
     means = first[0], retrain(first[0].net, fit, 0, (), teacher)
     good = [whole if few else min(end, means, key=loss)]
@@ -189,28 +192,30 @@ def smallest(
     return decision, again
 
 
-def _teacher(fit: Fit, whole: nn.Module, epochs: int) -> Teacher | None:
+def _teacher(fit: Fit, whole: nn.Module, epochs: int, allowed: float) -> Teacher | None:
     """The posterior, where it is worth learning from.
 
     Targets that a network has not learnt to the end say little of that: where there are rows
-    enough, one at its end is the rival. To it the posterior may be second by a tenth of the squared
-    error, as the other half of what is learnt are the targets.
+    enough, one at its end is the rival. To it the posterior may be second by :data:`SLACK`, as the
+    other half of what is learnt are the targets.
     """
     teacher = teacher_of(fit, whole)
     classes = type(fit.model.likelihood) is Classification
     if teacher is None or classes or len(fit.data.x_val) < FEW:
         return teacher
-    alone = _trained_out(retrain(whole, fit, epochs), fit, epochs, None)
-    return teacher_of(fit, alone.net, 1.1)
+    alone = _trained_out(retrain(whole, fit, epochs), fit, epochs, allowed)
+    return teacher_of(fit, alone.net, SLACK)
 
 
-def _trained_out(first: Retrained, fit: Fit, epochs: int, teacher: Teacher | None) -> Retrained:
+def _trained_out(
+    first: Retrained, fit: Fit, epochs: int, allowed: float, teacher: Teacher | None = None
+) -> Retrained:
     """What was trained once, trained again and again until that gains no more than half of what may
     be lost."""
     found, before = first, first.before
     for _ in range(ROUNDS - 1):
         after = float(found.losses.mean())
-        if found.lr is None or before - after <= NATS / 2:
+        if found.lr is None or before - after <= allowed / 2:
             break
         found, before = retrain(found.net, fit, epochs, (found.lr,), teacher), after
     return replace(found, before=first.before)

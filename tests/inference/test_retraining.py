@@ -214,12 +214,16 @@ def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
     monkeypatch.setattr(decision, "retrain", trained)
     monkeypatch.setattr(decision, "ROUNDS", 9)
     first = Retrained(net, 1.0, torch.full((40,), 0.5), 3e-3)
-    found = decision._trained_out(first, fitted, 7, None)
+    found = decision._trained_out(first, fitted, 7, 0.02)
     assert made == [(7, (3e-3,)), (7, (3e-3,))]
     assert found.before == 1.0
     assert float(found.losses.mean()) == pytest.approx(0.465)
+    made.clear()  # of a larger tolerance half is not gained by the first of them
+    assert decision._trained_out(first, fitted, 7, 0.08).losses.mean() == pytest.approx(0.47)
+    assert len(made) == 1
+    made[:] = [0, 0]
     no_better = Retrained(net, 1.0, torch.full((40,), 1.0), None)
-    assert decision._trained_out(no_better, fitted, 7, None).net is net
+    assert decision._trained_out(no_better, fitted, 7, 0.02).net is net
     assert len(made) == 2
 
 
@@ -344,6 +348,8 @@ def test_a_regression_is_taught_by_what_is_nearly_as_good_as_a_network_at_its_en
 
     end = Retrained(Says(), 1.0, torch.zeros(len(data.x_val)), None)
     monkeypatch.setattr(decision, "retrain", lambda *arguments: end)
-    assert (decision._teacher(fit, small_net(data), 1) is not None) == taught
+    assert (decision._teacher(fit, small_net(data), 1, 0.02) is not None) == taught
     few = dataclasses.replace(data, x_val=data.x_val[:49], y_val=data.y_val[:49])
-    assert decision._teacher(dataclasses.replace(fit, data=few), small_net(data), 1) is not None
+    assert (
+        decision._teacher(dataclasses.replace(fit, data=few), small_net(data), 1, 0.02) is not None
+    )

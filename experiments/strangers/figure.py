@@ -15,6 +15,9 @@ __all__ = ["draw"]
 
 _COLOURS = {"win": CYCLE[0], "tie": GREY, "loss": CYCLE[1], "one seed": GREY}
 
+_LINEAR = 0.1
+"""Nats of a difference up to which the scale is linear."""
+
 _HOLLOW = {"markerfacecolor": "none"}
 
 _LEFT: tuple[tuple[Any, dict[str, Any]], ...] = (
@@ -42,13 +45,16 @@ def draw(cells: dict[tuple[str, str, str], list[dict[str, Any]]], path: Path) ->
     one.set_yticks(range(len(names)), names)
     one.set_ylim(-0.8, len(names) - 0.2)
     tuned = sum(key[0] == "tuned" for key in cells)
-    for axes in (one, other):
-        if 0 < tuned < len(cells):
+    title = "hollow: one seed"
+    if 0 < tuned < len(cells):
+        title = f"above the line: tuned; below: kept aside; {title}"
+        for axes in (one, other):
             axes.axhline(len(cells) - tuned - 0.5, color=INK, linewidth=0.8)
     one.axvline(0, color=INK, linewidth=0.8)
-    one.set_xscale("symlog", linthresh=0.1)
+    if max(map(abs, one.get_xlim())) > _LINEAR:
+        one.set_xscale("symlog", linthresh=_LINEAR)
     one.set_xlabel("NLL of the test rows, ours minus ordinary, nats")
-    one.set_title("above the line: tuned; below: kept aside; hollow: one seed", fontsize="medium")
+    one.set_title(title, fontsize="medium")
     other.set_xscale("log")
     other.set_xlabel("share of the parameters left")
     # Above the axes, as a share may lie anywhere within.

@@ -4,7 +4,6 @@ way, and what is left as numbers again, where that is asked for."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +15,7 @@ from ...data import Dataset
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.pruning.decision import ROUNDS, SHARES
+from ...inference.pruning.decision import SMALLER, WHOLE
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
@@ -28,14 +27,6 @@ from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, t
 __all__ = ["Bayes"]
 
 _FIRST = "first:"
-
-SEARCHED = 2 * len(RATES) + ROUNDS - 3 + math.ceil(math.log2(len(SHARES) + 1))
-"""Trainings in a search for the smallest network, at most: of the whole one at every rate, and in
-further rounds at the best, of the first smaller one at all rates but the least, and of each of the
-others at the one that suited it."""
-
-ALONE = len(RATES) + ROUNDS - 1
-"""Trainings of the whole network of a regression, with which its teacher is compared."""
 
 
 def _is_limit(asked: object) -> bool:
@@ -170,9 +161,7 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        number = len(RATES)
-        if self.threshold is None:
-            number = SEARCHED + (ALONE if data.task == "regression" else 0)
+        number = len(RATES) if self.threshold is not None else WHOLE + SMALLER
         return {"search": (number, epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:

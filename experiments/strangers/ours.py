@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ...inference.storage.checkpoint import versions, write_json
 from ..runs.config import RunConfig
 from ..runs.run import RunOptions, run
 from .cell import NETWORKS, Cell
+from .ordinary import RATES, epochs_of, train
 
 __all__ = ["add_ours"]
 
@@ -22,7 +24,7 @@ def add_ours(
     """Run the method and write what it gives, or ``None`` if the file is there."""
     if path.exists():
         return None
-    source = cell.source()
+    source, ordinary = cell.source(), [_ordinary_seconds(cell)]
     begun = time.perf_counter()
     data_options = {f"data.{key}": value for key, value in cell.stranger.options.items()}
     found = cell.said
@@ -41,6 +43,17 @@ def add_ours(
     else:
         found["ours"] = {name: metrics[name] for name in _KEPT if name in metrics}
         found["ours"]["seconds"] = time.perf_counter() - begun
+        ordinary.append(_ordinary_seconds(cell))
+        found["ours"]["ordinary_seconds"] = len(RATES) * fmean(ordinary)
     found["versions"] = versions()
     write_json(path, found)
     return found
+
+
+def _ordinary_seconds(cell: Cell) -> float:
+    """Of one ordinary training, on the machine as busy as it is now."""
+    rows = cell.rows()
+    lr = RATES[len(RATES) // 2]
+    return train(
+        cell.make(rows), rows, lr=lr, seed=cell.seed, epochs=epochs_of(len(rows.x_train))
+    ).seconds

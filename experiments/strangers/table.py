@@ -107,8 +107,10 @@ def _means(of: list[Cell], measure: str) -> tuple[float, float]:
 
 
 def _time(of: list[Cell]) -> float:
-    """How many times as long ours took as the ordinary trainings."""
-    return fmean(one["ours"]["seconds"] / one["ordinary"]["seconds"] for one in of)
+    """How many times as long ours took as the ordinary trainings, of which there is a time from
+    just before and after it, or one of another day."""
+    ours = [{"ordinary_seconds": one["ordinary"]["seconds"], **one["ours"]} for one in of]
+    return fmean(one["seconds"] / one["ordinary_seconds"] for one in ours)
 
 
 def _counts(cells: Cells) -> list[str]:

@@ -20,6 +20,7 @@ from .graphs import graph_of
 
 __all__ = [
     "TracedBound",
+    "TracedLoss",
     "Untraceable",
     "first_line",
     "joint_graph",
@@ -49,21 +50,18 @@ class _PerObservation(nn.Module):
         return terms.loss(self.bound.kl_weight) / self.rows, terms.by_site
 
 
-class TracedBound:
-    """The bound of a pair as a graph: ``graph(params, state, x, y)``.
+class TracedLoss:
+    """A loss as a graph: ``graph(params, state, x, y)``.
 
     Pyro's handlers run once, while the operations they cause are recorded; what is left is a
     function of tensors, without Python, Pyro or modules. Operations that change a buffer in place
     (running statistics) are part of it. It holds for one shape of batch, and for the modes and
-    dropout rates that the modules had. Call :meth:`check` before it is used.
+    dropout rates that the modules had. Call :meth:`check_module` before it is used.
 
     Arguments:
-        bound: of the pair.
-        rows: N, by which the loss is divided.
+        module: ``module(x, y)`` gives the loss and, by site, the log-likelihoods.
         x, y: a batch, ``(B, ...)``; its values do not matter.
-        trained: names of the parameters of ``bound`` that are trained.
-        in_terms: instead of the loss, the log-likelihood and the KL, neither of them weighted,
-            ``(2,)``.
+        trained: names of the parameters of ``module`` that are trained.
 
     Attributes:
         graph: ``(params, state, x, y) -> (loss, log_likelihoods)``; the first two are lists in the
@@ -72,22 +70,12 @@ class TracedBound:
         changed: positions in ``state_names`` of what the graph changes in place.
 
     Raises:
-        Untraceable: if the pair looks at the value of a tensor to decide what to do, or changes
+        Untraceable: if the module looks at the value of a tensor to decide what to do, or changes
             what it should not.
     """
 
-    def __init__(
-        self,
-        bound: Bound,
-        rows: int,
-        x: Tensor,
-        y: Tensor,
-        trained: Sequence[str],
-        in_terms: bool = False,
-    ) -> None:
-        self.rows, self.in_terms = rows, in_terms
-        self.trained = [f"bound.{name}" for name in trained]
-        module = _PerObservation(bound, rows, in_terms)
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, trained: Sequence[str]) -> None:
+        self.trained = list(trained)
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         self.state_names = [name for name in tensors if name not in set(self.trained)]
         self.sites: list[str] = []
@@ -128,20 +116,19 @@ class TracedBound:
         self.sites = list(by_site)
         return loss, list(by_site.values())
 
-    def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
-        """Check that the graph does what a pair does: the one it was traced from, or another.
+    def check_module(self, module: nn.Module, x: Tensor, y: Tensor, again: bool = True) -> None:
+        """Check that the graph does what a module does: the one it was traced from, or another.
 
         Compares losses, log-likelihoods, changes of buffers and gradients.
 
         Arguments:
-            bound: of the pair.
+            module: with the same parameters and buffers.
             x, y: a batch.
-            again: compare the pair with itself too, and on another batch.
+            again: compare the module with itself too, and on another batch.
 
         Raises:
             Untraceable: if not.
         """
-        module = _PerObservation(bound, self.rows, self.in_terms)
         params, state = self._inputs(module)
         for name, p in module.named_parameters():
             if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -198,6 +185,39 @@ class TracedBound:
                 "its graph gives {what} on another batch, as if a value of the batch had become a "
                 "Python number or an array",
             )
+
+
+class TracedBound(TracedLoss):
+    """The bound of a pair as a graph. Call :meth:`check` before it is used.
+
+    Arguments:
+        bound: of the pair.
+        rows: N, by which the loss is divided.
+        x, y: a batch, ``(B, ...)``; its values do not matter.
+        trained: names of the parameters of ``bound`` that are trained.
+        in_terms: instead of the loss, the log-likelihood and the KL, neither of them weighted,
+            ``(2,)``.
+
+    Raises:
+        Untraceable: as :class:`TracedLoss` does.
+    """
+
+    def __init__(
+        self,
+        bound: Bound,
+        rows: int,
+        x: Tensor,
+        y: Tensor,
+        trained: Sequence[str],
+        in_terms: bool = False,
+    ) -> None:
+        self.rows, self.in_terms = rows, in_terms
+        module = _PerObservation(bound, rows, in_terms)
+        super().__init__(module, x, y, [f"bound.{name}" for name in trained])
+
+    def check(self, bound: Bound, x: Tensor, y: Tensor, again: bool = True) -> None:
+        """Check that the graph does what a pair does, its own or another (:meth:`check_module`)."""
+        self.check_module(_PerObservation(bound, self.rows, self.in_terms), x, y, again)
 
 
 def _short(name: str) -> str:
@@ -257,7 +277,7 @@ def root(node: fx.Node) -> fx.Node:
 
 
 def joint_graph(
-    traced: TracedBound,
+    traced: TracedLoss,
     flat: Callable[[list[Tensor]], list[Tensor]],
     params: list[Tensor],
     state: list[Tensor],
@@ -273,7 +293,7 @@ def joint_graph(
     of autograd is left at run time.
 
     Arguments:
-        traced: of one pair.
+        traced: of one pair, or of one network.
         flat: gradients of the parameters, in their order, to the rows that are wanted.
         params, state, x, y: examples; with ``replicates`` each has a leading dimension K, and the
             graph is mapped over it (``torch.vmap``), with different noise in each.

@@ -17,7 +17,7 @@ from ..posterior.predict import validated
 from ..storage.checkpoint import CheckpointError
 from ..storage.whole import write_whole
 from ..training.terminal import FitProgress
-from .retraining import RATES, row_losses, train_plain
+from .retraining import RATES, PlainTraining, row_losses
 
 if TYPE_CHECKING:
     from .fitting import Fit
@@ -76,14 +76,15 @@ def as_numbers(
     rates = RATES if validation else RATES[1:2]
     path = None if out is None else out / NUMBERS
     tried, lr, seconds = _read(path, net)
-    least = float(row_losses(net, fit).mean())
+    training = PlainTraining(fit.model.start_network(), fit)
+    least = float((training.before if lr is None else row_losses(net, fit)).mean())
     with FitProgress("numbers", len(rates), progress) as bar:
         for rate in rates:
             bar.next(f"learning rate {rate:g}")
             if rate in tried:
                 continue
             start = time.perf_counter()
-            found, losses = train_plain(fit.model.start_network(), fit, epochs, rate)
+            found, losses = training(epochs, rate)
             loss = float(losses.mean()) if validation else None
             seconds += time.perf_counter() - start
             if loss is None or loss < least:

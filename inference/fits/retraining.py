@@ -19,6 +19,8 @@ from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Classification, Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
 from ..posterior.predict import streamed, validated
+from ..training.plain_step import PlainStep
+from ..training.settings import learning_rate_factor
 from .teacher import Teacher
 
 if TYPE_CHECKING:
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RATES",
+    "PlainTraining",
     "Retrained",
     "retrain",
     "row_changes",
     "row_losses",
     "temperature_of_rows",
     "tempered",
-    "train_plain",
 ]
 
 
@@ -96,63 +98,71 @@ def retrain(
             "To train the cut network further needs validation rows, by which it is seen whether "
             "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
         )
-    losses = row_losses(net, fit, teacher)
-    best = Retrained(net, float(losses.mean()), losses, None)
-    for lr in rates:
-        found, losses = train_plain(net, fit, epochs, lr, teacher)
-        if losses.mean() < best.losses.mean():
-            best = Retrained(found, best.before, losses, lr)
-    return best
+    return PlainTraining(net, fit, teacher).best(epochs, rates)
 
 
-def train_plain(
-    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None = None
-) -> tuple[nn.Module, Tensor]:
-    """A network at the best of the epochs that are looked at, and its validation losses; without
-    validation rows that of the last epoch, and none.
+class PlainTraining:
+    """Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
+    over, and Pyro would only take time.
 
-    Training as everybody does it, by AdamW along a cosine: there is nothing random to integrate
-    over, and Pyro would only take time. For arguments see :func:`retrain`.
+    Arguments:
+        net: with which every training begins; it stays as it is.
+        fit: whose data, likelihood, batch size and seed are taken.
+        teacher: see :func:`retrain`.
+
+    Attributes:
+        before: losses of the validation rows of ``net``.
     """
-    with seeded(fit.settings.seed, fit.data.x_train.device):
-        return _trained(net, fit, epochs, lr, teacher)
 
+    def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> None:
+        self._net, self._fit, self._teacher = net, fit, teacher
+        self.before = row_losses(net, fit, teacher)
+        own = copy.deepcopy(net).to(fit.data.x_train.device).train()
+        like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
+        self._own, self._step = own, PlainStep(own, like, _losses)
 
-def _trained(
-    net: nn.Module, fit: Fit, epochs: int, lr: float, teacher: Teacher | None
-) -> tuple[nn.Module, Tensor]:
-    (x, y), size = fit.data.split("train"), fit.settings.batch_size
-    weights = x.new_ones(len(x)) if fit.data.weights is None else fit.data.weights
-    net = copy.deepcopy(net).to(x.device)
-    like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
-    free = [p for p in net.parameters() if p.requires_grad]
-    zeros = [(p, p == 0) for p in free if p.dim() > 1 and (p == 0).any()]
-    groups: list[dict[str, Any]] = [{"params": free, "weight_decay": 0.01}]
-    if noise := [*like.parameters()]:
-        groups.append({"params": noise, "weight_decay": 0.0})
-    optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // size))
-    every = max(1, epochs // _EVALUATIONS)
-    best, kept = row_losses(net, fit, teacher), copy.deepcopy(net.state_dict())
-    for epoch in range(1, epochs + 1):
-        net.train()
-        for rows in torch.randperm(len(x)).to(x.device).split(size):
-            if len(rows) > 1:  # batch normalisation needs two
-                optimizer.zero_grad()
-                taught = None if teacher is None else teacher.train[rows]
-                losses = _losses(like, net(x[rows]), y[rows], taught)
-                (weights[rows] * losses).mean().backward()
-                nn.utils.clip_grad_norm_(free, 1.0)
-                optimizer.step()
-                for p, zero in zeros:
-                    p.data.masked_fill_(zero, 0.0)
-            falling.step()
-        if epoch % every == 0 or epoch == epochs:
-            losses = row_losses(net, fit, teacher)
-            if not len(losses) or losses.mean() < best.mean():
-                best, kept = losses, copy.deepcopy(net.state_dict())
-    net.load_state_dict(kept)
-    return net.cpu().eval(), best
+    def __call__(self, epochs: int, lr: float) -> tuple[nn.Module, Tensor]:
+        """The network at the best of the epochs that are looked at, and its validation losses;
+        without validation rows that of the last epoch, and none."""
+        self._step.restart()
+        with seeded(self._fit.settings.seed, self._fit.data.x_train.device):
+            kept, losses = self._train(epochs, lr)
+        found = copy.deepcopy(self._net)
+        found.load_state_dict(kept)
+        return found.cpu().eval(), losses
+
+    def best(self, epochs: int, rates: Sequence[float]) -> Retrained:
+        """The best of the trainings at several rates, and of the network as it was."""
+        best = Retrained(self._net, float(self.before.mean()), self.before, None)
+        for lr in rates:
+            found, losses = self(epochs, lr)
+            if losses.mean() < best.losses.mean():
+                best = Retrained(found, best.before, losses, lr)
+        return best
+
+    def _train(self, epochs: int, lr: float) -> tuple[dict[str, Tensor], Tensor]:
+        fit, teacher, net = self._fit, self._teacher, self._own
+        (x, y), size = fit.data.split("train"), fit.settings.batch_size
+        weights, taught = fit.data.weights, None if teacher is None else teacher.train
+        steps, done = epochs * -(-len(x) // size), 0
+        every = max(1, epochs // _EVALUATIONS)
+        best, kept = self.before, copy.deepcopy(net.state_dict())
+        for epoch in range(1, epochs + 1):
+            for rows in torch.randperm(len(x)).to(x.device).split(size):
+                if len(rows) > 1:  # batch normalisation needs two
+                    self._step(
+                        x[rows],
+                        y[rows],
+                        None if weights is None else weights[rows],
+                        None if taught is None else taught[rows],
+                        lr * learning_rate_factor("cosine", done / steps),
+                    )
+                done += 1
+            if epoch % every == 0 or epoch == epochs:
+                losses = row_losses(net, fit, teacher)
+                if not len(losses) or losses.mean() < best.mean():
+                    best, kept = losses, copy.deepcopy(net.state_dict())
+        return kept, best
 
 
 @torch.no_grad()

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number
-from ...models.likelihoods import Classification
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
-from ..fits.retraining import RATES, Retrained, retrain, row_losses
-from ..fits.teacher import FEW, Teacher, teacher_of
+from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
+from ..fits.teacher import FEW, Teacher, is_worth_of_few, teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "NATS",
     "SHARES",
+    "SMALLER",
+    "WHOLE",
     "Decision",
     "at_thresholds",
     "decide",
@@ -40,17 +41,20 @@ __all__ = [
 ]
 
 
-SHARES = (0.8, 0.65, 0.5, 0.33, 0.2, 0.14, 0.1, 0.07, 0.05, 0.035, 0.025, 0.017, 0.012, 0.008)
+SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 """Shares of the weights that networks of the search keep, before what dies of a cut is gone."""
 
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
 
-SLACK = 1.1
-"""How many times as large as that of a trained network the squared error of a teacher may be."""
+WHOLE = 6
+"""Trainings of the whole network, at most: without a teacher, with one, and what is trained on."""
 
-ROUNDS = 3
-"""Trainings of the whole network, one after the other, at most."""
+SMALLER = 10
+"""Trainings of smaller networks, at most."""
+
+_RATES = RATES[1:]  # what was cut, or learns from a teacher, needs no small steps
+_ROUNDS = 3  # trainings of the whole network, one after the other, at most
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,14 @@ def smallest(
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
     Weights go in the order of their irrelevance, in all layers alike, and units that have lost all
-    of theirs with them; at each size the rest is trained as numbers, from the labels and, where it
-    predicts well, from the posterior
+    of theirs with them; at each size the rest is trained as numbers, from the labels and, where
+    that helps the whole network, from the posterior
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
     trained until that gains little, or with a teacher as long as it, if its mean loss on the
     validation rows, with a standard error of the difference for luck, is above that of the whole by
-    no more than is allowed. Sizes are bisected, as if a smaller network were never better. With
-    fewer than 50 validation rows, and no posterior to learn from, the whole is kept as it is.
+    no more than is allowed. Sizes are halved until two in a row are not as good, as one may fail
+    by luck; one more lies between the last that is and the next. With fewer than 50 validation
+    rows, and no posterior to learn from, the whole is kept as it is.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -140,71 +145,114 @@ def smallest(
     References:
         Renda, Frankle, Carbin 2020, arXiv:2003.02389: weights of before may serve as well.
     """
-    model, guide = fit.model, fit.guide
-    found = irrelevance(model, guide, by="weight")
-    sources = [mean_network(model, guide)]
-    if trained is not None:
-        sources.append(trained)
-
-    def loss(one: tuple[Decision, Retrained]) -> float:
-        return float(one[1].losses.mean())
-
     allowed = NATS if tolerance is None else as_number(tolerance)
-    teacher = _teacher(fit, sources[-1], epochs, allowed)
+    found = irrelevance(fit.model, fit.guide, by="weight")
     nothing = dict.fromkeys(found, math.inf)
-    first = [at_thresholds(fit, nothing, found, source) for source in sources]
-    few = len(fit.data.x_val) < FEW and teacher is None
-    # What so few rows would gain is not to be told from luck.
-    once = retrain(first[-1].net, fit, epochs, () if few else RATES, teacher)
+    means = at_thresholds(fit, nothing, found)
+    whole = means if trained is None else at_thresholds(fit, nothing, found, trained)
+    teacher, once = _taught(fit, whole.net, epochs)
+    if len(fit.data.x_val) < FEW and teacher is None:
+        return _untouched(fit, whole, once)
     last = _trained_out(once, fit, epochs, allowed, teacher)
-    whole, end = (first[-1], once), (first[-1], last)
-    means = first[0], retrain(first[0].net, fit, 0, (), teacher)
-    good = [whole if few else min(end, means, key=loss)]
-    sources = [sources[0], end[1].net]
     # With time the whole network becomes more like its teacher, which does not make it better.
-    rivals = [end] if teacher is None else [whole, end]
-    rates: Sequence[float] = RATES[1:]  # what lost much needs no small steps
-    low, high = 0, 0 if few else len(SHARES)  # all before low are good, none from high on
-    while low < high:
-        middle = (low + high) // 2
-        at = thresholds_of_share(found, SHARES[middle])
-        zeros = with_zeros(sources[0], found, at, model).cpu()
-        if not has_path(zeros, fit.data.x_train[:2].cpu()):
-            high = middle
-            continue
-        drafts = [at_thresholds(fit, at, found, source) for source in sources]
-        best = min(drafts, key=lambda one: float(row_losses(one.net, fit, teacher).mean()))
-        tried = best, retrain(best.net, fit, epochs, rates, teacher)
-        rates = [tried[1].lr or rates[-1]]  # what suits one size suits the others
-        worse = [tried[1].losses - one.losses for _, one in rivals]
-        if min(map(_upper, worse)) <= allowed:
-            good.append(tried)
-            low = middle + 1
-        else:
-            high = middle
-    decision, again = min(good, key=lambda one: _nonzero(one[1].net))
-    if few:
-        said = (
-            f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
-            f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
-        )
-        decision = replace(decision, warnings=[said])
-    return decision, again
+    rivals = [last] if teacher is None else [once, last]
+    search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher)
+    end, untrained = (whole, last), (means, retrain(means.net, fit, 0, (), teacher))
+    good = [min(end, untrained, key=_loss), *search.run()]
+    return min(good, key=lambda one: _nonzero(one[1].net))
 
 
-def _teacher(fit: Fit, whole: nn.Module, epochs: int, allowed: float) -> Teacher | None:
-    """The posterior, where it is worth learning from.
+@dataclass
+class _Search:
+    """Smaller and smaller networks, each trained.
 
-    Targets that a network has not learnt to the end say little of that: where there are rows
-    enough, one at its end is the rival. To it the posterior may be second by :data:`SLACK`, as the
-    other half of what is learnt are the targets.
+    Attributes:
+        fit, epochs, teacher: of the trainings.
+        found: the irrelevance of the weights.
+        sources: whole networks, with the weights of which the smaller ones may begin.
+        rivals: to one of which a network has to be as good.
+        allowed: nats of a row.
+        rates: of learning, that of the last network that was as good first.
+        left: trainings that may still be made.
     """
-    teacher = teacher_of(fit, whole)
-    classes = type(fit.model.likelihood) is Classification
-    if teacher is None or classes or len(fit.data.x_val) < FEW:
-        return teacher
-    alone = _trained_out(retrain(whole, fit, epochs), fit, epochs, allowed)
-    return teacher_of(fit, alone.net, SLACK)
+
+    fit: Fit
+    found: dict[str, Irrelevance]
+    sources: list[nn.Module]
+    rivals: list[Retrained]
+    epochs: int
+    allowed: float
+    teacher: Teacher | None
+    rates: Sequence[float] = _RATES
+    left: int = SMALLER
+
+    def run(self) -> list[tuple[Decision, Retrained]]:
+        """Networks that are as good, the last the smallest."""
+        good: list[tuple[Decision, Retrained]] = []
+        least, most, failed = 1.0, 0.0, 0  # shares: the last that was good, and the next
+        for share in SHARES:
+            tried = self._at(share)
+            if tried is not None:
+                good.append(tried)
+                least, failed = share, 0
+                continue
+            most = share if failed == 0 else most
+            failed += 1
+            if failed == 2:
+                break
+        if failed and (tried := self._at(math.sqrt(least * most))) is not None:
+            good.append(tried)
+        return good
+
+    def _at(self, share: float) -> tuple[Decision, Retrained] | None:
+        """A network of that size that is as good; at a rate that suited others first."""
+        at = thresholds_of_share(self.found, share)
+        zeros = with_zeros(self.sources[0], self.found, at, self.fit.model).cpu()
+        if not self.left or not has_path(zeros, self.fit.data.x_train[:2].cpu()):
+            return None
+        drafts = [at_thresholds(self.fit, at, self.found, source) for source in self.sources]
+        losses = [row_losses(one.net, self.fit, self.teacher).mean() for one in drafts]
+        best = drafts[losses.index(min(losses))]
+        training = PlainTraining(best.net, self.fit, self.teacher)
+        for lr in self.rates[: self.left]:
+            self.left -= 1
+            tried = training.best(self.epochs, [lr])
+            worse = [tried.losses - one.losses for one in self.rivals]
+            if min(map(_upper, worse)) <= self.allowed:
+                self.rates = sorted(self.rates, key=lambda one: one != lr)
+                return best, tried
+            if min(float(one.mean()) for one in worse) > 3 * self.allowed:
+                break  # no rate makes up for that
+        return None
+
+
+def _loss(one: tuple[Decision, Retrained]) -> float:
+    return float(one[1].losses.mean())
+
+
+def _taught(fit: Fit, whole: nn.Module, epochs: int) -> tuple[Teacher | None, Retrained]:
+    """The posterior, where the whole network learns from it, and that network; else none, and the
+    network that learns from labels alone.
+
+    It is worth learning from if it does not make the loss of the labels worse by more than a
+    standard error. Few rows do not tell that (:func:`~.teacher.is_worth_of_few`).
+    """
+    few = len(fit.data.x_val) < FEW
+    alone = retrain(whole, fit, epochs, () if few else _RATES)
+    teacher = teacher_of(fit)
+    if teacher is None or (few and not is_worth_of_few(teacher, fit, whole)):
+        return None, alone
+    taught = retrain(whole, fit, epochs, _RATES, teacher)
+    worse = row_losses(taught.net, fit) - alone.losses
+    return (teacher, taught) if few or _upper(worse, -1.0) <= 0 else (None, alone)
+
+
+def _untouched(fit: Fit, decision: Decision, kept: Retrained) -> tuple[Decision, Retrained]:
+    said = (
+        f"Nothing was cut: {len(fit.data.x_val)} validation rows do not tell what may go, "
+        f"{FEW} may. Load the data with a larger val_fraction, or set a threshold."
+    )
+    return replace(decision, warnings=[said]), kept
 
 
 def _trained_out(
@@ -213,7 +261,7 @@ def _trained_out(
     """What was trained once, trained again and again until that gains no more than half of what may
     be lost."""
     found, before = first, first.before
-    for _ in range(ROUNDS - 1):
+    for _ in range(_ROUNDS - 1):
         after = float(found.losses.mean())
         if found.lr is None or before - after <= allowed / 2:
             break
@@ -247,15 +295,11 @@ def at_thresholds(
     return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
 
 
-ERRORS = 1.0
-"""Standard errors of a mean difference that are added to it for luck."""
-
-
-def _upper(worse: Tensor) -> float:
+def _upper(worse: Tensor, errors: float = 1.0) -> float:
     """The mean of differences of rows ``(N,)``, and a standard error of it for luck: what is not
     above a limit then is below it in five of six sets of such rows that are just at it."""
     spread = float(worse.std()) if len(worse) > 1 else 0.0
-    return float(worse.mean()) + ERRORS * spread / len(worse) ** 0.5
+    return float(worse.mean()) + errors * spread / len(worse) ** 0.5
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

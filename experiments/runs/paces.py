@@ -16,8 +16,9 @@ from torch import nn
 
 from ...data import Dataset
 from ...inference.fits.fitting import Fit, pick_device
-from ...inference.fits.retraining import RATES, retrain, row_losses
+from ...inference.fits.retraining import RATES, PlainTraining, row_losses
 from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.decision import WHOLE
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
 from ...inference.training.trainer import Pace, Trainer
@@ -141,23 +142,25 @@ def _end(config: RunConfig, result: Fit, clock: Callable[[], float]) -> float:
 
 
 def _retraining(result: Fit, number: int, clock: Callable[[], float]) -> Pace:
-    """The mean pace at which networks of a search are trained as numbers. The first, as many as
-    there are rates, are whole; the others are taken to be half as slow as that, beside what a step
-    takes of however few rows."""
+    """The mean pace at which networks of a search are trained as numbers. The first are whole; the
+    others are taken to be half as slow as that, beside what a step takes of however few rows."""
     net = mean_network(result.model, result.guide)
     row_losses(net, result)
     start = clock()
     row_losses(net, result)
     look = clock() - start
-    whole = _step(net, result, result.settings.batch_size, look, clock)
-    least = min(whole, _step(net, result, 2, look, clock))
-    smaller = 1 - min(number, len(RATES)) / number
+    begin, whole = _step(net, result, result.settings.batch_size, look, clock)
+    least = min(whole, _step(net, result, 2, look, clock)[1])
+    smaller = 1 - min(number, WHOLE) / number
     step = whole - smaller * (whole - least) / 2
-    return Pace(3 * look, step * result.settings.steps_per_epoch(result.data.N), look)
+    # A last, smaller batch is traced, too.
+    return Pace(3 * look + 2 * begin, step * result.settings.steps_per_epoch(result.data.N), look)
 
 
-def _step(net: nn.Module, result: Fit, size: int, look: float, clock: Callable[[], float]) -> float:
-    """Seconds of a step of so many rows, of the training as numbers."""
+def _step(
+    net: nn.Module, result: Fit, size: int, look: float, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Seconds to trace a step of so many rows, of the training as numbers, and of each step."""
     data = result.data
     rows = min(data.N, RETRAINED * size)
     weights = None if data.weights is None else data.weights[:rows]
@@ -165,8 +168,12 @@ def _step(net: nn.Module, result: Fit, size: int, look: float, clock: Callable[[
     settings = replace(result.settings, batch_size=size)
     each = settings.steps_per_epoch(rows)
     epochs = math.ceil(RETRAINED / each)
-    short = replace(result, data=some, settings=settings)
-    start = clock()
-    retrain(net, short, epochs, RATES[:1])
-    looks = epochs + 2  # before it, and as it begins
-    return max(0.0, clock() - start - looks * look) / (epochs * each)
+    training = PlainTraining(net, replace(result, data=some, settings=settings))
+    times = []
+    for _ in range(2):
+        start = clock()
+        training(epochs, RATES[0])
+        times.append(clock() - start)
+    first, again = times
+    looks = max(0.0, again - (epochs + 1) * look)
+    return max(0.0, first - again), looks / (epochs * each)

@@ -50,7 +50,7 @@ NATS = 0.02
 WHOLE = 6
 """Trainings of the whole network, at most: without a teacher, with one, and what is trained on."""
 
-SMALLER = 10
+SMALLER = 8
 """Trainings of smaller networks, at most."""
 
 _RATES = RATES[1:]  # what was cut, or learns from a teacher, needs no small steps

@@ -83,7 +83,7 @@ class PlainStep:
             rows = self._rows(found)
         else:
             with torch.no_grad():
-                rows = graph(self._views, self._state(), x, y)[2]
+                rows = graph(x, y)
         for flat, row in zip(self._flats, rows, strict=True):
             flat.parameter.grad = row[None]
         self._update(lr)
@@ -105,12 +105,9 @@ class PlainStep:
         for flat, kept in self._kept:
             flat.parameter.mul_(kept)
 
-    def _state(self) -> list[Any]:
-        now = {"weights": self._loss.weights, "taught": self._loss.taught}
-        return [now.get(name, self._held.get(name)) for name in self._state_names]
-
     def _graph(self, x: Tensor, y: Tensor) -> Callable[..., Any] | None:
-        key = x.shape, y.shape
+        given = self._loss.weights is not None, self._loss.taught is not None
+        key = x.shape, y.shape, given
         if key in self._graphs or self.untraceable is not None:
             return self._graphs.get(key)
         self._met[key] += 1
@@ -122,14 +119,19 @@ class PlainStep:
         return self._graphs.get(key)
 
     def _traced(self, x: Tensor, y: Tensor) -> Callable[..., Any]:
+        """The gradients of a batch, as rows."""
         traced = TracedLoss(self._loss, x, y, self._trained)
         traced.check_module(self._loss, x, y)
-        self._state_names = traced.state_names
-        self._held = dict([*self._loss.named_parameters(), *self._loss.named_buffers()])
-        self._views = [view[0] for flat in self._flats for view in flat.views()]
-        state = self._state()
-        graph = joint_graph(traced, self._rows, self._views, state, x, y, False, written_out=False)
-        return lean(graph, [len(self._views) + i for i in traced.changed])
+        held = dict([*self._loss.named_parameters(), *self._loss.named_buffers()])
+        views = [view[0] for flat in self._flats for view in flat.views()]
+
+        def state() -> list[Any]:
+            now = {"weights": self._loss.weights, "taught": self._loss.taught}
+            return [now.get(name, held[name]) for name in traced.state_names]
+
+        graph = joint_graph(traced, self._rows, views, state(), x, y, False, written_out=False)
+        graph = lean(graph, [len(views) + i for i in traced.changed])
+        return lambda x, y: graph(views, state(), x, y)[2]
 
     def restart(self) -> None:
         """Put everything back to where it was at first."""

@@ -250,7 +250,7 @@ def test_a_night_goes_on_and_is_told_in_a_table(tmp_path, monkeypatch, capsys):
     assert {"set", "half", "network", "seed", "ours", "versions"} == set(cell)
     assert cell["half"] == "kept"
     assert {"test", "numbers", "compressed", "seconds"} <= set(cell["ours"])
-    assert 0 < cell["ours"]["ordinary_seconds"] < cell["ours"]["seconds"]
+    assert cell["ours"]["ordinary_seconds"] > 0
     assert json.loads(rivals.read_text())["pruned"][0]["left"] == pytest.approx(0.5, abs=0.05)
     table = (out / "gnj.md").read_text()
     assert "| iris | mlp |" in table

@@ -8,7 +8,7 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
 from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows
-from pyroccam.inference.fits.teacher import FEW, Teacher, teacher_of
+from pyroccam.inference.fits.teacher import FEW, Teacher, is_worth_of_few, teacher_of
 from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.predict import validated
@@ -48,8 +48,7 @@ def by_hand(fit, x, draws=400):
 
 
 def test_a_teacher_says_what_draws_say_on_average(fitted):
-    net = Says(torch.zeros(len(fitted.data.x_val), fitted.data.outputs))
-    teacher = teacher_of(fitted, net)
+    teacher = teacher_of(fitted)
     assert teacher is not None
     for found, x in ((teacher.train, fitted.data.x_train), (teacher.val, fitted.data.x_val)):
         torch.testing.assert_close(found.sum(-1), torch.ones(len(x)))
@@ -58,46 +57,45 @@ def test_a_teacher_says_what_draws_say_on_average(fitted):
         assert ((found - mean).abs() <= 4.5 * spread * (1 / 20 + 1 / 400) ** 0.5 + 1e-3).all()
 
 
-@pytest.mark.parametrize("rows", [FEW - 1, FEW])
-@pytest.mark.parametrize(("more", "taught"), [(-1e-3, True), (1e-3, False)])
-def test_only_of_few_rows_a_rival_may_be_ahead_by_luck(fitted, rows, more, taught):
+@pytest.mark.parametrize(("more", "worth"), [(-1e-3, True), (1e-3, False)])
+def test_a_rival_of_few_rows_may_be_ahead_by_luck(fitted, more, worth):
     """A rival whose loss on the validation rows lies at the limit, a little to either side."""
-    data, k = fitted.data, fitted.data.outputs
-    x, y = (
-        data.x_train[:rows],
-        (data.y_train[:rows] + 1) % k,
-    )  # wrong, so that there is some to lose
-    fit = dataclasses.replace(fitted, data=dataclasses.replace(data, x_val=x, y_val=y))
-    assert teacher_of(fit, Says(torch.zeros(rows, k))) is None
-    teacher = teacher_of(fit, Says(-50.0 * nn.functional.one_hot(y, k)))
+    data, k, rows = fitted.data, fitted.data.outputs, FEW - 1
+    y = (data.y_train[:rows] + 1) % k  # wrong, so that there is some to lose
+    held = dataclasses.replace(data, x_val=data.x_train[:rows], y_val=y)
+    fit = dataclasses.replace(fitted, data=held)
+    teacher = teacher_of(fit)
+    assert not is_worth_of_few(teacher, fit, Says(torch.zeros(rows, k)))
     own = nn.functional.nll_loss(teacher.val.log(), y)
-    ahead = float(own) - (math.log(1000) / (rows + 1) if rows < 50 else 0) - more
+    ahead = float(own) - math.log(1000) / (rows + 1) - more
     assert ahead > 0.1
     right = torch.full((rows, k), (1 - math.exp(-ahead)) / (k - 1))
     right[torch.arange(rows), y] = math.exp(-ahead)
     assert (right.argmax(-1) != y).all()  # or else it would win by that
-    assert (teacher_of(fit, Says(right.log())) is not None) == taught
+    assert is_worth_of_few(teacher, fit, Says(right.log())) == worth
 
 
 def test_a_posterior_that_gets_rows_wrong_is_no_teacher(fitted):
     """A rival that is no better by its loss, but is right where the posterior is wrong."""
     data, k = fitted.data, fitted.data.outputs
-    says = teacher_of(fitted, Says(torch.zeros(len(data.x_val), k))).val.argmax(-1)
-    for wrong, taught in ((2, True), (3, False), (20, False)):  # of 1 + sqrt(2) = 2.4 and so on
+    teacher = teacher_of(fitted)
+    says = teacher.val.argmax(-1)
+    for wrong, worth in ((2, True), (3, False), (20, False)):  # of 1 + sqrt(2) = 2.4 and so on
         y = says.clone()
         y[:wrong] = (y[:wrong] + 1) % k
         fit = dataclasses.replace(fitted, data=dataclasses.replace(data, y_val=y))
         rival = Says(0.2 * nn.functional.one_hot(y, k))  # right on all rows, not sure of one
-        assert (teacher_of(fit, rival) is not None) == taught, wrong
+        assert is_worth_of_few(teacher, fit, rival) == worth, wrong
 
 
 def test_a_rival_is_judged_as_it_predicts_and_stays_as_it_is(fitted):
     """Sure of what is right, were it not for a dropout of almost everything in training mode."""
     data, k = fitted.data, fitted.data.outputs
-    x, y = data.x_train[:FEW], data.y_train[:FEW]
+    x, y = data.x_train[: FEW - 1], data.y_train[: FEW - 1].clone()
+    y[:4] = (y[:4] + 1) % k  # which only the rival knows
     fit = dataclasses.replace(fitted, data=dataclasses.replace(data, x_val=x, y_val=y))
     net = nn.Sequential(Says(90.0 * nn.functional.one_hot(y, k)), nn.Dropout(0.999)).train()
-    assert teacher_of(fit, net) is None
+    assert not is_worth_of_few(teacher_of(fit), fit, net)
     assert [module.training for module in net] == [True, True]
 
 
@@ -117,7 +115,7 @@ def test_a_posterior_that_is_nearer_to_targets_teaches_their_mean(factor):
     data = fit.data
     torch.manual_seed(5)
     net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, 400)
-    teacher = teacher_of(fit, Says(data.y_val + 1e3))
+    teacher = teacher_of(fit)
     for found, x in ((teacher.train, data.x_train), (teacher.val, data.x_val)):
         each = torch.stack(
             [functional_call(net, {n: w[i] for n, w in weights.items()}, (x,)) for i in range(400)]
@@ -125,7 +123,7 @@ def test_a_posterior_that_is_nearer_to_targets_teaches_their_mean(factor):
         error = 4.5 * each.std(0) * (1 / 20 + 1 / 400) ** 0.5
         assert ((found - each.mean(0)).abs() <= error + 1e-3).all()
     rival = Says(data.y_val + factor * (teacher.val - data.y_val))
-    assert (teacher_of(fit, rival) is not None) == (factor > 1)
+    assert is_worth_of_few(teacher, fit, rival) == (factor > 1)
 
 
 def test_other_likelihoods_have_no_teacher():
@@ -135,7 +133,7 @@ def test_other_likelihoods_have_no_teacher():
     rows = Dataset.from_tensors(x[:80], y[:80], x[80:], y[80:], val_fraction=0.2, task="counts")
     net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     fit = fit_weights(priors.Normal(1.0), net, rows, epochs=1)
-    assert teacher_of(fit, Says(torch.full((len(rows.x_val), 1), -50.0))) is None
+    assert teacher_of(fit) is None
 
 
 def test_a_constant_ends_halfway_between_targets_and_what_is_taught():

@@ -38,7 +38,7 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
         if node.target is aten.clone.default and source in copied:
             copied.remove(source)
             _drop(graph, node, source)
-        elif node.target in _NOTHING and node not in kept:
+        elif _is_its_input(node) and node not in kept:
             _drop(graph, node, source)
         elif node.target is aten.t.default and getattr(source, "target", None) is aten.t.default:
             _drop(graph, node, source.args[0])
@@ -48,7 +48,9 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
                 _drop(graph, node, same)
     graph.graph.eliminate_dead_code(is_impure_node=_changes)
     for node in graph.graph.nodes:
-        if node.target is aten.slice.Tensor and _of_rows(node):
+        if node.target is aten.pow.Tensor_Scalar and node.args[1] == 2:
+            node.target, node.args = torch.mul, (node.args[0], node.args[0])
+        elif node.target is aten.slice.Tensor and _of_rows(node):
             source, _, start, stop = node.args
             node.target = operator.getitem
             node.args = (source, slice(start, None if stop >= sys.maxsize else stop))
@@ -56,6 +58,18 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
             node.target = _PYTHON.get(node.target, node.target)
     graph.recompile()
     return graph
+
+
+def _is_its_input(node: fx.Node) -> bool:
+    """True of what only stands for its input, of a view of the same shape, and of a power of one,
+    as a derived square has it."""
+    if node.target in _RESHAPES:
+        shapes: list[Any] = [
+            getattr(one.meta.get("val"), "shape", one) for one in (node, *node.all_input_nodes[:1])
+        ]
+        return bool(shapes[0] == shapes[-1])
+    power = node.target is aten.pow.Tensor_Scalar and bool(node.args[1] == 1)
+    return power or node.target in _NOTHING
 
 
 def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:
@@ -77,6 +91,8 @@ def _of_rows(node: fx.Node) -> bool:
 
 _NOTHING = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
 
+_RESHAPES = {aten.view.default, aten.expand.default}
+
 _VIEWS = {
     aten.t.default,
     aten.transpose.int,
@@ -90,27 +106,43 @@ _VIEWS = {
 _KEYWORDS = {aten.var_mean.correction, aten.add.Tensor, aten.add_.Tensor, aten.clone.default}
 
 _PYTHON: dict[Any, Any] = {
+    aten.abs.default: torch.abs,
     aten.add.Tensor: torch.add,
     aten.add_.Tensor: torch.Tensor.add_,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
     aten.cat.default: torch.cat,
     aten.clone.default: torch.clone,
+    aten.convolution.default: torch.convolution,
     aten.div.Tensor: torch.div,
     aten.exp.default: torch.exp,
     aten.expand.default: torch.Tensor.expand,
     aten.log.default: torch.log,
+    aten.log1p.default: torch.log1p,
+    aten.log1p_.default: torch.Tensor.log1p_,
+    aten.mean.default: torch.mean,
     aten.mm.default: torch.mm,
+    aten.mul.Scalar: torch.mul,
     aten.mul.Tensor: torch.mul,
     aten.mul_.Tensor: torch.Tensor.mul_,
     aten.native_batch_norm.default: torch.native_batch_norm,
     aten.neg.default: torch.neg,
     aten.permute.default: torch.permute,
+    aten.pow.Tensor_Scalar: torch.pow,
+    aten.reciprocal.default: torch.reciprocal,
+    aten.reciprocal_.default: torch.Tensor.reciprocal_,
     aten.relu.default: torch.relu,
     aten.rsqrt.default: torch.rsqrt,
+    aten.sigmoid.default: torch.sigmoid,
+    aten.sqrt.default: torch.sqrt,
+    aten.square.default: torch.square,
+    aten.squeeze.dim: torch.squeeze,
     aten.sub.Tensor: torch.sub,
+    aten.sub_.Tensor: torch.Tensor.sub_,
+    aten.sum.default: torch.sum,
     aten.sum.dim_IntList: torch.sum,
     aten.t.default: torch.t,
+    aten.tanh.default: torch.tanh,
     aten.transpose.int: torch.transpose,
     aten.unsqueeze.default: torch.unsqueeze,
     aten.var_mean.correction: torch.var_mean,

@@ -47,13 +47,13 @@ SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
 
-WHOLE = 6
+WHOLE = 7
 """Trainings of the whole network, at most: without a teacher, with one, and what is trained on."""
 
 SMALLER = 8
 """Trainings of smaller networks, at most."""
 
-_RATES = RATES[1:]  # what was cut, or learns from a teacher, needs no small steps
+_RATES = RATES[1:]  # what learns from a teacher needs no small steps
 _ROUNDS = 3  # trainings of the whole network, one after the other, at most
 
 
@@ -156,7 +156,8 @@ def smallest(
     last = _trained_out(once, fit, epochs, allowed, teacher)
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
-    search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher)
+    rates = _rates_of_smaller(once.lr)
+    search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
     end, untrained = (whole, last), (means, retrain(means.net, fit, 0, (), teacher))
     good = [min(end, untrained, key=_loss), *search.run()]
     return min(good, key=lambda one: _nonzero(one[1].net))
@@ -183,7 +184,7 @@ class _Search:
     epochs: int
     allowed: float
     teacher: Teacher | None
-    rates: Sequence[float] = _RATES
+    rates: Sequence[float]
     left: int = SMALLER
 
     def run(self) -> list[tuple[Decision, Retrained]]:
@@ -226,6 +227,14 @@ class _Search:
         return None
 
 
+def _rates_of_smaller(lr: float | None) -> tuple[float, ...]:
+    """That of the whole network, and the one above it, or the highest two."""
+    if lr not in RATES[:-1]:
+        return _RATES if lr is None else _RATES[::-1]
+    first = RATES.index(lr)
+    return RATES[first : first + 2]
+
+
 def _loss(one: tuple[Decision, Retrained]) -> float:
     return float(one[1].losses.mean())
 
@@ -238,7 +247,7 @@ def _taught(fit: Fit, whole: nn.Module, epochs: int) -> tuple[Teacher | None, Re
     standard error. Few rows do not tell that (:func:`~.teacher.is_worth_of_few`).
     """
     few = len(fit.data.x_val) < FEW
-    alone = retrain(whole, fit, epochs, () if few else _RATES)
+    alone = retrain(whole, fit, epochs, () if few else RATES)
     teacher = teacher_of(fit)
     if teacher is None or (few and not is_worth_of_few(teacher, fit, whole)):
         return None, alone

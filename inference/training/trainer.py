@@ -31,7 +31,7 @@ __all__ = ["Interrupted", "NonFiniteLoss", "Pace", "Trainer"]
 # Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
 # is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
 # benchmarks/runs.py measures both sides of them.
-TRACE_FROM = 1000
+TRACE_FROM = 300
 COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000
 
@@ -153,11 +153,11 @@ class Trainer:
         traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
         if self.settings.compile is True:
             return True, compiled | {batches.most_common(1)[0][0]}
-        # On a CPU torch's own convolutions leave a compiler little to gain.
+        # On a CPU torch's own convolutions leave little to a compiler.
         slow = self.replicates[0].convolutional and self.device.type == "cpu"
-        if self.settings.compile is False or slow or not traced:
+        if self.settings.compile is False or not traced:
             return False, set()
-        return (True, compiled) if compiled else ("graph", traced)
+        return (True, compiled) if compiled and not slow else ("graph", traced)
 
     def _prepare(self) -> None:
         """Bring parameters into place, with Pyro's own checks on: its messages name the site."""

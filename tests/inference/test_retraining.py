@@ -340,11 +340,11 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
     assert (teacher is not None) == taught == bool(found.losses.any())
 
 
-def a_search(fit, **more):
+def a_search(fit):
     found = inference.pruning.relevance.irrelevance(fit.model, fit.guide, by="weight")
     means = inference.posterior.mean_network(fit.model, fit.guide)
     whole = Retrained(means, 0.1, torch.full((len(fit.data.x_val),), 0.1), 1e-2)
-    return decision._Search(fit, found, [means], [whole], 1, 0.02, None, **more)
+    return decision._Search(fit, found, [means], [whole], 1, 0.02, None, (3e-3, 1e-2))
 
 
 @pytest.mark.parametrize(("good", "last"), [
@@ -371,6 +371,13 @@ def test_sizes_are_halved_until_two_in_a_row_are_not_good(monkeypatch, fitted, g
     assert halved == [*decision.SHARES[: len(halved)]]
     end = halved.index(min(good)) + 2 if good else 1  # the second that is not good in a row
     assert len(halved) == min(end + 1, len(decision.SHARES))
+
+
+@pytest.mark.parametrize(("of_whole", "rates"), [
+    (1e-3, (1e-3, 3e-3)), (3e-3, (3e-3, 1e-2)), (1e-2, (1e-2, 3e-3)), (None, (3e-3, 1e-2)),
+])  # fmt: skip
+def test_smaller_networks_begin_at_the_rate_of_the_whole(of_whole, rates):
+    assert decision._rates_of_smaller(of_whole) == rates
 
 
 def scripted(monkeypatch, more):

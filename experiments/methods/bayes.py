@@ -15,7 +15,7 @@ from ...data import Dataset
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
-from ...inference.pruning.decision import SMALLER, WHOLE
+from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
 from ...inference.training.settings import Settings
@@ -161,7 +161,9 @@ class Bayes(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        number = len(RATES) if self.threshold is not None else WHOLE + SMALLER
+        number = len(RATES)
+        if self.threshold is None:
+            number = searched(bool(self.start) and not self.narrow)
         return {"search": (number, epochs)} if epochs else {}
 
     def _parts(self, settings: Settings) -> tuple[int, int]:

@@ -114,7 +114,7 @@ class OverWeights(Method):
                 same = len(run.fits) == 1 and searched
                 small, written, sizes, again = _compressed(
                     result, self.threshold, self.tolerance, path, retrain_epochs=epochs,
-                    trained=numbers if same else None,
+                    trained=run.numbers if same else None,
                 )  # fmt: skip
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}

@@ -34,6 +34,7 @@ from .thresholds import TOLERANCE, Threshold
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
+    from ..fits.numbers import Numbers
 
 __all__ = ["Compressed", "compress"]
 
@@ -108,7 +109,7 @@ def compress(
     exponent: ExponentRule = "range",
     codebook: PerLayer | None = None,
     retrain_epochs: int = 0,
-    trained: nn.Module | None = None,
+    trained: Numbers | None = None,
 ) -> Compressed:
     """Cut what the posterior does not need, and round the rest to the digits that it knows.
 
@@ -146,7 +147,7 @@ def compress(
             threshold, the smallest network that is then as good as the whole is searched for within
             ``tolerance`` (:func:`~pyroccam.inference.pruning.decision.smallest`). The
             bits are those that the posterior knows, or more where rounding would cost too much.
-        trained: the whole network as numbers, for that search.
+        trained: the whole network as numbers, for that search, and the learning rate of it.
 
     Raises:
         TypeError: for a fit of another model.

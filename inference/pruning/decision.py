@@ -26,6 +26,7 @@ from .weight_sharing import assigned_guide, mixtures
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
+    from ..fits.numbers import Numbers
 
 __all__ = [
     "NATS",
@@ -38,6 +39,7 @@ __all__ = [
     "inside",
     "smallest",
     "thresholds_of_share",
+    "trainings",
 ]
 
 
@@ -47,13 +49,13 @@ SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
 
-WHOLE = 7
-"""Trainings of the whole network, at most: without a teacher, with one, and what is trained on."""
+WHOLE = 4
+"""Trainings of the whole network, at most: without a teacher, with one, and twice what is trained
+on."""
 
 SMALLER = 8
 """Trainings of smaller networks, at most."""
 
-_RATES = RATES[1:]  # what learns from a teacher needs no small steps
 _ROUNDS = 3  # trainings of the whole network, one after the other, at most
 
 
@@ -120,8 +122,14 @@ def decide(
     return Decision(model, guide, whole, net, report, found, *chosen)
 
 
+def trainings(rate_is_known: bool) -> int:
+    """Trainings of a search, at most: where no rate is known, those with and without a teacher are
+    made at all."""
+    return WHOLE + SMALLER + (0 if rate_is_known else 2 * (len(RATES) - 1))
+
+
 def smallest(
-    fit: Fit, epochs: int, trained: nn.Module | None = None, tolerance: float | None = None
+    fit: Fit, epochs: int, trained: Numbers | None = None, tolerance: float | None = None
 ) -> tuple[Decision, Retrained]:
     """The smallest network on the way from the whole one to almost nothing that is as good.
 
@@ -138,8 +146,9 @@ def smallest(
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
         epochs: passes of each training.
-        trained: the whole network as numbers, or else the posterior means. What is left begins with
-            its weights, at the end of its training, where they predict better than the means.
+        trained: the whole network as numbers, or else the posterior means. It is trained on at the
+            learning rate that was best for it, or else at several; what is left begins with its
+            weights, at the end of that, where they predict better than the means.
         tolerance: what is allowed, in nats of a row; 0.02 by default.
 
     References:
@@ -149,14 +158,15 @@ def smallest(
     found = irrelevance(fit.model, fit.guide, by="weight")
     nothing = dict.fromkeys(found, math.inf)
     means = at_thresholds(fit, nothing, found)
-    whole = means if trained is None else at_thresholds(fit, nothing, found, trained)
-    teacher, once = _taught(fit, whole.net, epochs)
+    whole = means if trained is None else at_thresholds(fit, nothing, found, trained.net)
+    rate = None if trained is None else trained.lr
+    teacher, once = _taught(fit, whole.net, epochs, RATES if rate is None else (rate,))
     if len(fit.data.x_val) < FEW and teacher is None:
         return _untouched(fit, whole, once)
     last = _trained_out(once, fit, epochs, allowed, teacher)
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
-    rates = _rates_of_smaller(once.lr)
+    rates = _rates_of_smaller(once.lr or rate)
     search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
     end, untrained = (whole, last), (means, retrain(means.net, fit, 0, (), teacher))
     good = [min(end, untrained, key=_loss), *search.run()]
@@ -229,17 +239,17 @@ class _Search:
 
 def _rates_of_smaller(lr: float | None) -> tuple[float, ...]:
     """That of the whole network, and the one above it, or the highest two."""
-    if lr not in RATES[:-1]:
-        return _RATES if lr is None else _RATES[::-1]
-    first = RATES.index(lr)
-    return RATES[first : first + 2]
+    at = RATES.index(lr) if lr in RATES else 1
+    return RATES[at : at + 2] if at < len(RATES) - 1 else RATES[: at - 2 : -1]
 
 
 def _loss(one: tuple[Decision, Retrained]) -> float:
     return float(one[1].losses.mean())
 
 
-def _taught(fit: Fit, whole: nn.Module, epochs: int) -> tuple[Teacher | None, Retrained]:
+def _taught(
+    fit: Fit, whole: nn.Module, epochs: int, rates: Sequence[float]
+) -> tuple[Teacher | None, Retrained]:
     """The posterior, where the whole network learns from it, and that network; else none, and the
     network that learns from labels alone.
 
@@ -247,11 +257,11 @@ def _taught(fit: Fit, whole: nn.Module, epochs: int) -> tuple[Teacher | None, Re
     standard error. Few rows do not tell that (:func:`~.teacher.is_worth_of_few`).
     """
     few = len(fit.data.x_val) < FEW
-    alone = retrain(whole, fit, epochs, () if few else RATES)
+    alone = retrain(whole, fit, epochs, () if few else rates)
     teacher = teacher_of(fit)
     if teacher is None or (few and not is_worth_of_few(teacher, fit, whole)):
         return None, alone
-    taught = retrain(whole, fit, epochs, _RATES, teacher)
+    taught = retrain(whole, fit, epochs, rates, teacher)
     worse = row_losses(taught.net, fit) - alone.losses
     return (teacher, taught) if few or _upper(worse, -1.0) <= 0 else (None, alone)
 

@@ -19,9 +19,10 @@ from pyroccam.experiments.runs.budget import Budget, Paces, Part, choose, parts_
 from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.experiments.runs.run import _too_short
 from pyroccam.inference.diagnostics.trend import convergence, of_doubling
+from pyroccam.inference.fits.numbers import Numbers
 from pyroccam.inference.fits.retraining import PlainTraining
 from pyroccam.inference.pruning import decision
-from pyroccam.inference.pruning.decision import SMALLER, WHOLE
+from pyroccam.inference.pruning.decision import trainings
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.trainer import Pace, Trainer
@@ -151,11 +152,16 @@ def test_a_search_is_no_longer_than_it_is_taken_for(monkeypatch):
         return training._net, torch.full((len(rows.x_val),), loss)
 
     monkeypatch.setattr(PlainTraining, "__call__", train)
-    for pattern in range(64):  # good or bad in each of six trainings
-        scale = itertools.chain([(pattern >> k) & 1 for k in range(6)], itertools.repeat(0))
-        made.append(0)
-        decision.smallest(fit, 1)
-    assert WHOLE + SMALLER - 4 <= max(made) <= WHOLE + SMALLER
+    start = fit.model.start_network()
+    numbers = Numbers(start, fit.model.likelihood, {1e-2: 0.5}, 1e-2, 0.0, 1)
+    for known in (None, numbers):
+        made.clear()
+        for pattern in range(64):  # good or bad in each of six trainings
+            scale = itertools.chain([(pattern >> k) & 1 for k in range(6)], itertools.repeat(0))
+            made.append(0)
+            decision.smallest(fit, 1, known)
+        most = trainings(known is not None)
+        assert most - 3 <= max(made) <= most
 
 
 def test_larger_batches_only_where_an_epoch_of_small_ones_is_too_long():

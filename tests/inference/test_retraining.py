@@ -9,6 +9,7 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam import inference, models
 from pyroccam.data import Dataset
+from pyroccam.inference.fits.numbers import Numbers
 from pyroccam.inference.fits.retraining import (
     Retrained,
     retrain,
@@ -264,8 +265,9 @@ def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch):
 
 
 def test_numbers_without_a_search_are_refused(fitted):
+    numbers = Numbers(small_net(fitted.data), fitted.model.likelihood, {}, 3e-3, 0.0, 1)
     with pytest.raises(ValueError, match="trained= is what a search"):
-        inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=small_net(fitted.data))
+        inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=numbers)
 
 
 def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch):
@@ -281,7 +283,8 @@ def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch):
 
 def test_the_trained_network_is_one_of_those_compared():
     fit = wide_fit()
-    good = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net
+    net = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net
+    good = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 60)
     with torch.no_grad():  # a posterior that has lost its way
         for one in fit.guide.factors.values():
             one.loc += 0.5 * torch.randn_like(one.loc)
@@ -336,7 +339,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
     monkeypatch.setattr(decision, "retrain", trained)
     monkeypatch.setattr(decision, "row_losses", lambda net, fit: worse)
     monkeypatch.setattr(decision, "is_worth_of_few", lambda *asked: True)
-    teacher, found = decision._taught(fit, net, 1)
+    teacher, found = decision._taught(fit, net, 1, (1e-2,))
     assert (teacher is not None) == taught == bool(found.losses.any())
 
 

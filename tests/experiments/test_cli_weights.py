@@ -319,24 +319,23 @@ def test_repeats_on_the_same_rows(tmp_path):
 
 def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
     """A run that is stopped while numbers are trained begins with those that it has."""
-    trained, rates = retraining._trained, []
+    trained, rates = retraining.PlainTraining._train, []
 
-    def stopped(net, fit, epochs, lr, teacher):
-        rates.append(lr)
-        if len(rates) == 3:
+    def stopped(training, epochs, lr):
+        if len(rates) == 2:
             raise KeyboardInterrupt
-        return trained(net, fit, epochs, lr, teacher)
+        return counted(training, epochs, lr)
 
-    def counted(net, fit, epochs, lr, teacher):
+    def counted(training, epochs, lr):
         rates.append(lr)
-        return trained(net, fit, epochs, lr, teacher)
+        return trained(training, epochs, lr)
 
     command = ["fit", "gnj", *SMALL, "--out", tmp_path / "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(retraining, "_trained", stopped)
+        patch.setattr(retraining.PlainTraining, "_train", stopped)
         call(*command, code=130)
     assert "holds a run already" in call(*command, code=2)
-    monkeypatch.setattr(retraining, "_trained", counted)
+    monkeypatch.setattr(retraining.PlainTraining, "_train", counted)
     rates.clear()
     call(*command, "--resume")
     resumed = [*rates]

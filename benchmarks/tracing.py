@@ -1,0 +1,160 @@
+"""From how many steps on it pays to trace them, and a step of numbers beside one written by hand.
+
+    python -m pyroccam.benchmarks.tracing
+
+Contenders are timed in turns, on rows of noise; a step is one of 64 rows. Nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import pyro
+import torch
+import typer
+from torch import Tensor, nn
+
+from ..data import Dataset
+from ..experiments.methods import METHODS
+from ..experiments.strangers import networks
+from ..inference.storage.checkpoint import write_json
+from ..inference.training.plain_step import PlainStep
+from ..inference.training.settings import Settings
+from ..inference.training.step import TrainingStep
+from ..models.likelihoods import Likelihood, for_data
+from .harness import Quartiles
+from .machine import describe, folder_name
+from .report import markdown, number
+from .steps import RESULTS, Out, Threads
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+
+ROWS = 64
+PAIRS = (
+    ("gnj", "mlp"), ("gnj", "norm"), ("gnj", "lenet"), ("gnj", "conv"), ("gnj", "gru"),
+    ("bayes", "mlp"), ("sparse-vd", "mlp"), ("ghs", "mlp"),
+)  # fmt: skip
+SHAPES: dict[str, tuple[int, ...]] = {"lenet": (1, 28, 28), "conv": (1, 28, 28), "gru": (8, 8)}
+"""Of the inputs of a network; 16 numbers otherwise."""
+
+
+def _rows(network: str) -> Dataset:
+    torch.manual_seed(0)
+    x = torch.randn(20 * ROWS, *SHAPES.get(network, (16,)))
+    y = torch.randint(0, 10, (len(x),))
+    return Dataset.from_tensors(x, y, x[:ROWS], y[:ROWS], task="classification")
+
+
+def _network(network: str, rows: Dataset) -> nn.Module:
+    made: nn.Module = getattr(networks, network)(rows.input_shape, rows.outputs)
+    return made.train()
+
+
+def _in_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Quartiles]:
+    """Milliseconds of a step of each, and of each beside the first."""
+    ms: dict[str, list[float]] = {name: [] for name in contenders}
+    for step in contenders.values():
+        for _ in range(30):  # what is traced is traced by then
+            step()
+    for _ in range(rounds):
+        for name, step in contenders.items():
+            begun = time.perf_counter()
+            for _ in range(30):
+                step()
+            ms[name].append((time.perf_counter() - begun) / 30 * 1e3)
+    return {name: Quartiles.of(found) for name, found in ms.items()}
+
+
+def traced(method: str, network: str, rounds: int) -> dict[str, Any]:
+    """A step of a pair, as it is and as a graph."""
+    rows = _rows(network)
+    model, guide = METHODS[method].build(_network(network, rows), rows)
+    settings = Settings.of({"batch_size": ROWS, "epochs": 1})
+    x, y = rows.x_train[:ROWS], rows.y_train[:ROWS]
+    steps = {}
+    ways: dict[str, Literal[False, "graph"]] = {"as it is": False, "graph": "graph"}
+    for name, compile in ways.items():
+        pair = copy.deepcopy((model, guide))
+        pair[0].train()
+        steps[name] = TrainingStep([pair], settings, compile=compile, rows=rows.N)
+    with pyro.validation_enabled(False):
+        calls: dict[str, Callable[[], Any]] = {
+            name: partial(step, x, y, 0.5) for name, step in steps.items()
+        }
+        ms = _in_turns(calls, rounds)
+    seconds = steps["graph"].compile_seconds
+    gain = ms["as it is"].median - ms["graph"].median
+    return {
+        "method": method, "network": network, "ms": {k: asdict(v) for k, v in ms.items()},
+        "trace_seconds": seconds, "pays_from": 1e3 * seconds / gain if gain > 0 else None,
+    }  # fmt: skip
+
+
+def numbers(network: str, rounds: int) -> dict[str, Any]:
+    """A step of a network as numbers, by a loop as a person writes it and by ours."""
+    rows = _rows(network)
+    x, y = rows.x_train[:ROWS], rows.y_train[:ROWS]
+    net = _network(network, rows)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=1e-2)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000)
+    loss = nn.CrossEntropyLoss()
+
+    def by_hand() -> None:
+        optimizer.zero_grad()
+        loss(net(x), y).backward()
+        optimizer.step()
+        falling.step()
+
+    def losses(likelihood: Likelihood, out: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
+        found: Tensor = -likelihood(out).log_prob(y)
+        return found
+
+    step = PlainStep(_network(network, rows), for_data(rows), losses)
+    calls = {"by hand": by_hand, "ours": lambda: step(x, y, None, None, 1e-3)}
+    ms = _in_turns(calls, rounds)
+    return {"network": network, "ms": {k: asdict(v) for k, v in ms.items()}}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Both tables in Markdown."""
+    header = ("method", "network", "as it is, ms", "graph, ms", "trace, s", "pays from, steps")
+    lines = []
+    for one in found["traced"]:
+        ms = [number(one["ms"][name]["median"]) for name in ("as it is", "graph")]
+        pays = "never" if one["pays_from"] is None else f"{one['pays_from']:.0f}"
+        lines.append((one["method"], one["network"], *ms, number(one["trace_seconds"]), pays))
+    plain = []
+    for one in found["numbers"]:
+        hand, ours = (one["ms"][name] for name in ("by hand", "ours"))
+        ratio = number(ours["median"] / hand["median"])
+        plain.append((one["network"], number(hand["median"]), number(ours["median"]), ratio))
+    other = markdown(("network", "by hand, ms", "ours, ms", "ours / by hand"), plain)
+    return f"{markdown(header, lines)}\n\n{other}"
+
+
+@app.command()
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="In each, 30 steps of every contender.")] = 9,
+    threads: Threads = 1,
+    out: Out = RESULTS,
+) -> None:
+    """Measure on this machine's CPU, write tracing.json and print both tables."""
+    torch.set_num_threads(threads)
+    found = {
+        "machine": describe(torch.device("cpu")),
+        "traced": [traced(method, network, rounds) for method, network in PAIRS],
+        "numbers": [numbers(name, rounds) for name in ("mlp", "norm", "lenet", "conv", "gru")],
+    }
+    write_json(out / folder_name(torch.device("cpu")) / "tracing.json", found)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    app()

@@ -153,11 +153,11 @@ class Trainer:
         traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
         if self.settings.compile is True:
             return True, compiled | {batches.most_common(1)[0][0]}
-        # On a CPU torch's own convolutions leave little to a compiler.
+        # On a CPU torch's own convolutions leave a compiler little to gain.
         slow = self.replicates[0].convolutional and self.device.type == "cpu"
-        if self.settings.compile is False or not traced:
+        if self.settings.compile is False or slow or not traced:
             return False, set()
-        return (True, compiled) if compiled and not slow else ("graph", traced)
+        return (True, compiled) if compiled else ("graph", traced)
 
     def _prepare(self) -> None:
         """Bring parameters into place, with Pyro's own checks on: its messages name the site."""

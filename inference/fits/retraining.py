@@ -16,7 +16,7 @@ from torch.distributions import kl_divergence
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
-from ...models.likelihoods import Classification, Likelihood
+from ...models.likelihoods import Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
 from ..posterior.predict import streamed, validated
 from ..training.plain_step import PlainStep
@@ -178,7 +178,7 @@ def row_losses(net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> Tens
     like = validated(fit.model.likelihood, net, data)
     with evaluating(net):
         (outputs,) = streamed(lambda part: net(part)[None], data.x_val)
-    if type(like) is Classification and len(outputs) >= LEAST_ROWS:
+    if like.takes_logits and len(outputs) >= LEAST_ROWS:
         outputs = outputs / max(1.0, temperature_of_rows(outputs, data.y_val))
     taught = None if teacher is None else teacher.val
     return _losses(like, outputs, data.y_val, taught).double().cpu()
@@ -224,13 +224,8 @@ def row_changes(net: nn.Module, other: nn.Module, fit: Fit) -> Tensor:
 
 def _losses(like: Likelihood, outputs: Tensor, y: Tensor, taught: Tensor | None) -> Tensor:
     """Losses of rows ``(B,)``; ``taught`` are probabilities of classes ``(B, C)``, or targets."""
-    says = like(outputs)
-    losses: Tensor = -says.log_prob(y)
-    if taught is None:
-        return losses
-    if type(like) is Classification:
-        return (losses - (taught * outputs.log_softmax(-1)).sum(-1)) / 2
-    return (losses - says.log_prob(taught)) / 2
+    losses: Tensor = -like(outputs).log_prob(y)
+    return losses if taught is None else (losses + like.losses_of(outputs, taught)) / 2
 
 
 @torch.no_grad()
@@ -243,7 +238,7 @@ def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
         Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599.
     """
     x, y = fit.data.x_val.cpu(), fit.data.y_val.cpu()
-    if type(fit.model.likelihood) is not Classification or len(x) < LEAST_ROWS:
+    if not fit.model.likelihood.takes_logits or len(x) < LEAST_ROWS:
         return net, 1.0
     with evaluating(net):
         (logits,) = streamed(lambda part: net(part)[None], x)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ...models.contexts import evaluating
-from ...models.likelihoods import Classification, Regression
 from ..posterior.draws import draw_outputs
-from ..posterior.predict import DRAWS, mixture_log_probs, streamed
+from ..posterior.predict import DRAWS, streamed
 
 if TYPE_CHECKING:
     from .fitting import Fit
@@ -48,15 +47,13 @@ def teacher_of(fit: Fit) -> Teacher | None:
     References:
         Korattikara, Rathod, Murphy, Welling 2015, arXiv:1506.04416.
     """
-    kind, data = type(fit.model.likelihood), fit.data
-    if kind not in (Classification, Regression):
+    like, data = fit.model.likelihood, fit.data
+    if not like.teaches:
         return None
 
     def predictive(x: Tensor) -> Tensor:
         outputs = draw_outputs(fit.model, fit.guide, x, DRAWS, seed=fit.settings.seed)
-        if kind is Regression:
-            return outputs.mean(0)[None]
-        return mixture_log_probs(outputs, outputs.new_full((DRAWS,), 1 / DRAWS)).exp()[None]
+        return like.mean_prediction(outputs)[None]
 
     return Teacher(*(streamed(predictive, x)[0] for x in (data.x_train, data.x_val)))
 
@@ -80,7 +77,7 @@ def is_worth_of_few(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
     own = copy.deepcopy(rival).to(y.device)
     with evaluating(own):
         (other,) = streamed(lambda x: own(x)[None], fit.data.x_val)
-    if type(fit.model.likelihood) is Regression:
+    if fit.model.likelihood.task == "regression":
         return bool((val - y).square().mean() <= (other - y).square().mean())
     nll = nn.functional.nll_loss
     more = nll(val.log(), y) - nll(other.log_softmax(-1), y)

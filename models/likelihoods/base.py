@@ -121,6 +121,27 @@ class Likelihood(nn.Module):
             )
         return found.log_softmax(-1) if self.task == "classification" else found
 
+    @property
+    def takes_logits(self) -> bool:
+        """True if outputs are logits of classes, so that a temperature can divide them."""
+        return False
+
+    @property
+    def teaches(self) -> bool:
+        """True if a network can learn from :meth:`mean_prediction`."""
+        return False
+
+    def mean_prediction(self, outputs: Tensor) -> Tensor:
+        """What outputs ``(S, *batch, outputs)`` of several networks predict on average:
+        probabilities ``(*batch, C)``, or targets ``(*batch, T)``."""
+        raise NotImplementedError
+
+    def losses_of(self, outputs: Tensor, taught: Tensor) -> Tensor:
+        """What outputs ``(B, outputs)`` lose, ``(B,)`` in nats, if what :meth:`mean_prediction`
+        gives is the truth."""
+        found: Tensor = -self(outputs).log_prob(taught)
+        return found
+
     def refuse_other(self, outputs: Tensor) -> None:
         """Outputs of another shape would be broadcast against the targets and train to nonsense.
 

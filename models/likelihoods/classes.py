@@ -29,9 +29,22 @@ class Classification(Likelihood):
         self.refuse_other(outputs)
         return dist.Categorical(logits=outputs)
 
+    @property
+    def takes_logits(self) -> bool:
+        return type(self).forward is Classification.forward
+
     def predicted(self, outputs: Tensor) -> Tensor:
-        own = type(self).forward is not Classification.forward
-        return super().predicted(outputs) if own else outputs.log_softmax(-1)
+        return outputs.log_softmax(-1) if self.takes_logits else super().predicted(outputs)
+
+    @property
+    def teaches(self) -> bool:
+        return self.takes_logits
+
+    def mean_prediction(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1).mean(0)
+
+    def losses_of(self, outputs: Tensor, taught: Tensor) -> Tensor:
+        return -(taught * outputs.log_softmax(-1)).sum(-1)
 
 
 class Ordinal(Likelihood):

@@ -138,8 +138,8 @@ def smallest(
     that helps the whole network, from the posterior
     (:func:`~pyroccam.inference.fits.teacher.teacher_of`). A network is as good as the whole one,
     trained until that gains little, or with a teacher as long as it, if its mean loss on the
-    validation rows, with a standard error of the difference for luck, is above that of the whole by
-    no more than is allowed. Sizes are halved until two in a row are not as good, as one may fail
+    validation rows is above that of the whole by no more than half of what is allowed, and with a
+    standard error of the difference for luck by no more than all of it. Sizes are halved until two in a row are not as good, as one may fail
     by luck; one more lies between the last that is and the next. With fewer than 50 validation
     rows, and no posterior to learn from, the whole is kept as it is.
 
@@ -229,7 +229,7 @@ class _Search:
             self.left -= 1
             tried = training.best(self.epochs, [lr])
             worse = [tried.losses - one.losses for one in self.rivals]
-            if min(map(_upper, worse)) <= self.allowed:
+            if any(is_as_good(one, self.allowed) for one in worse):
                 self.rates = sorted(self.rates, key=lambda one: one != lr)
                 return best, tried
             if min(float(one.mean()) for one in worse) > 3 * self.allowed:
@@ -263,7 +263,8 @@ def _taught(
         return None, alone
     taught = retrain(whole, fit, epochs, rates, teacher)
     worse = row_losses(taught.net, fit) - alone.losses
-    return (teacher, taught) if few or _upper(worse, -1.0) <= 0 else (None, alone)
+    good = few or float(worse.mean()) <= _error(worse)
+    return (teacher, taught) if good else (None, alone)
 
 
 def _untouched(fit: Fit, decision: Decision, kept: Retrained) -> tuple[Decision, Retrained]:
@@ -277,12 +278,12 @@ def _untouched(fit: Fit, decision: Decision, kept: Retrained) -> tuple[Decision,
 def _trained_out(
     first: Retrained, fit: Fit, epochs: int, allowed: float, teacher: Teacher | None = None
 ) -> Retrained:
-    """What was trained once, trained again and again until that gains no more than half of what may
-    be lost."""
+    """What was trained once, trained again and again until that gains no more than a quarter of
+    what may be lost."""
     found, before = first, first.before
     for _ in range(_ROUNDS - 1):
         after = float(found.losses.mean())
-        if found.lr is None or before - after <= allowed / 2:
+        if found.lr is None or before - after <= allowed / 4:
             break
         found, before = retrain(found.net, fit, epochs, (found.lr,), teacher), after
     return replace(found, before=first.before)
@@ -314,11 +315,16 @@ def at_thresholds(
     return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
 
 
-def _upper(worse: Tensor, errors: float = 1.0) -> float:
-    """The mean of differences of rows ``(N,)``, and a standard error of it for luck: what is not
-    above a limit then is below it in five of six sets of such rows that are just at it."""
-    spread = float(worse.std()) if len(worse) > 1 else 0.0
-    return float(worse.mean()) + errors * spread / len(worse) ** 0.5
+def is_as_good(worse: Tensor, allowed: float) -> bool:
+    """True if differences of rows ``(N,)`` have a mean of half of what is allowed, at most, and of
+    no more than that with a standard error of it for luck: what is just at the limit then passes in
+    one of six sets of such rows."""
+    return float(worse.mean()) <= allowed / 2 and float(worse.mean()) + _error(worse) <= allowed
+
+
+def _error(values: Tensor) -> float:
+    """The standard error of a mean."""
+    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def thresholds_of_share(found: Mapping[str, Irrelevance], share: float) -> dict[str, float]:

@@ -189,8 +189,8 @@ def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch):
 
 
 def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
-    """Rounds gain 0.5, 0.03 and 0.005 nats: the last is the one that does not pay."""
-    made, after = [], [0.47, 0.465, 0.0]
+    """Rounds gain 0.5, 0.03 and 0.004 nats: the last is the one that does not pay."""
+    made, after = [], [0.47, 0.466, 0.0]
     net = small_net(fitted.data)
 
     def trained(net, fit, epochs, rates=(), teacher=None):
@@ -203,9 +203,9 @@ def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
     found = decision._trained_out(first, fitted, 7, 0.02)
     assert made == [(7, (3e-3,)), (7, (3e-3,))]
     assert found.before == 1.0
-    assert float(found.losses.mean()) == pytest.approx(0.465)
-    made.clear()  # of a larger tolerance half is not gained by the first of them
-    assert decision._trained_out(first, fitted, 7, 0.08).losses.mean() == pytest.approx(0.47)
+    assert float(found.losses.mean()) == pytest.approx(0.466)
+    made.clear()  # of a larger tolerance a quarter is not gained by the first of them
+    assert decision._trained_out(first, fitted, 7, 0.16).losses.mean() == pytest.approx(0.47)
     assert len(made) == 1
     made[:] = [0, 0]
     no_better = Retrained(net, 1.0, torch.full((40,), 1.0), None)
@@ -214,13 +214,17 @@ def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
 
 
 def test_luck_has_a_margin_of_one_standard_error():
-    """So much that a difference of zero is above it in one of six samples, for normal rows."""
+    """So much that what is just at the limit passes in one of six samples, for normal rows."""
     torch.manual_seed(0)
-    samples = torch.randn(4000, 60)
-    above = torch.tensor([decision._upper(one) > 0 for one in samples]).double().mean()
-    assert float(above) == pytest.approx(0.841, abs=4 * (0.841 * 0.159 / 4000) ** 0.5)
-    assert decision._upper(torch.tensor([2.0, 4.0])) == pytest.approx(3.0 + 2**0.5 / 2**0.5)
-    assert decision._upper(torch.tensor([2.0])) == 2.0
+    samples = 0.1 + torch.randn(4000, 60)
+    passed = torch.tensor([decision.is_as_good(one, 0.1) for one in samples]).double().mean()
+    assert float(passed) == pytest.approx(0.159, abs=4 * (0.841 * 0.159 / 4000) ** 0.5)
+    two = torch.tensor([2.0, 4.0])  # 3 with an error of 1
+    assert decision.is_as_good(two, 6.1)
+    assert not decision.is_as_good(two, 5.9)  # the mean alone may be half of that
+    assert not decision.is_as_good(two - 2.5, 1.4)
+    assert decision.is_as_good(two - 2.5, 1.6)
+    assert decision.is_as_good(two[:1], 4.0)
 
 
 def test_a_change_of_predictions_is_a_divergence(fitted):
@@ -400,10 +404,10 @@ def scripted(monkeypatch, more):
     return made
 
 
-def test_two_hundredths_of_a_nat_may_be_lost(fitted, monkeypatch):
+def test_a_hundredth_of_a_nat_may_be_lost(fitted, monkeypatch):
     """One rate may not suit a size, and what suited one is tried first on the next; a size that no
     rate would save has one training."""
-    made = scripted(monkeypatch, [0.0205, 0.0195, 0.0195, 0.061, 0.059, 0.0205, 0.0])
+    made = scripted(monkeypatch, [0.0105, 0.0095, 0.0095, 0.061, 0.059, 0.0105, 0.0])
     search = a_search(fitted)
     assert search._at(0.5)[1].lr == 1e-2
     assert made == [3e-3, 1e-2]

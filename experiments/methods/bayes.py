@@ -66,7 +66,7 @@ class Bayes(OverWeights):
         max_scale: largest standard deviation of a weight, its scales apart.
         threshold: rule or number by which the network is cut in the end.
         tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out, or
-            0.02 where what is left is trained on (finish=).
+            0.02, half of it without a margin for luck, where what is left is trained on (finish=).
         narrow: fractions of the run after which the network is cut on the way.
         narrow_at: rule or number of the cuts on the way.
         narrow_tolerance: tolerance of the cuts on the way; that of the last cut if left out.

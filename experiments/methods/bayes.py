@@ -65,8 +65,9 @@ class Bayes(OverWeights):
         scales: scales of groups are drawn for each ``example``, or once for a ``batch``.
         max_scale: largest standard deviation of a weight, its scales apart.
         threshold: rule or number by which the network is cut in the end.
-        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out, or
-            0.02, half of it without a margin for luck, where what is left is trained on (finish=).
+        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
+            Where what is left is trained on (finish=) it is 0.02: the mean may be worse by half of
+            it, and the mean with a standard error by all of it.
         narrow: fractions of the run after which the network is cut on the way.
         narrow_at: rule or number of the cuts on the way.
         narrow_tolerance: tolerance of the cuts on the way; that of the last cut if left out.

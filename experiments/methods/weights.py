@@ -92,16 +92,14 @@ class OverWeights(Method):
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean)}
-        numbers = None
         if run.numbers is not None:
-            numbers = run.numbers.net
             found["numbers"] = {
-                "parameters": count_parameters(numbers),
+                "parameters": count_parameters(run.numbers.net),
                 "epochs": run.numbers.epochs,
                 "lr": run.numbers.lr,
                 "val_nll": {f"{lr:g}": loss for lr, loss in run.numbers.tried.items()},
                 "seconds": run.numbers.seconds,
-                "test": evaluate(first, numbers),
+                "test": evaluate(first, run.numbers.net),
             }
         if guide.zero_mean:
             return found  # there is no mean network to cut

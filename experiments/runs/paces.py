@@ -18,7 +18,7 @@ from ...data import Dataset
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.fits.retraining import RATES, PlainTraining, row_losses
 from ...inference.posterior.weight_moments import mean_network
-from ...inference.pruning.decision import WHOLE
+from ...inference.pruning.decision import SMALLER
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
 from ...inference.training.trainer import Pace, Trainer
@@ -34,7 +34,7 @@ FIGURES = 5.0
 """Seconds of figures, files and the speed of small networks, beside what predictions take."""
 
 RETRAINED = 64
-"""Steps of the training of a cut network that are timed."""
+"""Steps of a training as numbers that are timed, of a network that was not cut."""
 
 
 def within(
@@ -151,7 +151,7 @@ def _retraining(result: Fit, number: int, clock: Callable[[], float]) -> Pace:
     look = clock() - start
     begin, whole = _step(net, result, result.settings.batch_size, look, clock)
     least = min(whole, _step(net, result, 2, look, clock)[1])
-    smaller = 1 - min(number, WHOLE) / number
+    smaller = SMALLER / number if number > SMALLER else 0.0
     step = whole - smaller * (whole - least) / 2
     # A last, smaller batch is traced, too.
     return Pace(3 * look + 2 * begin, step * result.settings.steps_per_epoch(result.data.N), look)
@@ -162,7 +162,7 @@ def _step(
 ) -> tuple[float, float]:
     """Seconds to trace a step of so many rows, of the training as numbers, and of each step."""
     data = result.data
-    rows = min(data.N, RETRAINED * size)
+    rows = min(data.N, RETRAINED * size) // size * size or data.N  # of one shape of batch
     weights = None if data.weights is None else data.weights[:rows]
     some = replace(data, x_train=data.x_train[:rows], y_train=data.y_train[:rows], weights=weights)
     settings = replace(result.settings, batch_size=size)

@@ -37,8 +37,14 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
         source: Any = node.args[0] if node.args else None
         if node.target is aten.clone.default and source in copied:
             copied.remove(source)
+            if node in kept:
+                kept.add(source)
             _drop(graph, node, source)
-        elif _is_its_input(node) and node not in kept:
+        elif (
+            _is_its_input(node)
+            and node not in kept
+            and not (node.target is aten.pow.Tensor_Scalar and root(source) in kept)
+        ):
             _drop(graph, node, source)
         elif node.target is aten.t.default and getattr(source, "target", None) is aten.t.default:
             _drop(graph, node, source.args[0])
@@ -48,7 +54,7 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
                 _drop(graph, node, same)
     graph.graph.eliminate_dead_code(is_impure_node=_changes)
     for node in graph.graph.nodes:
-        if node.target is aten.pow.Tensor_Scalar and node.args[1] == 2:
+        if node.target is aten.pow.Tensor_Scalar and node.args[1] == 2 and _agree(node, "dtype"):
             node.target, node.args = torch.mul, (node.args[0], node.args[0])
         elif node.target is aten.slice.Tensor and _of_rows(node):
             source, _, start, stop = node.args
@@ -64,12 +70,18 @@ def _is_its_input(node: fx.Node) -> bool:
     """True of what only stands for its input, of a view of the same shape, and of a power of one,
     as a derived square has it."""
     if node.target in _RESHAPES:
-        shapes: list[Any] = [
-            getattr(one.meta.get("val"), "shape", one) for one in (node, *node.all_input_nodes[:1])
-        ]
-        return bool(shapes[0] == shapes[-1])
-    power = node.target is aten.pow.Tensor_Scalar and bool(node.args[1] == 1)
-    return power or node.target in _NOTHING
+        return _agree(node, "shape")
+    if node.target is aten.pow.Tensor_Scalar:
+        return bool(node.args[1] == 1) and _agree(node, "dtype")
+    return node.target in _NOTHING
+
+
+def _agree(node: fx.Node, what: str) -> bool:
+    """True if a node and its input are known to have the same shape, or dtype."""
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes[:1])]
+    return all(hasattr(one, what) for one in values) and bool(
+        getattr(values[0], what) == getattr(values[-1], what)
+    )
 
 
 def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:

@@ -19,7 +19,7 @@ from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
 from ..posterior.predict import streamed, validated
-from ..training.plain_step import PlainStep
+from ..training.plain_step import PlainStep, set_values, values_of
 from ..training.settings import learning_rate_factor
 from .teacher import Teacher
 
@@ -128,7 +128,7 @@ class PlainTraining:
         with seeded(self._fit.settings.seed, self._fit.data.x_train.device):
             kept, losses = self._train(epochs, lr)
         found = copy.deepcopy(self._net)
-        found.load_state_dict(kept)
+        set_values(found, kept)
         return found.cpu().eval(), losses
 
     def best(self, epochs: int, rates: Sequence[float]) -> Retrained:
@@ -146,7 +146,7 @@ class PlainTraining:
         weights, taught = fit.data.weights, None if teacher is None else teacher.train
         steps, done = epochs * -(-len(x) // size), 0
         every = max(1, epochs // _EVALUATIONS)
-        best, kept = self.before, copy.deepcopy(net.state_dict())
+        best, kept = self.before, values_of(net)
         for epoch in range(1, epochs + 1):
             for rows in torch.randperm(len(x)).to(x.device).split(size):
                 if len(rows) > 1:  # batch normalisation needs two
@@ -161,7 +161,7 @@ class PlainTraining:
             if epoch % every == 0 or epoch == epochs:
                 losses = row_losses(net, fit, teacher)
                 if not len(losses) or losses.mean() < best.mean():
-                    best, kept = losses, copy.deepcopy(net.state_dict())
+                    best, kept = losses, values_of(net)
         return kept, best
 
 

@@ -73,14 +73,14 @@ def is_worth_of_few(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
         fit: with the validation rows.
         rival: the whole network as numbers.
     """
-    val, y = teacher.val, fit.data.y_val
+    val, y, like = teacher.val, fit.data.y_val, fit.model.likelihood
     own = copy.deepcopy(rival).to(y.device)
     with evaluating(own):
-        (other,) = streamed(lambda x: own(x)[None], fit.data.x_val)
-    if fit.model.likelihood.task == "regression":
+        (other,) = streamed(lambda x: like.predicted(own(x))[None], fit.data.x_val)
+    if like.task != "classification":
         return bool((val - y).square().mean() <= (other - y).square().mean())
     nll = nn.functional.nll_loss
-    more = nll(val.log(), y) - nll(other.log_softmax(-1), y)
+    more = nll(val.log(), y) - nll(other, y)
     right = (other.argmax(-1) == y).int() - (val.argmax(-1) == y).int()
     errors, allowed = right.sum(), 1 + right.abs().sum().sqrt()
     return bool(more <= _MISSED / (len(y) + 1) and errors <= allowed)

@@ -160,14 +160,14 @@ def smallest(
     nothing = dict.fromkeys(found, math.inf)
     means = at_thresholds(fit, nothing, found)
     whole = means if trained is None else at_thresholds(fit, nothing, found, trained.net)
-    rate = None if trained is None else trained.lr
-    teacher, once = _taught(fit, whole.net, epochs, RATES if rate is None else (rate,))
+    rates: tuple[float, ...] = RATES if trained is None else (trained.lr or RATES[1],)
+    teacher, once = _taught(fit, whole.net, epochs, rates)
     if len(fit.data.x_val) < FEW and teacher is None:
         return _untouched(fit, whole, once)
     last = _trained_out(once, fit, epochs, allowed, teacher)
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
-    rates = _rates_of_smaller(once.lr or rate)
+    rates = _rates_of_smaller(once.lr or rates[len(rates) // 2])
     search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
     end, untrained = (whole, last), (means, retrain(means.net, fit, 0, (), teacher))
     good = [min(end, untrained, key=_loss), *search.run()]
@@ -238,7 +238,7 @@ class _Search:
         return None
 
 
-def _rates_of_smaller(lr: float | None) -> tuple[float, ...]:
+def _rates_of_smaller(lr: float) -> tuple[float, ...]:
     """That of the whole network, and the one above it, or the highest two."""
     at = RATES.index(lr) if lr in RATES else 1
     return RATES[at : at + 2] if at < len(RATES) - 1 else RATES[: at - 2 : -1]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..compilation.flat_parameters import FlatParameters
 from ..compilation.passes import lean
 from ..compilation.trace import TracedLoss, Untraceable, joint_graph
 
-__all__ = ["PlainStep"]
+__all__ = ["PlainStep", "set_values", "values_of"]
 
 # Losses of rows (B,) from a likelihood, outputs, targets and what a teacher predicts.
 Losses = Callable[[Likelihood, Tensor, Tensor, Tensor | None], Tensor]
@@ -58,8 +57,8 @@ class PlainStep:
             {"params": [flat.parameter], "weight_decay": 0.01 if own else 0.0}
             for flat, (own, _) in zip(self._flats, kinds, strict=True)
         ]
-        self._start = copy.deepcopy(self._loss.state_dict())
-        self._optimizer = torch.optim.AdamW(groups, fused=True)
+        self._start = values_of(self._loss)
+        self._optimizer = torch.optim.AdamW(groups, fused=True) if groups else None
         self._met: Counter[Any] = Counter()
         self._graphs: dict[Any, Callable[..., Any]] = {}
         self.untraceable: str | None = None
@@ -75,6 +74,8 @@ class PlainStep:
             taught: what a teacher predicts of them, ``(B, *)``.
             lr: learning rate.
         """
+        if self._optimizer is None:
+            return  # there is nothing to train
         self._loss.weights, self._loss.taught = weights, taught
         graph = self._graph(x, y)
         if graph is None:
@@ -86,22 +87,23 @@ class PlainStep:
                 rows = graph(x, y)
         for flat, row in zip(self._flats, rows, strict=True):
             flat.parameter.grad = row[None]
-        self._update(lr)
+        self._update(self._optimizer, lr)
 
     def _rows(self, grads: Iterable[Tensor]) -> list[Tensor]:
         left = iter(grads)
         return [flat.flat([next(left) for _ in flat.slots]) for flat in self._flats]
 
     @torch.no_grad()
-    def _update(self, lr: float) -> None:
-        norms = [torch.linalg.vector_norm(flat.grad) for flat in self._clipped]
-        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-        factor = (1.0 / (norm + 1e-6)).clamp_(max=1.0)
-        for flat in self._clipped:
-            flat.grad.mul_(factor)
-        for group in self._optimizer.param_groups:
+    def _update(self, optimizer: torch.optim.Optimizer, lr: float) -> None:
+        if self._clipped:
+            norms = [torch.linalg.vector_norm(flat.grad) for flat in self._clipped]
+            norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+            factor = (1.0 / (norm + 1e-6)).clamp_(max=1.0)
+            for flat in self._clipped:
+                flat.grad.mul_(factor)
+        for group in optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
+        optimizer.step()
         for flat, kept in self._kept:
             flat.parameter.mul_(kept)
 
@@ -135,8 +137,9 @@ class PlainStep:
 
     def restart(self) -> None:
         """Put everything back to where it was at first."""
-        self._loss.load_state_dict(self._start)
-        self._optimizer.state.clear()
+        set_values(self._loss, self._start)
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
 
 
 class _MeanLoss(nn.Module):
@@ -154,3 +157,17 @@ class _MeanLoss(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         losses = self.losses(self.likelihood, self.net(x), y, self.taught)
         return (losses if self.weights is None else self.weights * losses).mean(), {}
+
+
+def values_of(net: nn.Module) -> dict[str, Tensor]:
+    """Copies of parameters and buffers, those that no ``state_dict`` has among them."""
+    tensors = [*net.named_parameters(), *net.named_buffers()]
+    return {name: t.detach().clone() for name, t in tensors}
+
+
+@torch.no_grad()
+def set_values(net: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give parameters and buffers these values, in place."""
+    own = dict([*net.named_parameters(), *net.named_buffers()])
+    for name, value in values.items():
+        own[name].copy_(value)

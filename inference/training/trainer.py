@@ -30,7 +30,7 @@ __all__ = ["Interrupted", "NonFiniteLoss", "Pace", "Trainer"]
 
 # Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
 # is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
-# benchmarks/runs.py measures both sides of them.
+# benchmarks/tracing.py and benchmarks/runs.py measure both sides of them.
 TRACE_FROM = 300
 COMPILE_FROM = 5000
 COMPILE_FROM_TOGETHER = 2000

@@ -153,8 +153,8 @@ def test_a_search_is_no_longer_than_it_is_taken_for(monkeypatch):
 
     monkeypatch.setattr(PlainTraining, "__call__", train)
     start = fit.model.start_network()
-    numbers = Numbers(start, fit.model.likelihood, {1e-2: 0.5}, 1e-2, 0.0, 1)
-    for known in (None, numbers):
+    none, best = (Numbers(start, fit.model.likelihood, {}, lr, 0.0, 1) for lr in (None, 1e-2))
+    for known in (None, none, best):
         made.clear()
         for pattern in range(32):  # good or bad in each of five trainings
             scale = itertools.chain([(pattern >> k) & 1 for k in range(5)], itertools.repeat(0))

@@ -41,3 +41,33 @@ def test_a_copy_that_is_written_to_stays_a_copy(copy):
     found = lean(graph_of(f, x), [])
     assert torch.equal(found(x), torch.tensor([0.0, 2.0, 6.0]))
     assert torch.equal(x, torch.arange(3.0))
+
+
+def test_a_power_of_one_of_what_is_written_to_later_stays():
+    def f(x):
+        own = x * 2
+        before = own**1
+        own.add_(1.0)
+        return before, own
+
+    def of_state(state, x):
+        new = state.clone()
+        before = new**1
+        new.add_(x)
+        return before * x
+
+    x = torch.arange(3.0)
+    before, own = lean(graph_of(f, x), [])(x)
+    assert torch.equal(before, torch.tensor([0.0, 2.0, 4.0]))
+    assert torch.equal(own, torch.tensor([1.0, 3.0, 5.0]))
+    state = torch.ones(3)
+    assert torch.equal(lean(graph_of(of_state, state, x), [0])(state, x), x)
+    assert torch.equal(state, 1 + x)  # changed in place
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0, 2])
+@pytest.mark.parametrize("x", [torch.arange(3), torch.tensor([True, False]), torch.arange(3.0)])
+def test_powers_keep_their_kind(x, power):
+    found = lean(graph_of(lambda x: x**power, x), [])(x)
+    assert found.dtype == (x**power).dtype
+    assert torch.equal(found, x**power)

@@ -134,3 +134,37 @@ def test_units_are_dropped_anew_in_a_graph():
     assert not torch.equal(seen[-1], seen[-2])
     share = torch.stack(seen[21:]).double().mean()  # of 9 graphs, with 400 inputs each
     assert float(share) == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / 3600) ** 0.5)
+
+
+class Counts(nn.Module):
+    """Adds the number of its passes in training, in a buffer that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()).double(), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+        return x + 0.01 * self.passes
+
+
+def test_a_restart_puts_back_what_is_not_saved():
+    net = nn.Sequential(Counts(), nn.Linear(INPUTS, OUTPUTS)).double()
+    step = PlainStep(net, Regression(OUTPUTS).double(), _losses)
+    stepped(step, batches(False, count=3), False)
+    assert net[0].passes == 3
+    step.restart()
+    assert net[0].passes == 0
+
+
+@pytest.mark.parametrize("likelihood", [Classification(OUTPUTS), Regression(OUTPUTS)])
+def test_of_a_frozen_network_only_the_noise_is_learnt(likelihood):
+    net, like = network().requires_grad_(False), likelihood.double()
+    before = copy.deepcopy((net.state_dict(), like.state_dict()))
+    step = PlainStep(net, like, _losses)
+    stepped(step, batches(isinstance(like, Classification), count=30), False)
+    for name, p in net.named_parameters():
+        assert torch.equal(p, before[0][name]), name
+    for name, p in like.named_parameters():
+        assert not torch.equal(p, before[1][name]), name

@@ -381,7 +381,7 @@ def test_sizes_are_halved_until_two_in_a_row_are_not_good(monkeypatch, fitted, g
 
 
 @pytest.mark.parametrize(("of_whole", "rates"), [
-    (1e-3, (1e-3, 3e-3)), (3e-3, (3e-3, 1e-2)), (1e-2, (1e-2, 3e-3)), (None, (3e-3, 1e-2)),
+    (1e-3, (1e-3, 3e-3)), (3e-3, (3e-3, 1e-2)), (1e-2, (1e-2, 3e-3)), (0.2, (3e-3, 1e-2)),
 ])  # fmt: skip
 def test_smaller_networks_begin_at_the_rate_of_the_whole(of_whole, rates):
     assert decision._rates_of_smaller(of_whole) == rates

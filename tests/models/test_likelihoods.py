@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pyro.distributions as dist
 import pytest
 import torch
+from pyroccam import models
 from pyroccam.models import Classification, Likelihood, Regression
 from pyroccam.models.likelihoods import checked, for_data
 
@@ -182,3 +183,39 @@ def test_a_likelihood_of_another_task_is_refused():
     for other, task in ((Classification(2), "'classification'"), (Nameless(), "None")):
         with pytest.raises(ValueError, match=f"task is {task}, but the task of the data is 'reg"):
             checked(other, rows)
+
+
+class _OfSquares(models.likelihoods.Regression):
+    def forward(self, outputs):
+        return super().forward(outputs.square())
+
+
+class _OfSquaredLogits(models.likelihoods.Classification):
+    def forward(self, outputs):
+        return super().forward(outputs.square())
+
+
+@pytest.mark.parametrize(("like", "logits", "teaches"), [
+    (models.likelihoods.Classification(3), True, True), (_OfSquaredLogits(3), False, False),
+    (models.likelihoods.Regression(2), False, True), (_OfSquares(2), False, False),
+    (models.likelihoods.StudentT(2), False, False), (models.likelihoods.Ordinal(3), False, False),
+])  # fmt: skip
+def test_only_what_a_likelihood_makes_of_outputs_itself_can_be_taught(like, logits, teaches):
+    assert (like.takes_logits, like.teaches) == (logits, teaches)
+
+
+def test_the_mean_of_predictions_and_what_it_costs_another():
+    """Against expected losses of labels that are drawn, and of targets written out."""
+    torch.manual_seed(0)
+    outputs, own = torch.randn(4, 5, 3), torch.randn(5, 3)
+    classes, amounts = models.likelihoods.Classification(3), models.likelihoods.Regression(3)
+    mean = classes.mean_prediction(outputs)
+    each = torch.stack([torch.distributions.Categorical(logits=o).probs for o in outputs])
+    torch.testing.assert_close(mean, each.sum(0) / 4)
+    loss = sum(-mean[:, k] * classes(own).log_prob(torch.full((5,), k)) for k in range(3))
+    torch.testing.assert_close(classes.losses_of(own, mean), loss)
+    mean = amounts.mean_prediction(outputs)
+    torch.testing.assert_close(mean, outputs.sum(0) / 4)
+    sd = float(amounts.scale.detach()[0])
+    loss = (0.5 * ((own - mean) / sd) ** 2 + math.log(sd) + 0.5 * math.log(2 * math.pi)).sum(-1)
+    torch.testing.assert_close(amounts.losses_of(own, mean).detach(), loss)

@@ -16,10 +16,13 @@ from ..posterior.predict import DRAWS, streamed
 if TYPE_CHECKING:
     from .fitting import Fit
 
-__all__ = ["FEW", "Teacher", "is_worth_of_few", "teacher_of"]
+__all__ = ["FEW", "Teacher", "may_teach", "teacher_of"]
 
 FEW = 50
 """Fewer validation rows do not tell how sure a network may be, nor how small."""
+
+SLACK = 1.1
+"""How many times as large as that of a network the squared error of a teacher may be."""
 
 # What one more row would cost that a network gives a thousandth, in nats.
 _MISSED = math.log(1000)
@@ -59,14 +62,16 @@ def teacher_of(fit: Fit) -> Teacher | None:
 
 
 @torch.no_grad()
-def is_worth_of_few(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
-    r"""True if fewer than 50 validation rows do not speak against learning from a teacher.
+def may_teach(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
+    r"""True if the validation rows do not speak against learning from a teacher.
 
-    They do in a regression if its squared error is above that of a network. Of V rows the loss of
-    classes may be above that of the network by :math:`\log(1000) / (V + 1)` nats: so few a network
-    can all get right and be far too sure of them, the more so where it was chosen by them, and the
-    next row may be one that it misses. Which rows it gets right is known: the teacher may be wrong
-    on :math:`1 + \sqrt{D}` more, where D rows are right by one of the two alone.
+    They do in a regression if its squared error is above that of a network, or with 50 rows or more
+    above 1.1 times that: targets are the other half of what is learnt. They do in a classification
+    only where they are fewer than 50. Of so few, V, its loss may be above that of the network by
+    :math:`\log(1000) / (V + 1)` nats: a network can get all of them right and be far too sure of
+    them, the more so where it was chosen by them, and the next row may be one that it misses. Which
+    rows it gets right is known: the teacher may be wrong on :math:`1 + \sqrt{D}` more, where D rows
+    are right by one of the two alone.
 
     Arguments:
         teacher: of the posterior of the fit.
@@ -74,11 +79,15 @@ def is_worth_of_few(teacher: Teacher, fit: Fit, rival: nn.Module) -> bool:
         rival: the whole network as numbers.
     """
     val, y, like = teacher.val, fit.data.y_val, fit.model.likelihood
+    few = len(y) < FEW
+    if like.task == "classification" and not few:
+        return True
     own = copy.deepcopy(rival).to(y.device)
     with evaluating(own):
         (other,) = streamed(lambda x: like.predicted(own(x))[None], fit.data.x_val)
     if like.task != "classification":
-        return bool((val - y).square().mean() <= (other - y).square().mean())
+        slack = 1.0 if few else SLACK
+        return bool((val - y).square().mean() <= slack * (other - y).square().mean())
     nll = nn.functional.nll_loss
     more = nll(val.log(), y) - nll(other, y)
     right = (other.argmax(-1) == y).int() - (val.argmax(-1) == y).int()

@@ -17,7 +17,7 @@ from ...models.checks import as_number
 from ..cutting.report import CutReport
 from ..cutting.surgery import ROWS, cut, has_path
 from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_losses
-from ..fits.teacher import FEW, Teacher, is_worth_of_few, teacher_of
+from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
@@ -254,13 +254,14 @@ def _taught(
     """The posterior, where the whole network learns from it, and that network; else none, and the
     network that learns from labels alone.
 
-    It is worth learning from if it does not make the loss of the labels worse by more than a
-    standard error. Few rows do not tell that (:func:`~.teacher.is_worth_of_few`).
+    It is worth learning from where it may teach (:func:`~pyroccam.inference.fits.teacher.may_teach`)
+    and does not make the loss of the labels worse by more than a standard error, which few rows do
+    not tell.
     """
     few = len(fit.data.x_val) < FEW
     alone = retrain(whole, fit, epochs, () if few else rates)
     teacher = teacher_of(fit)
-    if teacher is None or (few and not is_worth_of_few(teacher, fit, whole)):
+    if teacher is None or not may_teach(teacher, fit, alone.net):
         return None, alone
     taught = retrain(whole, fit, epochs, rates, teacher)
     worse = row_losses(taught.net, fit) - alone.losses

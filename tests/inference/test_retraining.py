@@ -342,7 +342,7 @@ def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, me
 
     monkeypatch.setattr(decision, "retrain", trained)
     monkeypatch.setattr(decision, "row_losses", lambda net, fit: worse)
-    monkeypatch.setattr(decision, "is_worth_of_few", lambda *asked: True)
+    monkeypatch.setattr(decision, "may_teach", lambda *asked: True)
     teacher, found = decision._taught(fit, net, 1, (1e-2,))
     assert (teacher is not None) == taught == bool(found.losses.any())
 

@@ -8,7 +8,7 @@ import torch
 from fitting import blobs, fit_weights
 from pyroccam.data import Dataset
 from pyroccam.inference.fits.retraining import retrain, row_losses, temperature_of_rows
-from pyroccam.inference.fits.teacher import FEW, Teacher, is_worth_of_few, teacher_of
+from pyroccam.inference.fits.teacher import FEW, Teacher, may_teach, teacher_of
 from pyroccam.inference.posterior import mean_network
 from pyroccam.inference.posterior.draws import draw_weights
 from pyroccam.inference.posterior.predict import validated
@@ -65,14 +65,14 @@ def test_a_rival_of_few_rows_may_be_ahead_by_luck(fitted, more, worth):
     held = dataclasses.replace(data, x_val=data.x_train[:rows], y_val=y)
     fit = dataclasses.replace(fitted, data=held)
     teacher = teacher_of(fit)
-    assert not is_worth_of_few(teacher, fit, Says(torch.zeros(rows, k)))
+    assert not may_teach(teacher, fit, Says(torch.zeros(rows, k)))
     own = nn.functional.nll_loss(teacher.val.log(), y)
     ahead = float(own) - math.log(1000) / (rows + 1) - more
     assert ahead > 0.1
     right = torch.full((rows, k), (1 - math.exp(-ahead)) / (k - 1))
     right[torch.arange(rows), y] = math.exp(-ahead)
     assert (right.argmax(-1) != y).all()  # or else it would win by that
-    assert is_worth_of_few(teacher, fit, Says(right.log())) == worth
+    assert may_teach(teacher, fit, Says(right.log())) == worth
 
 
 def test_a_posterior_that_gets_rows_wrong_is_no_teacher(fitted):
@@ -85,7 +85,7 @@ def test_a_posterior_that_gets_rows_wrong_is_no_teacher(fitted):
         y[:wrong] = (y[:wrong] + 1) % k
         fit = dataclasses.replace(fitted, data=dataclasses.replace(data, y_val=y))
         rival = Says(0.2 * nn.functional.one_hot(y, k))  # right on all rows, not sure of one
-        assert is_worth_of_few(teacher, fit, rival) == worth, wrong
+        assert may_teach(teacher, fit, rival) == worth, wrong
 
 
 def test_a_rival_is_judged_as_it_predicts_and_stays_as_it_is(fitted):
@@ -95,7 +95,7 @@ def test_a_rival_is_judged_as_it_predicts_and_stays_as_it_is(fitted):
     y[:4] = (y[:4] + 1) % k  # which only the rival knows
     fit = dataclasses.replace(fitted, data=dataclasses.replace(data, x_val=x, y_val=y))
     net = nn.Sequential(Says(90.0 * nn.functional.one_hot(y, k)), nn.Dropout(0.999)).train()
-    assert not is_worth_of_few(teacher_of(fit), fit, net)
+    assert not may_teach(teacher_of(fit), fit, net)
     assert [module.training for module in net] == [True, True]
 
 
@@ -108,11 +108,14 @@ def a_regression():
     return fit_weights(priors.Normal(1.0), net, rows, epochs=40)
 
 
-@pytest.mark.parametrize("factor", [0.99, 1.01])
-def test_a_posterior_that_is_nearer_to_targets_teaches_their_mean(factor):
-    """A rival whose errors are a little smaller or larger than those of the mean of draws."""
+@pytest.mark.parametrize(("rows", "factor", "may"), [
+    (49, 0.99, False), (49, 1.01, True), (60, 1.09**-0.5, True), (60, 1.11**-0.5, False),
+])  # fmt: skip
+def test_a_posterior_that_is_near_enough_to_targets_teaches_their_mean(rows, factor, may):
+    """A rival with so much of the error of the mean of draws."""
     fit = a_regression()
-    data = fit.data
+    data = dataclasses.replace(fit.data, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
+    fit = dataclasses.replace(fit, data=data)
     torch.manual_seed(5)
     net, weights = mean_network(fit.model, fit.guide), draw_weights(fit.model, fit.guide, 400)
     teacher = teacher_of(fit)
@@ -123,7 +126,17 @@ def test_a_posterior_that_is_nearer_to_targets_teaches_their_mean(factor):
         error = 4.5 * each.std(0) * (1 / 20 + 1 / 400) ** 0.5
         assert ((found - each.mean(0)).abs() <= error + 1e-3).all()
     rival = Says(data.y_val + factor * (teacher.val - data.y_val))
-    assert is_worth_of_few(teacher, fit, rival) == (factor > 1)
+    assert may_teach(teacher, fit, rival) == may
+
+
+def test_many_rows_of_classes_are_asked_what_learning_from_a_posterior_does(fitted):
+    data, k = fitted.data, fitted.data.outputs
+    sure = 90.0 * nn.functional.one_hot(data.y_train, k)
+    for rows, may in ((FEW - 1, False), (FEW, True)):
+        y = (data.y_train[:rows] + 1) % k  # which the rival alone knows
+        held = dataclasses.replace(data, x_val=data.x_train[:rows], y_val=y)
+        fit = dataclasses.replace(fitted, data=held)
+        assert may_teach(teacher_of(fit), fit, Says(sure[:rows].roll(1, -1))) == may
 
 
 def test_other_likelihoods_have_no_teacher():

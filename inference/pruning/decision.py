@@ -254,9 +254,9 @@ def _taught(
     """The posterior, where the whole network learns from it, and that network; else none, and the
     network that learns from labels alone.
 
-    It is worth learning from where it may teach (:func:`~pyroccam.inference.fits.teacher.may_teach`)
-    and does not make the loss of the labels worse by more than a standard error, which few rows do
-    not tell.
+    It is worth learning from where it may teach
+    (:func:`~pyroccam.inference.fits.teacher.may_teach`) and does not make the loss of the labels
+    worse by more than a standard error, which few rows do not tell.
     """
     few = len(fit.data.x_val) < FEW
     alone = retrain(whole, fit, epochs, () if few else rates)

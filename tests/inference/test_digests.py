@@ -5,9 +5,12 @@ import json
 import os
 
 import pytest
+import torch
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage import digests
+from pyroccam.inference.storage.checkpoint import WEIGHTS, CheckpointError, read_weights
 from pyroccam.inference.storage.digests import FILE, DamagedFile, check_digests, write_digests
+from safetensors.torch import save
 
 
 @pytest.fixture
@@ -106,3 +109,16 @@ def test_a_file_without_permission(folder):
     (folder / "a.bin").chmod(0)
     with pytest.raises(DamagedFile, match=r"a\.bin cannot be read"):
         check_digests(folder)
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path):
+    for value in (1.0, float("nan")):
+        content = save({"model.a": torch.tensor([0.0, value]), "guide.n": torch.tensor(3)})
+        (tmp_path / WEIGHTS).write_bytes(content)
+        write_digests(tmp_path, [WEIGHTS])
+        if value == 1.0:
+            read = read_weights(tmp_path, torch.device("cpu"))
+            assert read["model"]["a"].tolist() == [0.0, 1.0]
+            continue
+        with pytest.raises(CheckpointError, match=r"model\.a has values that are not numbers"):
+            read_weights(tmp_path, torch.device("cpu"))

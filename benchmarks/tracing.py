@@ -41,6 +41,7 @@ PAIRS = (
     ("gnj", "mlp"), ("gnj", "norm"), ("gnj", "lenet"), ("gnj", "conv"), ("gnj", "gru"),
     ("bayes", "mlp"), ("sparse-vd", "mlp"), ("ghs", "mlp"),
 )  # fmt: skip
+NUMBERS = ("mlp", "norm", "lenet", "conv", "gru")
 SHAPES: dict[str, tuple[int, ...]] = {"lenet": (1, 28, 28), "conv": (1, 28, 28), "gru": (8, 8)}
 """Of the inputs of a network; 16 numbers otherwise."""
 
@@ -58,7 +59,7 @@ def _network(network: str, rows: Dataset) -> nn.Module:
 
 
 def _in_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Quartiles]:
-    """Milliseconds of a step of each, and of each beside the first."""
+    """Milliseconds of a step of each."""
     ms: dict[str, list[float]] = {name: [] for name in contenders}
     for step in contenders.values():
         for _ in range(30):  # what is traced is traced by then
@@ -150,7 +151,7 @@ def main(
     found = {
         "machine": describe(torch.device("cpu")),
         "traced": [traced(method, network, rounds) for method, network in PAIRS],
-        "numbers": [numbers(name, rounds) for name in ("mlp", "norm", "lenet", "conv", "gru")],
+        "numbers": [numbers(name, rounds) for name in NUMBERS],
     }
     write_json(out / folder_name(torch.device("cpu")) / "tracing.json", found)
     print(table(found))

@@ -45,17 +45,18 @@ def draw(cells: dict[tuple[str, str, str], list[dict[str, Any]]], path: Path) ->
     one.set_yticks(range(len(names)), names)
     one.set_ylim(-0.8, len(names) - 0.2)
     tuned = sum(key[0] == "tuned" for key in cells)
-    title = "hollow: one seed"
+    said = ["hollow: one seed"] if any(len(of) == 1 for of in cells.values()) else []
     if 0 < tuned < len(cells):
-        title = f"above the line: tuned; below: kept aside; {title}"
+        said.insert(0, "above the line: tuned; below: kept aside")
         for axes in (one, other):
             axes.axhline(len(cells) - tuned - 0.5, color=INK, linewidth=0.8)
     one.axvline(0, color=INK, linewidth=0.8)
     if max(map(abs, one.get_xlim())) > _LINEAR:
         one.set_xscale("symlog", linthresh=_LINEAR)
     one.set_xlabel("NLL of the test rows, ours minus ordinary, nats")
-    one.set_title(title, fontsize="medium")
+    one.set_title("; ".join(said), fontsize="medium")
     other.set_xscale("log")
+    other.set_xlim(left=min(0.08, other.get_xlim()[0]))  # two ticks with a label, at least
     other.set_xlabel("share of the parameters left")
     # Above the axes, as a share may lie anywhere within.
     other.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize="small")

@@ -32,7 +32,6 @@ __all__ = [
     "NATS",
     "SHARES",
     "SMALLER",
-    "WHOLE",
     "Decision",
     "at_thresholds",
     "decide",
@@ -49,14 +48,11 @@ SHARES = (0.33, 0.17, 0.085, 0.042, 0.021, 0.01)
 NATS = 0.02
 """What a smaller network may lose of a validation row."""
 
-WHOLE = 4
-"""Trainings of the whole network, at most: without a teacher, with one, and twice what is trained
-on."""
-
 SMALLER = 8
 """Trainings of smaller networks, at most."""
 
-_ROUNDS = 3  # trainings of the whole network, one after the other, at most
+ROUNDS = 3
+"""Trainings of the whole network, one after the other, at most."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +119,9 @@ def decide(
 
 
 def trainings(rate_is_known: bool) -> int:
-    """Trainings of a search, at most: where no rate is known, those with and without a teacher are
-    made at all."""
-    return WHOLE + SMALLER + (0 if rate_is_known else 2 * (len(RATES) - 1))
+    """Trainings of a search, at most: of the whole network once more than its rounds, without a
+    teacher, and where no rate is known with and without a teacher at all of them."""
+    return 1 + ROUNDS + SMALLER + (0 if rate_is_known else 2 * (len(RATES) - 1))
 
 
 def smallest(
@@ -283,7 +279,7 @@ def _trained_out(
     """What was trained once, trained again and again until that gains no more than a quarter of
     what may be lost."""
     found, before = first, first.before
-    for _ in range(_ROUNDS - 1):
+    for _ in range(ROUNDS - 1):
         after = float(found.losses.mean())
         if found.lr is None or before - after <= allowed / 4:
             break

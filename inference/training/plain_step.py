@@ -34,6 +34,13 @@ class PlainStep:
         net: trained in place, in the mode that it has; its weights that are zero stay zero.
         likelihood: of its outputs; its noise is learnt, too.
         losses: of the rows of a batch.
+
+    Attributes:
+        untraceable: why the network cannot be traced.
+
+    References:
+        Loshchilov, Hutter 2019, arXiv:1711.05101, for AdamW; Pascanu, Mikolov, Bengio 2013,
+        arXiv:1211.5063, for the clipped norm.
     """
 
     def __init__(self, net: nn.Module, likelihood: Likelihood, losses: Losses) -> None:

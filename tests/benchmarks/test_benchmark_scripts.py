@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import growth, harness, report, runs, steps
+from pyroccam.benchmarks import growth, harness, report, runs, steps, tracing
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
 from pyroccam.benchmarks.harness import Plan
 from pyroccam.benchmarks.one_run import one_run
@@ -138,3 +138,18 @@ def test_an_empty_cache_is_forgotten(monkeypatch):
         assert os.listdir(inside) == []
     assert os.environ[VARIABLE] == "before"
     assert not os.path.exists(inside)
+
+
+def test_tracing(monkeypatch, tmp_path):
+    monkeypatch.setattr(tracing, "PAIRS", (("bayes", "mlp"),))
+    monkeypatch.setattr(tracing, "NUMBERS", ("mlp",))
+    text = call(tracing.app, "--out", tmp_path, "--rounds", 1)
+    found = json.loads((tmp_path / "cpu" / "tracing.json").read_text())
+    (one,), (plain,) = found["traced"], found["numbers"]
+    assert one["trace_seconds"] > 0
+    gain = one["ms"]["as it is"]["median"] - one["ms"]["graph"]["median"]
+    pays = 1e3 * one["trace_seconds"] / gain if gain > 0 else None
+    assert one["pays_from"] == pays
+    assert set(plain["ms"]) == {"by hand", "ours"}
+    assert "| bayes | mlp |" in text
+    assert "| ours / by hand |" in text

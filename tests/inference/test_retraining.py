@@ -198,7 +198,7 @@ def test_the_whole_is_trained_until_that_gains_little(fitted, monkeypatch):
         return Retrained(net, math.nan, torch.full((40,), after[len(made) - 1]), 3e-3)
 
     monkeypatch.setattr(decision, "retrain", trained)
-    monkeypatch.setattr(decision, "_ROUNDS", 9)
+    monkeypatch.setattr(decision, "ROUNDS", 9)
     first = Retrained(net, 1.0, torch.full((40,), 0.5), 3e-3)
     found = decision._trained_out(first, fitted, 7, 0.02)
     assert made == [(7, (3e-3,)), (7, (3e-3,))]

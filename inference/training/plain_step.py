@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...models.likelihoods import Likelihood
 from ..compilation.flat_parameters import FlatParameters
+from ..compilation.graphs import of_lists
 from ..compilation.passes import lean
 from ..compilation.trace import TracedLoss, Untraceable, joint_graph
 
@@ -140,7 +141,8 @@ class PlainStep:
 
         graph = joint_graph(traced, self._rows, views, state(), x, y, False, written_out=False)
         graph = lean(graph, [len(views) + i for i in traced.changed])
-        return lambda x, y: graph(views, state(), x, y)[2]
+        call = of_lists(graph, 1 + len(traced.sites), len(self._flats))
+        return lambda x, y: call(views, state(), x, y)[1]
 
     def restart(self) -> None:
         """Put everything back to where it was at first."""

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from ..compilation.flat_parameters import FlatParameters, difference
+from ..compilation.graphs import of_lists
+from ..compilation.in_regions import in_regions
 from ..compilation.passes import lean
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
 from ..elbo.estimator import Bound, bound
@@ -324,11 +326,14 @@ class TrainingStep:
         """Run a graph on the present parameters and put what it finds where it belongs."""
 
         def run(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-            loss, seen, rows, new = f(self._views, self._state, x, y)
-            if changed:  # nothing, where the graph works in place
-                torch._foreach_copy_([self._state[i] for i in changed], new)
+            (loss,), seen, rows, new = f(self._views, self._state, x, y)
+            # What the graph has not written to its place; one that works in place names nothing.
+            for i, t in zip(changed, new, strict=False):
+                if t is not None:
+                    self._state[i].copy_(t)
             for flat, row in zip(self.flats.values(), rows, strict=True):
-                flat.grad.copy_(row)
+                if row is not None:
+                    flat.grad.copy_(row)
             return loss, list(seen)
 
         if self.recorder is None:
@@ -375,30 +380,25 @@ class TrainingStep:
             particles=particles,
         )
         changed = [len(self._views) + i for i in traced.changed]
+        lengths = 1, len(traced.sites), len(flats)
         if not compile:
-            return lean(graph, changed), traced.sites, []
-        compiled = torch.compile(
-            graph,
-            fullgraph=True,
-            dynamic=False,
-            options={
-                # Every input is under our own control: shapes are in the key of the graph.
-                "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-                # On a CPU the compiler draws one number at a time, torch's own kernels many.
-                "fallback_random": x.device.type == "cpu",
-            },
-        )
+            return of_lists(lean(graph, changed), *lengths), traced.sites, []
+        # The graph writes gradients and new state to where they belong.
+        first = 1 + len(traced.sites)
+        lying: dict[int, Tensor | int] = {
+            first + i: f.grad if together else f.grad[0] for i, f in enumerate(flats)
+        }
+        lying |= {first + len(flats) + i: place for i, place in enumerate(changed)}
         try:
-            with (
-                torch.no_grad(),
-                torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []),
-            ):
-                compiled(self._views, self._state, x, y)
+            # Imported where it is needed: it brings the compiler with it, a second's work.
+            from ..compilation.inductor import compiled
+
+            graph = in_regions(graph, compiled, lying)
         except Exception as error:
-            reason = f"torch.compile failed: {type(error).__name__}: {first_line(error)}"
+            reason = f"the compiler failed: {type(error).__name__}: {first_line(error)}"
             self._fall_back(reason, graph=True)
-            return lean(graph, changed), traced.sites, []
-        return compiled, traced.sites, traced.changed
+            return self._build(x, y, False)
+        return of_lists(graph, *lengths), traced.sites, traced.changed
 
     def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:
         """The bound as a graph that does what each pair does, for a number of particles."""

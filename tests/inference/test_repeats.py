@@ -15,6 +15,7 @@ from pyroccam import guides, inference, models
 from pyroccam.inference.training.step import TrainingStep
 from stepping import WIDTH, Residual, build, linear, norm
 from torch import nn
+from uncompiled import leave_uncompiled
 
 # 3 batches of one size in each of 8 epochs: a second size is another graph, and takes its time.
 COMMON = {k: v for k, v in QUICK.items() if k != "seed"} | {"batch_size": 18, "weight_decay": 0.01}
@@ -260,7 +261,7 @@ def test_a_checkpoint_of_other_seeds_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("engine", [True, "graph"])
 def test_a_traced_fit_goes_on_bit_for_bit(engine, tmp_path, monkeypatch):
     """All that surrounds the compiler, which is the identity here; a last batch runs eagerly."""
-    monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    leave_uncompiled(monkeypatch)
     if engine == "graph":
         monkeypatch.setattr(sys.modules["pyroccam.inference.training.trainer"], "TRACE_FROM", 20)
     settings = {**COMMON, "seed": 3, "compile": True if engine is True else None}

@@ -7,6 +7,7 @@ import torch
 from fitting import blobs, images, pair
 from plain import network
 from pyroccam import guides, inference, models
+from pyroccam.inference.compilation import inductor
 from pyroccam.inference.training.step import CompileFallback, TrainingStep
 from scipy.stats import norm as normal
 from stepping import (
@@ -25,21 +26,15 @@ from stepping import (
 )
 from torch import nn
 from torch.optim import SGD
+from uncompiled import leave_uncompiled
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
 
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """``torch.compile`` as the identity: all that surrounds the compiler, in a second."""
-    calls = []
-
-    def compile(graph, **options):
-        calls.append(options)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", compile)
-    return calls
+    """All that surrounds the compiler, in a second."""
+    return leave_uncompiled(monkeypatch)
 
 
 # -- one computation, however it runs ---------------------------------------------------------
@@ -368,13 +363,10 @@ def test_a_pair_is_stepped_again_after_release():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_compiler_that_fails_leaves_the_graph(count, monkeypatch):
-    def broken(graph, **options):
-        def run(*args):
-            raise RuntimeError("no C++ compiler\nand much more")
+    def broken(graph, layouts):
+        raise RuntimeError("no C++ compiler\nand much more")
 
-        return run
-
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(inductor, "compiled", broken)
 
     def make(seed):
         return build_fixed(lambda: Residual(linear(), norm()), seed)
@@ -382,7 +374,7 @@ def test_a_compiler_that_fails_leaves_the_graph(count, monkeypatch):
     step = step_of(*(make(seed) for seed in range(count)), compile=True)
     each = [batches(seed, 3) for seed in range(count)]
     sequence = each[0] if count == 1 else stacked(*each)
-    failed = r"torch.compile failed: RuntimeError: no C\+\+ com"
+    failed = r"the compiler failed: RuntimeError: no C\+\+ com"
     with pytest.warns(CompileFallback, match=failed) as w:
         losses = [step(x, y) for x, y in sequence]
     assert len(w) == 1

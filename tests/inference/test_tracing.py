@@ -24,6 +24,7 @@ from stepping import (
     walk,
 )
 from torch import nn
+from uncompiled import leave_uncompiled
 
 FALSE_ALARM = 1e-6  # of every statistical test here, were it run with another seed
 
@@ -339,7 +340,7 @@ class Gaussian(PyroModule):
 
 def test_a_guide_that_draws(monkeypatch):
     """The mean of the loss and of the gradient over many draws, against their closed form."""
-    monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
+    leave_uncompiled(monkeypatch)
     with pyro.settings.context(module_local_params=True):
         pairs = [(Regression(), Gaussian(seed)) for seed in range(2)]
     (x, y), draws = batches(count=1)[0], 1000

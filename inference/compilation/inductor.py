@@ -1,0 +1,93 @@
+"""A graph of tensor operations compiled by torch's compiler, without what traces Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._inductor import config
+from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .in_regions import Layout
+
+__all__ = ["ELEMENTARY", "compiled"]
+
+aten = torch.ops.aten
+
+
+def compiled(
+    graph: fx.GraphModule, layouts: Sequence[Layout]
+) -> tuple[Callable[[list[Tensor]], Sequence[Tensor]], list[tuple[int, ...]]]:
+    """What computes a graph, and the strides of what it returns.
+
+    ``torch.compile`` would trace the Python code of the graph, and check the inputs at each call;
+    a graph of operations, whose inputs are always alike, needs neither.
+
+    Arguments:
+        graph: of tensors, to a tuple of tensors. What it changes in place has to be its own.
+        layouts: of its inputs.
+
+    Returns:
+        a function of a list of inputs, which it empties; and strides.
+    """
+    for node in graph.graph.nodes:
+        node.target = ELEMENTARY.get(node.target, node.target)
+    graph.recompile()
+    shapes = FakeTensorMode(allow_non_fake_inputs=True)
+    device = layouts[0][3] if layouts else torch.device("cpu")
+    devices = [device] if device.type == "cuda" else []
+    with tracing(TracingContext(shapes)), torch.no_grad(), torch.random.fork_rng(devices):
+        with shapes:
+            examples = [
+                torch.empty_strided(shape, stride, dtype=dtype, device=device)
+                for shape, stride, dtype, device in layouts
+            ]
+        functional = torch.func.functionalize(graph, remove="mutations")
+        found = make_fx(functional, decomposition_table=select_decomp_table())(*examples)
+        output = found.graph.find_nodes(op="output")[0]
+        strides = [node.meta["val"].stride() for node in output.args[0]]
+        # The strides of what is returned are kept.
+        output.meta["user_visible_output_idxs"] = list(range(len(strides)))
+        output.meta["original_output_strides"] = strides
+        # On a CPU the compiler draws one number at a time, torch's own kernels many.
+        options: dict[str, Any] = {"fallback_random": device.type == "cpu"}
+        options |= {"size_asserts": False, "alignment_asserts": False}
+        with config.patch(options), V.set_fake_mode(shapes):
+            _recursive_joint_graph_passes(found)
+            code = compile_fx_inner(found, examples, is_inference=True)
+    return getattr(code, "current_callable", None) or code, strides
+
+
+def _gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """``torch.gather`` of one entry for each row, as a sum that fuses with what surrounds it."""
+    if not _takes_one(x, dim, index):
+        return torch.gather(x, dim, index)
+    return torch.where(_is_at(x, dim, index), x, 0.0).sum(dim, keepdim=True)
+
+
+def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """``torch.scatter_add`` of one entry to each row."""
+    if not _takes_one(x, dim, index):
+        return torch.scatter_add(x, dim, index, src)
+    return x + torch.where(_is_at(x, dim, index), src, 0.0)
+
+
+def _takes_one(x: Tensor, dim: int, index: Tensor) -> bool:
+    rest = [*x.shape]
+    rest[dim] = 1
+    return [*index.shape] == rest
+
+
+def _is_at(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    places = torch.arange(x.shape[dim], device=x.device)
+    return places.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())]) == index
+
+
+ELEMENTARY = {aten.gather.default: _gather, aten.scatter_add.default: _scatter_add}

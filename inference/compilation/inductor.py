@@ -15,11 +15,10 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .elementary import FUSED
 from .in_regions import Layout
 
-__all__ = ["ELEMENTARY", "compiled"]
-
-aten = torch.ops.aten
+__all__ = ["compiled"]
 
 
 def compiled(
@@ -37,9 +36,6 @@ def compiled(
     Returns:
         a function of a list of inputs, which it empties; and strides.
     """
-    for node in graph.graph.nodes:
-        node.target = ELEMENTARY.get(node.target, node.target)
-    graph.recompile()
     shapes = FakeTensorMode(allow_non_fake_inputs=True)
     device = layouts[0][3] if layouts else torch.device("cpu")
     devices = [device] if device.type == "cuda" else []
@@ -49,8 +45,9 @@ def compiled(
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)
                 for shape, stride, dtype, device in layouts
             ]
+        table = {**select_decomp_table(), **FUSED}
         functional = torch.func.functionalize(graph, remove="mutations")
-        found = make_fx(functional, decomposition_table=select_decomp_table())(*examples)
+        found = make_fx(functional, decomposition_table=table)(*examples)
         output = found.graph.find_nodes(op="output")[0]
         strides = [node.meta["val"].stride() for node in output.args[0]]
         # The strides of what is returned are kept.
@@ -63,31 +60,3 @@ def compiled(
             _recursive_joint_graph_passes(found)
             code = compile_fx_inner(found, examples, is_inference=True)
     return getattr(code, "current_callable", None) or code, strides
-
-
-def _gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """``torch.gather`` of one entry for each row, as a sum that fuses with what surrounds it."""
-    if not _takes_one(x, dim, index):
-        return torch.gather(x, dim, index)
-    return torch.where(_is_at(x, dim, index), x, 0.0).sum(dim, keepdim=True)
-
-
-def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """``torch.scatter_add`` of one entry to each row."""
-    if not _takes_one(x, dim, index):
-        return torch.scatter_add(x, dim, index, src)
-    return x + torch.where(_is_at(x, dim, index), src, 0.0)
-
-
-def _takes_one(x: Tensor, dim: int, index: Tensor) -> bool:
-    rest = [*x.shape]
-    rest[dim] = 1
-    return [*index.shape] == rest
-
-
-def _is_at(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    places = torch.arange(x.shape[dim], device=x.device)
-    return places.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())]) == index
-
-
-ELEMENTARY = {aten.gather.default: _gather, aten.scatter_add.default: _scatter_add}

@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from .elementary import LARGE
 from .trace import root, written
 
 __all__ = ["lean"]
 
 aten = torch.ops.aten
+
+LEAST = 2048
+"""Numbers of a tensor from which on an operation is faster in several others."""
 
 
 def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
@@ -60,6 +64,8 @@ def lean(graph: fx.GraphModule, changed: Collection[int]) -> fx.GraphModule:
             source, _, start, stop = node.args
             node.target = operator.getitem
             node.args = (source, slice(start, None if stop >= sys.maxsize else stop))
+        elif node.target in LARGE and _size(node) >= LEAST:
+            node.target = LARGE[node.target]
         elif not node.kwargs or node.target in _KEYWORDS:
             node.target = _PYTHON.get(node.target, node.target)
     graph.recompile()
@@ -82,6 +88,11 @@ def _agree(node: fx.Node, what: str) -> bool:
     return all(hasattr(one, what) for one in values) and bool(
         getattr(values[0], what) == getattr(values[-1], what)
     )
+
+
+def _size(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else 0
 
 
 def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:

@@ -14,8 +14,6 @@ from torch import nn
 from torch.testing import assert_close as assert_near
 from uncompiled import leave_uncompiled
 
-aten = torch.ops.aten
-
 D = 6
 
 
@@ -268,14 +266,3 @@ def test_a_part_that_is_compiled_does_what_it_did():
         assert [t.stride() for t in found] == strides == [t.stride() for t in expected]
         for a, b in zip([*found, ours], [*expected, theirs], strict=True):
             assert_near(a, b)
-
-
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_one_entry_for_each_row_is_picked_and_put(dim):
-    (x,) = tensors((3, 4, 5))
-    x[0, 0, 0] = float("inf")
-    index = torch.randint(x.shape[dim], [1 if i == dim % 3 else n for i, n in enumerate(x.shape)])
-    pick, put = (inductor.ELEMENTARY[f] for f in (aten.gather.default, aten.scatter_add.default))
-    assert_near(pick(x, dim, index), x.gather(dim, index), rtol=0, atol=0)
-    (src,) = tensors(index.shape)
-    assert_near(put(x, dim, index, src), x.scatter_add(dim, index, src), rtol=0, atol=0)

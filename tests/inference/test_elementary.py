@@ -1,0 +1,74 @@
+"""Operations in other words are those of torch, and as exact."""
+
+import numpy as np
+import pytest
+import torch
+from pyroccam.inference.compilation import elementary
+from pyroccam.inference.compilation.elementary import FUSED, LARGE
+from pyroccam.inference.compilation.graphs import graph_of
+from pyroccam.inference.compilation.passes import LEAST, lean
+from torch.testing import assert_close
+
+aten = torch.ops.aten
+
+SPECIAL = [0.0, -1.0, -2.0, float("inf"), float("nan"), 1e30, -0.999999, 1e-38, -1e-12]
+
+
+def numbers(dtype):
+    """Of all sizes, those near -1 and 0 among them."""
+    torch.manual_seed(0)
+    sizes = (1e-20, 1e-9, 1e-5, 1e-3, 0.1, 1.0, 10.0, 1e6, 1e20)
+    drawn = [torch.randn(20_000, dtype=dtype) * size for size in sizes]
+    return torch.cat([*drawn, -torch.rand(20_000, dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log1p_to_two_units_in_the_last_place(dtype):
+    """Against numpy's in extended precision."""
+    x = numbers(dtype)
+    x = x[(x > -1) & (x != 0)]
+    exact = np.log1p(x.numpy().astype(np.longdouble))
+    error = np.abs(elementary.log1p(x).numpy() - exact) / np.abs(exact)
+    assert error.max() < 2 * torch.finfo(dtype).eps
+
+
+def test_log1p_of_special_values():
+    x = torch.tensor(SPECIAL, dtype=torch.float64)
+    assert_close(elementary.log1p(x), torch.log1p(x), rtol=1e-15, atol=0, equal_nan=True)
+    into = x.clone()
+    assert LARGE[aten.log1p_.default](into) is into
+    assert_close(into, torch.log1p(x), rtol=1e-15, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 2.0, "threshold": 7.0}])
+def test_softplus_is_that_of_torch(options):
+    x = 10 * numbers(torch.float64)[60_000:140_000]
+    ours, theirs = elementary.softplus(x, **options), torch.nn.functional.softplus(x, **options)
+    assert_close(ours, theirs, rtol=1e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_one_entry_of_each_row_is_picked_and_put(dim):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5)
+    x[0, 0, 0] = float("inf")
+    index = torch.randint(x.shape[dim], [1 if i == dim % 3 else n for i, n in enumerate(x.shape)])
+    pick, put = FUSED[aten.gather.default], FUSED[aten.scatter_add.default]
+    assert_close(pick(x, dim, index), x.gather(dim, index), rtol=0, atol=0)
+    src = torch.randn(index.shape)
+    assert_close(put(x, dim, index, src), x.scatter_add(dim, index, src), rtol=0, atol=0)
+    several = torch.cat([index, index], dim)
+    assert pick(x, dim, several) is NotImplemented
+    assert put(x, dim, several, torch.cat([src, src], dim)) is NotImplemented
+
+
+@pytest.mark.parametrize("size", [LEAST - 1, LEAST])
+def test_graphs_say_large_operations_otherwise(size):
+    def f(x):
+        return torch.nn.functional.softplus(x).log1p()
+
+    x = torch.randn(size, dtype=torch.float64)
+    graph = lean(graph_of(f, x), ())
+    names = {getattr(n.target, "__module__", "") for n in graph.graph.nodes}
+    assert (elementary.__name__ in names) is (size >= LEAST)
+    assert_close(graph(x), f(x), rtol=1e-13, atol=0)

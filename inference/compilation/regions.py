@@ -113,6 +113,8 @@ def _in_order(graph: fx.GraphModule) -> Iterator[fx.Node]:
         for source in node.all_input_nodes:
             if source in late and source not in done:
                 yield from emit(source)
+        if node in done:  # as a view of what was just emitted
+            return
         done.add(node)
         yield node
         for user in node.users:

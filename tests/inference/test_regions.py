@@ -191,6 +191,17 @@ def test_what_is_changed_in_place_and_seen_elsewhere_is_one_graph(graphs):
     assert len(graphs) == 1
 
 
+def test_views_of_what_depends_on_inputs_alone(graphs):
+    def f(x, *weights):
+        first, second = torch.zeros_like(x).add(x).unbind(0)[:2]
+        for weight in weights:
+            x = block(x, weight)
+        return x + first + second.view(-1)
+
+    inputs = tensors((7, WIDTH), *[(WIDTH, WIDTH)] * D)
+    assert_near(parted(f, *inputs)(*inputs), f(*inputs))
+
+
 def test_noise_is_drawn_in_the_same_order(graphs):
     def f(x, *weights):
         for weight in weights:

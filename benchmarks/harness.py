@@ -23,6 +23,7 @@ __all__ = [
     "Report",
     "Workload",
     "measure",
+    "wake_compiler",
 ]
 
 Step = Callable[[], Tensor | float]
@@ -220,7 +221,7 @@ def measure(
     """
     pyro.clear_param_store()
     if any(c.compiled for c in workload.contenders):
-        _wake_compiler(device)
+        wake_compiler(device)
     rows = {c.name: Measured(c.name, c.note, c.networks) for c in workload.contenders}
     with pyro.validation_enabled(False):
         expected = workload.expected() if workload.expected else None
@@ -310,7 +311,7 @@ def _summarise(workload: Workload, rows: dict[str, Measured]) -> None:
             )
 
 
-def _wake_compiler(device: torch.device) -> None:
+def wake_compiler(device: torch.device) -> None:
     """Compile next to nothing, so that the first contender does not pay for all the imports.
 
     Forget earlier workloads too: the compiler generalises over shapes it has seen, and gives up

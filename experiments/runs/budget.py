@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...data import Dataset
@@ -99,11 +99,13 @@ class Paces:
         parts: by name.
         end: seconds of tests, figures and files.
         engine: how the steps run: rows of a batch, and whether they are compiled, of each pair.
+        pays_from: by pair, steps from which on they are compiled.
     """
 
     parts: Mapping[str, Pace]
     end: float
-    engine: tuple[int | str, ...] = ()
+    engine: tuple[int | str | None, ...] = ()
+    pays_from: Mapping[str, int | None] = field(default_factory=dict)
 
     def seconds(self, config: RunConfig, data: Dataset, compare: bool) -> dict[str, float]:
         """Of each part of a run."""

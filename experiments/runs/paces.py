@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -108,10 +108,13 @@ def measure(
         pairs |= {n: pair for n, pair in chosen.further(begin, data).items() if n in others}
         trainers = {name: _trainer(config, pair, data) for name, pair in pairs.items()}
         size = Settings.of(config.settings).batch_size
-        engine = (size, *(one.step.compile for one in trainers.values()))
-        if known is not None and known.engine == engine:
-            return known
+        if known is not None:
+            ways = (_way(one, known.pays_from.get(name)) for name, one in trainers.items())
+            if known.engine == (size, *ways):
+                return known
         paces = {name: one.rehearse(clock) for name, one in trainers.items()}
+        pays_from = {name: one.step.pays_from for name, one in trainers.items()}
+        engine = (size, *(_way(one, pays_from[name]) for name, one in trainers.items()))
         stages = [stage.name for stage in config.stages]
         result = untrained(pairs[first], data, Settings.of(config.settings))
         end = _end(config, result, clock) if known is None else known.end
@@ -119,7 +122,15 @@ def measure(
             if part.name in ("numbers", "search"):
                 paces[part.name] = _retraining(result, part.number, clock)
             paces.setdefault(part.name, [*paces.values()][-1 if part.name in stages else 0])
-    return Paces(paces, end, engine)
+    return Paces(paces, end, engine, pays_from)
+
+
+def _way(trainer: Trainer, pays_from: int | None) -> bool | Literal["graph"] | None:
+    """How the steps of a trainer run, if it is known from how many on they are compiled."""
+    step = trainer.step
+    if step.compile is not None or pays_from is None:
+        return step.compile
+    return any(steps >= pays_from for steps in (step.steps or {}).values()) or "graph"
 
 
 def _trainer(config: RunConfig, pair: Pair, data: Dataset) -> Trainer:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
@@ -18,6 +18,7 @@ from ..compilation.graphs import of_lists
 from ..compilation.in_regions import in_regions
 from ..compilation.passes import lean
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
+from ..compilation.worth import pays_from
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
 from .optimizer import Update
@@ -52,17 +53,22 @@ class TrainingStep:
     Arguments:
         pairs: K (model, guide) pairs, equal but for their values, on one device.
         settings: of the optimiser, its schedule, the KL warm-up and the clipping.
-        compile: compile with ``torch.compile``; or run the graph as it is (``graph``), which takes
-            seconds less to prepare and is slower at each step. Without either one pair runs
-            eagerly, Pyro and all, and several run as a graph.
+        compile: compile the graph; or run it as it is (``graph``), which takes seconds less to
+            prepare and is slower at each step; or compile it where so many steps are ahead that it
+            pays (``None``). Without any (``False``) one pair runs eagerly, Pyro and all, and
+            several run as a graph.
         rows: N; by default the model's ``size``.
-        batch_sizes: trace for these only (a last, smaller batch is rarely worth it); all if
-            ``None``.
+        steps: how many of each size of batch are ahead. Other sizes are not traced (a last, smaller
+            batch is rarely worth it), and only the most frequent one is compiled whether it pays or
+            not. All are, if ``None``.
 
     Attributes:
         optimizer: made at the first batch (or by ``prepare``).
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
         compile_seconds: spent on tracing and compiling.
+        compiled: whether a graph was compiled; ``None`` before there is one.
+        pays_from: steps of a size of batch from which on compiling pays, of the graph that was
+            looked at last.
         fallback: why the step is not compiled, if it was to be.
         recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
             before the first step to launch kernels one by one.
@@ -80,9 +86,9 @@ class TrainingStep:
         pairs: Sequence[tuple[nn.Module, nn.Module]],
         settings: Settings,
         *,
-        compile: bool | Literal["graph"],
+        compile: bool | Literal["graph"] | None,
         rows: int | None = None,
-        batch_sizes: Collection[int] | None = None,
+        steps: Mapping[int, int] | None = None,
     ) -> None:
         if not pairs:
             raise ValueError("TrainingStep needs at least one (model, guide) pair.")
@@ -91,7 +97,7 @@ class TrainingStep:
                 if (why := difference(ours, theirs)) is not None:
                     raise ValueError(f"Pairs are stepped together if only values differ: {why}.")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
-        self.batch_sizes = batch_sizes
+        self.steps = steps
         first: Any = pairs[0][0]
         self.rows = int(first.size if rows is None else rows)
         self.bounds: list[Bound] = [
@@ -105,6 +111,8 @@ class TrainingStep:
         self.flats: dict[str, FlatParameters] = {}
         self.seen: dict[str, Tensor] = {}
         self.compile_seconds = 0.0
+        self.compiled: bool | None = None
+        self.pays_from: int | None = None
         self.fallback: str | None = None
         self._as_graph = False
         self._graphs: dict[Any, tuple[Evaluation, list[str]]] = {}
@@ -201,9 +209,10 @@ class TrainingStep:
 
     def describe(self) -> dict[str, Any]:
         """How the steps ran."""
-        traced = bool(self.compile) or len(self.pairs) > 1
+        traced = self.compile is not False or len(self.pairs) > 1
         if self.fallback is None:
-            kind = "compiled" if self.compile is True else "graph" if traced else "eager"
+            compiled = self.compile if self.compiled is None else self.compiled
+            kind = "compiled" if compiled is True else "graph" if traced else "eager"
         else:
             kind = "graph" if self._as_graph else "eager"
         return {
@@ -303,9 +312,12 @@ class TrainingStep:
         if self.fallback is not None and not self._as_graph:
             return None
         size = x.shape[1 if together else 0]
-        wanted = self.compile and self.fallback is None
-        wanted = wanted and (self.batch_sizes is None or size in self.batch_sizes)
-        if not wanted and not together and not self._as_graph:
+        wanted = self.compile if self.fallback is None else False
+        if self.steps is not None and size not in self.steps:
+            wanted = False
+        elif self.steps and wanted is True and size != max(self.steps, key=self.steps.__getitem__):
+            wanted = None
+        if wanted is False and not together and not self._as_graph:
             return None
         found = self._graphs.get(self._key(x, y))
         if found is not None:
@@ -350,7 +362,9 @@ class TrainingStep:
         baked = tuple([module.get(name) for module, name in self._baked])
         return x.shape, x.stride(), x.dtype, y.shape, y.stride(), y.dtype, baked
 
-    def _build(self, x: Tensor, y: Tensor, compile: bool) -> tuple[Graph, list[str], list[int]]:
+    def _build(
+        self, x: Tensor, y: Tensor, compile: bool | Literal["graph"] | None
+    ) -> tuple[Graph, list[str], list[int]]:
         together, particles = len(self.pairs) > 1, 1
         traced = self._traced(x, y, particles)
         if not traced.changed:
@@ -366,22 +380,30 @@ class TrainingStep:
                 start += len(f.slots)
             return rows
 
-        compile = compile and self.compile != "graph"
-        # Written out, a batch normalisation fuses or is mapped; else torch's own kernel is faster.
-        graph = joint_graph(
-            traced,
-            flat,
-            self._views,
-            self._state,
-            x,
-            y,
-            together,
-            written_out=compile or together,
-            particles=particles,
-        )
+        def joint(written_out: bool) -> fx.GraphModule:
+            return joint_graph(
+                traced,
+                flat,
+                self._views,
+                self._state,
+                x,
+                y,
+                together,
+                # Then a batch normalisation fuses or is mapped; else torch's kernel is faster.
+                written_out=written_out or together,
+                particles=particles,
+            )
+
+        graph = joint(compile is True or compile is None)
+        if compile is None:
+            self.pays_from = pays_from(graph)
+            size = x.shape[1 if together else 0]
+            compile = self.steps is None or self.steps[size] >= self.pays_from
+            graph = graph if compile else joint(False)
+        self.compiled = self.compiled or compile is True
         changed = [len(self._views) + i for i in traced.changed]
         lengths = 1, len(traced.sites), len(flats)
-        if not compile:
+        if compile is not True:
             return of_lists(lean(graph, changed), *lengths), traced.sites, []
         # The graph writes gradients and new state to where they belong.
         first = 1 + len(traced.sites)
@@ -396,8 +418,9 @@ class TrainingStep:
             graph = in_regions(graph, compiled, lying)
         except Exception as error:
             reason = f"the compiler failed: {type(error).__name__}: {first_line(error)}"
+            self.compiled = False
             self._fall_back(reason, graph=True)
-            return self._build(x, y, False)
+            return self._build(x, y, "graph")
         return of_lists(graph, *lengths), traced.sites, traced.changed
 
     def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:

@@ -28,12 +28,10 @@ from .terminal import FitProgress, StopSignal
 
 __all__ = ["Interrupted", "NonFiniteLoss", "Pace", "Trainer"]
 
-# Steps of one shape of batch from which it pays to trace the step, and to compile it where nothing
-# is in the compiler's cache: for one pair, and for several together. Rounded guesses for two cores;
-# benchmarks/tracing.py and benchmarks/runs.py measure both sides of them.
 TRACE_FROM = 300
-COMPILE_FROM = 5000
-COMPILE_FROM_TOGETHER = 2000
+"""Steps of one shape of batch from which it pays to trace them: a rounded guess for two cores, of
+which benchmarks/tracing.py measures both sides. From how many on it pays to compile what was traced
+depends on the graph (:mod:`~pyroccam.inference.compilation.worth`)."""
 
 REHEARSED = 300
 """Steps of a size of batch that are timed, at most."""
@@ -113,13 +111,13 @@ class Trainer:
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
         self.selectable = settings.selectable_from(first.guide)
-        engine, sizes = self._engine()
+        engine, steps = self._engine()
         self.step = TrainingStep(
             [(one.model, one.guide) for one in self.replicates],
             settings,
             compile=engine,
             rows=self.rows,
-            batch_sizes=sizes,
+            steps=steps,
         )
         self.closed: IncrementalPosterior | None = None
         self.epoch = 0
@@ -140,24 +138,23 @@ class Trainer:
             starts.pop()
         return list(zip(starts, [*starts[1:], self.rows], strict=True))
 
-    def _engine(self) -> tuple[bool | Literal["graph"], set[int]]:
-        """How the step runs, and for which sizes of batch: decided by counts and never by the
-        clock, so that the same run takes the same way again."""
+    def _engine(self) -> tuple[bool | Literal["graph"] | None, dict[int, int]]:
+        """How the step runs, and how many of each size of batch it has to run: decided by counts
+        and never by the clock, so that the same run takes the same way again."""
         batches = Counter(stop - start for start, stop in self.batches)
         steps = {size: count * self.epochs for size, count in batches.items()}
-        least = COMPILE_FROM if len(self.replicates) == 1 else COMPILE_FROM_TOGETHER
-        wanted = self.settings.compile != "graph"
-        compiled = {size for size, count in steps.items() if wanted and count >= least}
+        asked = self.settings.compile
         # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
         passes = self.settings.particles
-        traced = {size for size, count in steps.items() if count * passes >= TRACE_FROM}
-        if self.settings.compile is True:
-            return True, compiled | {batches.most_common(1)[0][0]}
+        traced = {size: n for size, n in steps.items() if n * passes >= TRACE_FROM}
+        if asked is True:
+            most = max(steps, key=lambda size: steps[size])
+            return True, traced | {most: steps[most]}
         # On a CPU torch's own convolutions leave a compiler little to gain.
         slow = self.replicates[0].convolutional and self.device.type == "cpu"
-        if self.settings.compile is False or slow or not traced:
-            return False, set()
-        return (True, compiled) if compiled else ("graph", traced)
+        if asked is False or slow or not traced:
+            return False, {}
+        return asked, traced
 
     def _prepare(self) -> None:
         """Bring parameters into place, with Pyro's own checks on: its messages name the site."""
@@ -286,8 +283,8 @@ class Trainer:
             if stop and not self.finished:
                 self._save()
                 self._leave_if(stop)
-            if self.step.compile and not self.finished:
-                bar.say("compiling" if self.step.compile is True else "tracing")
+            if self.step.compile is not False and not self.finished:
+                bar.say("tracing" if self.step.compile == "graph" else "compiling")
             while not self.finished:
                 order = self._order()
                 for start, end in self.batches[self.position :]:

@@ -2,11 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import growth, harness, report, runs, steps, tracing
+from pyroccam.benchmarks import against, growth, harness, report, runs, steps, tracing
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
 from pyroccam.benchmarks.harness import Plan
 from pyroccam.benchmarks.one_run import one_run
@@ -14,6 +15,7 @@ from pyroccam.benchmarks.workloads import table as workloads
 from pyroccam.benchmarks.workloads.depth import DepthProblem, depth_workload
 from pyroccam.benchmarks.workloads.table import Entry
 from typer.testing import CliRunner
+from uncompiled import leave_uncompiled
 
 EAGER = ("hand-written eager", "pyroccam eager")
 
@@ -143,13 +145,43 @@ def test_an_empty_cache_is_forgotten(monkeypatch):
 def test_tracing(monkeypatch, tmp_path):
     monkeypatch.setattr(tracing, "PAIRS", (("bayes", "mlp"),))
     monkeypatch.setattr(tracing, "NUMBERS", ("mlp",))
+    monkeypatch.setattr(tracing, "wake_compiler", lambda device: None)
+    graphs = leave_uncompiled(monkeypatch)
     text = call(tracing.app, "--out", tmp_path, "--rounds", 1)
     found = json.loads((tmp_path / "cpu" / "tracing.json").read_text())
     (one,), (plain,) = found["traced"], found["numbers"]
-    assert one["trace_seconds"] > 0
-    gain = one["ms"]["as it is"]["median"] - one["ms"]["graph"]["median"]
-    pays = 1e3 * one["trace_seconds"] / gain if gain > 0 else None
-    assert one["pays_from"] == pays
+    assert len(graphs) == 1
+    seconds, ms = one["seconds"], {way: took["median"] for way, took in one["ms"].items()}
+    assert seconds["compiled"] > 0
+    gain = ms["as it is"] - ms["graph"]
+    pays = 1e3 * (seconds["graph"] - seconds["as it is"]) / gain if gain > 0 else None
+    assert one["pays_from"]["graph"] == pays
+    assert one["pays_from"]["rule"] > 1000
     assert set(plain["ms"]) == {"by hand", "ours"}
     assert "| bayes | mlp |" in text
     assert "| ours / by hand |" in text
+
+
+@pytest.mark.skipif(not (against.TREE / ".git").exists(), reason="no history here")
+def test_against_an_earlier_version(monkeypatch, tmp_path):
+    """Of this version, against itself; what is unpacked is the last commit."""
+    plan = Plan(rounds=2, steps=1, warmup=0, settle=0)
+    entry = replace(workloads.find("lenet"), plan=plan)
+    monkeypatch.setitem(workloads.WORKLOADS, "lenet", entry)
+    asked = ("HEAD", "lenet", "--engines", "eager", "--rounds", 2, "--out", tmp_path)
+    text = call(against.app, *asked)
+    (row,) = json.loads((tmp_path / "cpu" / "against.json").read_text())["rows"]
+    assert row["ms"].keys() == {"before", "now"}
+    assert 0.05 < row["ratio"]["median"] < 20
+    assert "| lenet | eager |" in text
+
+
+@pytest.mark.parametrize(("asked", "said"), [
+    (("no-such-version", "lenet"), "git has no revision 'no-such-version'"),
+    (("HEAD", "lenett"), "lenet"),
+    (("HEAD", "lenet", "--engines", "eager,fast"), "'fast' is no engine"),
+])  # fmt: skip
+def test_against_what_is_not_there(asked, said):
+    found = CliRunner().invoke(against.app, list(asked))
+    assert found.exit_code == 2
+    assert said in found.output

@@ -46,7 +46,7 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(harness, "time", made)
-    monkeypatch.setattr(harness, "_wake_compiler", lambda device: None)
+    monkeypatch.setattr(harness, "wake_compiler", lambda device: None)
     monkeypatch.setattr(harness, "gc", SimpleNamespace(collect=lambda: None))  # slow among tests
     return made
 

@@ -225,11 +225,11 @@ def test_steps_are_compiled_where_that_pays():
     assert found == {100.0: ("graph", 500), 1000.0: (None, 9400)}
 
 
-@pytest.mark.parametrize(("asked", "found"), [("graph", "graph"), (None, True), (False, False)])
-def test_a_long_fit_is_only_traced_where_that_is_asked_for(asked, found):
+@pytest.mark.parametrize("asked", ["graph", None, False])
+def test_a_long_fit_is_only_traced_where_that_is_asked_for(asked):
     rows = blobs()
     settings = Settings.of({"epochs": 10_000, "batch_size": 16, "compile": asked})
-    assert Trainer([Replicate(*pair(rows), rows, 0)], settings).step.compile == found
+    assert Trainer([Replicate(*pair(rows), rows, 0)], settings).step.compile == asked
 
 
 class Clock:

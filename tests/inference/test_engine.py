@@ -1,12 +1,17 @@
 """What decides how the steps of a training run."""
 
 import pytest
+import torch
 from fitting import blobs, images, pair
 from pyroccam import guides, models
+from pyroccam.inference.compilation.graphs import graph_of
+from pyroccam.inference.compilation.worth import pays_from
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.trainer import Trainer
+from stepping import batches, build_fixed, linear, step_of
 from torch import nn
+from uncompiled import leave_uncompiled
 
 
 def engine_of(pair, rows, steps, **settings):
@@ -21,20 +26,19 @@ def dense(rows):
     return model, guides.MeanField(model)
 
 
-@pytest.mark.parametrize(("steps", "compile", "kind"), [
-    (299, None, False), (300, None, "graph"), (5000, None, True), (5000, "graph", "graph"),
-    (5000, False, False),
+@pytest.mark.parametrize(("steps", "asked", "found"), [
+    (299, None, False), (300, None, None), (5000, "graph", "graph"), (5000, False, False),
+    (10, True, True),
 ])  # fmt: skip
-def test_steps_are_traced_or_compiled_where_that_pays(steps, compile, kind):
+def test_steps_are_traced_where_that_pays(steps, asked, found):
     rows = blobs()
-    found, sizes = engine_of(dense(rows), rows, steps, compile=compile)
-    assert found == kind
-    assert sizes == ({rows.N} if kind else set())
+    ahead = {rows.N: steps} if found is not False else {}
+    assert engine_of(dense(rows), rows, steps, compile=asked) == (found, ahead)
 
 
 def test_convolutions_that_are_not_random_run_as_they_are_on_a_cpu():
     rows = images()
-    assert engine_of(pair(rows, kind="conv"), rows, 5000) == (False, set())
+    assert engine_of(pair(rows, kind="conv"), rows, 5000) == (False, {})
     assert engine_of(pair(rows, kind="conv"), rows, 5000, compile=True)[0] is True
 
 
@@ -43,4 +47,39 @@ def test_a_last_smaller_batch_is_traced_if_it_comes_often_enough():
     for epochs, sizes in ((299, {16}), (300, {16, rows.N % 16})):
         one = Replicate(*dense(rows), rows, 0)
         settings = Settings.of({"epochs": epochs, "batch_size": 16})
-        assert Trainer([one], settings)._engine() == ("graph", sizes)
+        found, steps = Trainer([one], settings)._engine()
+        assert found is None
+        assert steps.keys() == sizes
+
+
+# -- compiled where that pays -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_a_graph_is_compiled_from_the_steps_on_from_which_it_pays(more, monkeypatch):
+    graphs = leave_uncompiled(monkeypatch)
+    x, y = batches(count=1)[0]
+    first = step_of(build_fixed(linear), compile=None, steps={len(x): 1})
+    loss = float(first(x, y))
+    assert not graphs
+    assert first.describe()["kind"] == "graph"
+    assert first.pays_from > 1000
+    again = step_of(build_fixed(linear), compile=None, steps={len(x): first.pays_from + more})
+    assert float(again(x, y)) == pytest.approx(loss)
+    assert bool(graphs) is (more == 0)
+    assert again.describe()["kind"] == ("compiled" if graphs else "graph")
+
+
+def test_it_pays_sooner_for_more_equal_blocks_and_for_larger_tensors():
+    def f(x, *weights):
+        for weight in weights:
+            x = (x @ weight).tanh().square().sub(x).exp().mul(x).sin().add(1.0)
+        return x
+
+    def least(depth, width):
+        inputs = [torch.zeros(4, width), *[torch.zeros(width, width)] * depth]
+        return pays_from(graph_of(f, *inputs))
+
+    assert least(20, 8) < least(5, 8) / 3
+    assert least(5, 800) < least(5, 8)
+    assert pays_from(graph_of(lambda x: x, torch.zeros(2))) == 0

@@ -117,12 +117,12 @@ def test_a_last_smaller_batch_runs_as_it_can(uncompiled):
     """Traced for one size alone, eager for the other, in turn: state is handed over."""
     sequence = [b for two in zip(batches(size=18), batches(1, size=7), strict=True) for b in two]
     (expected,) = walk([build("norm")], sequence)
-    (found,) = walk([build("norm")], sequence, "graph", batch_sizes={18})
+    (found,) = walk([build("norm")], sequence, "graph", steps={18: 10})
     assert_close(found, expected)
-    (found,) = walk([build("norm")], sequence, True, batch_sizes={18})
+    (found,) = walk([build("norm")], sequence, True, steps={18: 10})
     assert_close(found, expected)
     assert len(uncompiled) == 1
-    both = step_of(build_fixed(linear), build_fixed(linear, 1), compile=True, batch_sizes={18})
+    both = step_of(build_fixed(linear), build_fixed(linear, 1), compile=True, steps={18: 10})
     for x, y in sequence[:2]:
         both(torch.stack([x, x]), torch.stack([y, y]))
     assert len(both._graphs) == 2  # several run as a graph, compiled or not

@@ -162,10 +162,10 @@ def stacked(*sequences):
     ]
 
 
-def step_of(*pairs, compile=False, batch_sizes=None, **settings):
+def step_of(*pairs, compile=False, steps=None, **settings):
     settings = {"optimizer": "sgd", "lr": 0.05, "schedule": "constant", **settings}
     chosen = inference.Settings(**settings)
-    return TrainingStep(pairs, chosen, compile=compile, batch_sizes=batch_sizes)
+    return TrainingStep(pairs, chosen, compile=compile, steps=steps)
 
 
 def tensors(model, guide):

@@ -77,12 +77,13 @@ class Worker:
 
     def __init__(self, parent: Path, workload: str, engine: str) -> None:
         self.cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed below
         self.process = subprocess.Popen(
             [sys.executable, "-c", _WORKER, workload, engine],
             env={**os.environ, "PYTHONPATH": str(parent), VARIABLE: self.cache.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.said,
             text=True,
         )
         self.first = self._heard()
@@ -96,14 +97,15 @@ class Worker:
 
     def _heard(self) -> float:
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
         if not (line := self.process.stdout.readline()):
-            raise RuntimeError(self.process.stderr.read().strip().split("\n")[-1])
+            self.said.seek(0)
+            raise RuntimeError(self.said.read().strip().split("\n")[-1])
         return float(line)
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
+        self.said.close()
         self.cache.cleanup()
 
 

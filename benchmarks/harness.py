@@ -22,6 +22,7 @@ __all__ = [
     "Quartiles",
     "Report",
     "Workload",
+    "clock_of",
     "measure",
     "wake_compiler",
 ]
@@ -143,7 +144,7 @@ class Measured:
     """Measurements of one contender.
 
     Attributes:
-        ms: wall time of a step, in milliseconds.
+        ms: time of a step, in milliseconds (:func:`clock_of`).
         ratio: time for each network over that of the base, in the same round.
         rounds_ms: the time of each round, of which ``ms`` is the median.
         first_seconds: wall time of the first step, which for a compiled one compiles.
@@ -278,12 +279,20 @@ def _start(
 
 def _turn(step: Step, count: int, device: torch.device) -> float:
     """Seconds for ``count`` steps."""
+    clock = clock_of(device)
     _synchronize(device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         step()
     _synchronize(device)
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Seconds of the processor where one thread does all the work, so that what else the machine
+    does matters little; seconds of the wall elsewhere."""
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
 
 
 def _synchronize(device: torch.device) -> None:

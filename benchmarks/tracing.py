@@ -10,7 +10,6 @@ nothing in its cache, but awake.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -30,7 +29,7 @@ from ..inference.training.settings import Settings
 from ..inference.training.step import TrainingStep
 from ..models.likelihoods import Likelihood, for_data
 from .cache import empty_cache
-from .harness import Quartiles, wake_compiler
+from .harness import Quartiles, clock_of, wake_compiler
 from .machine import describe, folder_name
 from .report import markdown, number
 from .steps import RESULTS, Out, Threads
@@ -65,15 +64,16 @@ def _network(network: str, rows: Dataset) -> nn.Module:
 def _in_turns(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Quartiles]:
     """Milliseconds of a step of each."""
     ms: dict[str, list[float]] = {name: [] for name in contenders}
+    clock = clock_of(torch.device("cpu"))
     for step in contenders.values():
         for _ in range(30):  # what is traced is traced by then
             step()
     for _ in range(rounds):
         for name, step in contenders.items():
-            begun = time.perf_counter()
+            begun = clock()
             for _ in range(30):
                 step()
-            ms[name].append((time.perf_counter() - begun) / 30 * 1e3)
+            ms[name].append((clock() - begun) / 30 * 1e3)
     return {name: Quartiles.of(found) for name, found in ms.items()}
 
 

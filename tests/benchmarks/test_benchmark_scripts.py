@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import against, growth, harness, report, runs, steps, tracing
+from pyroccam.benchmarks import against, deployed, growth, harness, report, runs, steps, tracing
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
 from pyroccam.benchmarks.harness import Plan
 from pyroccam.benchmarks.one_run import one_run
@@ -160,6 +160,34 @@ def test_tracing(monkeypatch, tmp_path):
     assert set(plain["ms"]) == {"by hand", "ours"}
     assert "| bayes | mlp |" in text
     assert "| ours / by hand |" in text
+
+
+def test_deployed(monkeypatch, tmp_path):
+    def refused(net, x):
+        raise RuntimeError("not today\nand why")
+
+    forms = {"eager": deployed.FORMS["eager"], "TorchScript": deployed.FORMS["TorchScript"]}
+    monkeypatch.setattr(deployed, "FORMS", {**forms, "other": refused})
+    name = "spirals, 20 to 5 blocks"
+    monkeypatch.setattr(deployed, "NETWORKS", {name: deployed.NETWORKS[name]})
+    text = call(deployed.app, "--out", tmp_path, "--rounds", 2)
+    one, many = json.loads((tmp_path / "cpu" / "deployed.json").read_text())["rows"]
+    assert (one["batch"], many["batch"]) == (1, 256)
+    assert one["ratio"]["original, eager"]["median"] == 1.0
+    assert one["ratio"]["small, eager"]["median"] < 0.8  # a quarter of the blocks
+    assert one["failed"] == dict.fromkeys(
+        ["original, other", "small, other"], "RuntimeError: not today"
+    )
+    assert f"| {name} | 256 |" in text
+
+
+@pytest.mark.parametrize("network", list(deployed.NETWORKS))
+def test_what_is_left_is_smaller_and_takes_the_same_rows(network):
+    shape, original, small = deployed.NETWORKS[network]
+    one, other = original().eval(), small().eval()
+    assert one(torch.zeros(2, *shape)).shape == other(torch.zeros(2, *shape)).shape
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (one, other)]
+    assert sizes[1] < 0.7 * sizes[0]
 
 
 @pytest.mark.skipif(not (against.TREE / ".git").exists(), reason="no history here")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -25,6 +26,8 @@ class Clock:
 
     def perf_counter(self):
         return self.now
+
+    process_time = perf_counter
 
     def step(self, name, ms, loss=0.5, first=0.0, broken_from=None):
         """A step of ``ms`` milliseconds (a function of the number of the call)."""
@@ -220,3 +223,12 @@ def test_the_figure_names_everyone_and_nothing_overlaps(clock, tmp_path):
             assert inside.x0 <= box.x0 < box.x1 <= inside.x1, text.get_text()
     with pytest.raises(ValueError, match="no reports"):
         figures.bars([])
+
+
+def test_the_time_of_one_thread_is_that_of_the_processor(monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert harness.clock_of(cpu) is time.process_time
+    assert harness.clock_of(cuda) is time.perf_counter
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert harness.clock_of(cpu) is time.perf_counter

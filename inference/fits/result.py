@@ -65,7 +65,9 @@ class Fit(Generic[M, G]):
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
         weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
         engine: how the steps ran: ``kind`` (eager, graph or compiled), ``replicates`` in a step,
-            ``compile_seconds``, and ``fallback``, why it was not compiled if it was to be.
+            ``compile_seconds``, ``pays_from``, the steps from which on compiling would have saved
+            more than that (where it was asked), and ``fallback``, why it was not compiled if it was
+            to be.
     """
 
     model: M

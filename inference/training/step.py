@@ -219,6 +219,7 @@ class TrainingStep:
             "kind": kind,
             "replicates": len(self.pairs),
             "compile_seconds": self.compile_seconds,
+            "pays_from": self.pays_from,
             "fallback": self.fallback,
             "cuda_graphs": self.recorder is not None and self.unrecorded is None,
         }

@@ -31,6 +31,7 @@ from .contenders import (
     random_images,
     svi,
 )
+from .with_jax import scan_step
 
 __all__ = ["BASE", "LOOP_BASE", "DepthProblem", "HandWritten", "depth_contenders", "depth_workload"]
 
@@ -209,6 +210,15 @@ def depth_contenders(
             "pyroccam compiled, 5 replicates", lambda: compiled(5), networks=5, compiled=True
         ),
     ]
+    if problem.kind == "mlp":
+        rows.append(
+            Contender(
+                "JAX by hand",
+                lambda: scan_step(problem.pair(device)[0], SETTINGS, x, y),
+                "lax.scan over the blocks, and AdamW, under jax.jit",
+                compiled=True,
+            )
+        )
     return {row.name: row for row in rows}
 
 

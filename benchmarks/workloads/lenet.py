@@ -30,6 +30,7 @@ from .contenders import (
     svi,
 )
 from .libraries import bayesian_torch_step, tyxe_step
+from .with_jax import numpyro_step
 
 __all__ = ["BASE", "GaussianLeNet", "GaussianWeights", "HandWritten", "LeNetProblem", "lenet"]
 
@@ -204,6 +205,12 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             "bayesian-torch",
             lambda: bayesian_torch_step(problem.net(device), RHO, problem.N, SETTINGS, x, y),
             "LinearReparameterization; its KL is a mean over weights, here times their number",
+        ),
+        Contender(
+            "NumPyro",
+            lambda: numpyro_step(problem.net(device), scale, problem.N, SETTINGS, x, y),
+            "SVI.update under jax.jit; TraceMeanField_ELBO and Adam",
+            compiled=True,
         ),
     ]
     parameters = {**asdict(problem), "settings": asdict(SETTINGS)}

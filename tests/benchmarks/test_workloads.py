@@ -18,7 +18,7 @@ CONV = DepthProblem(
     "conv", {"width": 6, "inner": 4, "max_depth": 3, "pool": 4}, batch=8, N=200
 )  # fmt: skip
 LENET = LeNetProblem((12, 6, 4, 3), batch=16, N=200)
-LIBRARIES = ("TyXe", "bayesian-torch")
+LIBRARIES = ("TyXe", "bayesian-torch", "NumPyro")
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +91,22 @@ def test_replicates_are_stepped_in_turn_and_each_from_the_same_weights():
         assert torch.allclose(found, one[:, None].expand(2, 3), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "name", "module"), [
+    ("mlp", "JAX by hand", "jax"), ("lenet", "NumPyro", "numpyro"),
+])  # fmt: skip
+def test_contenders_in_jax_take_the_same_steps(kind, name, module):
+    pytest.importorskip(module)
+    work = small(kind)
+    found = losses(next(c for c in work.contenders if c.name == name), 6)
+    if kind == "mlp":  # without noise
+        base = next(c for c in work.contenders if c.name == work.base)
+        assert torch.allclose(found, losses(base, 6), rtol=1e-5)
+    work.expected().check(found[0])
+    assert found[-1] < found[0]
+
+
 def test_a_library_that_is_not_installed_is_reported_by_name(monkeypatch):
-    for name in ("tyxe", "bayesian_torch"):
+    for name in ("tyxe", "bayesian_torch", "jax"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
     work = small("lenet")
     kept = [c for c in work.contenders if c.name in (*LIBRARIES, work.base)]

@@ -10,13 +10,14 @@ from .regions import is_view, regions_of, value_of
 
 __all__ = ["pays_from"]
 
-# Fitted to what benchmarks/tracing.py measures, on a CPU of two cores of which one was busy, with
-# nothing in the compiler's cache; the sums are within 40 % of what was measured. What is in the
+# Fitted to what benchmarks/tracing.py measures on a CPU of two cores, with nothing in the compiler's
+# cache; steps are within a factor of about two and a half of what was measured. What is in the
 # cache would make it pay sooner, but a run may not go another way the second time.
 SECONDS_SAVED = 1.45e-6, 1.5e-10
-"""By compiling, at each step: of each operation, and of each number that operations write."""
+"""By compiling, at each step: of each operation, and of each number that operations write (without
+convolutions, which are torch's own either way and take most of the time)."""
 
-SECONDS_SPENT = 4.0, 0.013
+SECONDS_SPENT = 2.5, 0.011
 """On compiling: once, and on each operation of parts that are not equal."""
 
 
@@ -29,7 +30,9 @@ def pays_from(graph: fx.GraphModule) -> int:
     nodes = [n for n in graph.graph.nodes if _counts(n)]
     values = [v for n in nodes if isinstance(v := value_of(n), Tensor)]
     each, number = SECONDS_SAVED
-    saved = each * len(nodes) + number * sum(v.numel() for v in values)
+    saved = each * len(nodes)
+    if not any("convolution" in str(n.target) for n in nodes):
+        saved += number * sum(v.numel() for v in values)
     distinct = sum(map(_counts, (n for region in regions_of(graph) for n in region.parts[0])))
     once, more = SECONDS_SPENT
     return math.ceil((once + more * distinct) / saved) if saved else 0

@@ -91,6 +91,8 @@ class _Plan:
         self.graph = graph
         *nodes, self.output = graph.graph.nodes
         outputs = tree_leaves(self.output.args)
+        # What is returned twice can lie at one place only, and stays an output.
+        wanted = {i: where for i, where in wanted.items() if outputs.count(outputs[i]) == 1}
         inputs = [n for n in nodes if n.op == "placeholder"]
         self.memory = {outputs[i]: t for i, t in wanted.items() if isinstance(t, Tensor)}
         self.first, self.count = next(n for n in nodes if n.op != "placeholder"), 0
@@ -189,7 +191,9 @@ class _Plan:
         """True if no part reads an input after the one that finds what replaces it."""
         here = self.home[node][:2]
         same = value_of(node).shape == value_of(source).shape
-        return same and all(self.home.get(n, here)[:2] <= here for n in self._readers(source))
+        readers = list(self._readers(source))
+        earlier = all(self.home.get(n, here)[:2] <= here for n in readers)
+        return same and earlier and self.output not in readers
 
     def _readers(self, node: fx.Node) -> Iterator[fx.Node]:
         """What uses a tensor or a view of it."""

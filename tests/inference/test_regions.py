@@ -161,6 +161,22 @@ def test_an_input_is_replaced_only_after_it_was_read(late, graphs):
         assert_near(held, state, rtol=0, atol=0)
 
 
+def test_what_is_returned_beside_what_replaces_it_stays(graphs):
+    """The old value of an input, and a new one that is an output of its own, too."""
+
+    def f(x, one, two, *weights):
+        new = 0.9 * one + x.mean(0), 0.5 * two
+        for weight in weights:
+            x = block(x, weight)
+        return x.sum(), one, *new, new[1]
+
+    inputs = tensors((7, WIDTH), (WIDTH,), (WIDTH,), *[(WIDTH, WIDTH)] * D)
+    held = [t.clone() for t in inputs]
+    found = parted(f, *inputs, lying={2: 1, 3: 2})(*held)
+    assert_near(list(found), list(f(*inputs)))
+    assert_near(held, inputs, rtol=0, atol=0)
+
+
 def test_statistics_of_all_blocks_are_written_in_place(graphs):
     def f(x, *rest):
         weights, states = rest[:D], rest[D:]

@@ -395,12 +395,13 @@ class TrainingStep:
                 particles=particles,
             )
 
-        graph = joint(compile is True or compile is None)
+        graph = joint(compile is True)
         if compile is None:
             self.pays_from = pays_from(graph)
             size = x.shape[1 if together else 0]
             compile = self.steps is None or self.steps[size] >= self.pays_from
-            graph = graph if compile else joint(False)
+            if compile and any("batch_norm" in str(n.target) for n in graph.graph.nodes):
+                graph = joint(True)
         self.compiled = self.compiled or compile is True
         changed = [len(self._views) + i for i in traced.changed]
         lengths = 1, len(traced.sites), len(flats)

@@ -22,6 +22,8 @@ def log1p(x: Tensor) -> Tensor:
         the correction is that of Kahan; see Goldberg 1991, "What every computer scientist should
         know about floating-point arithmetic", theorem 4.
     """
+    if not x.is_floating_point():
+        return torch.log1p(x.to(torch.get_default_dtype()))
     one = 1.0 + x
     rounded = one - 1.0
     return one.log() - torch.where(rounded == x, 0.0, (rounded - x) / one)
@@ -46,13 +48,13 @@ def _gather(x: Tensor, dim: int, index: Tensor, **options: Any) -> Any:
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     """``torch.scatter_add`` of one entry to each row."""
-    if not _takes_one(x, dim, index):
+    if not _takes_one(x, dim, index) or src.shape != index.shape:
         return NotImplemented
     return x + torch.where(_is_at(x, dim, index), src, 0.0)
 
 
 def _takes_one(x: Tensor, dim: int, index: Tensor) -> bool:
-    rest = [*x.shape]
+    rest = [*x.shape] or [0]
     rest[dim] = 1
     return x.is_floating_point() and [*index.shape] == rest
 

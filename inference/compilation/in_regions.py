@@ -64,6 +64,10 @@ def in_regions(
                 call = graph.graph.call_function(function, (inputs,))
                 for j, i in enumerate(region.outputs):
                     new[part[i]] = graph.graph.call_function(operator.getitem, (call, j))
+    if plan.joined - plan.lying:  # a compiler may return memory of the graph as it is
+        with graph.graph.inserting_before(output):
+            for n in set(tree_leaves(output.args)) - plan.lying:
+                new[n] = graph.graph.call_function(torch.clone, (new.get(n, n),))
     output.args = tree_map(lambda n: None if n in plan.lying else new.get(n, n), output.args)
     for node in reversed(graph.graph.nodes):
         if node in old:
@@ -96,7 +100,7 @@ class _Plan:
         inputs = [n for n in nodes if n.op == "placeholder"]
         self.memory = {outputs[i]: t for i, t in wanted.items() if isinstance(t, Tensor)}
         self.first, self.count = next(n for n in nodes if n.op != "placeholder"), 0
-        self.joined = {n for n in nodes if self._may_lie(n)}
+        self.joined = self._candidates(nodes)
         self.regions: list[Region] = []
         self._divide()
         while not all(map(self._is_complete, self.joined)):
@@ -120,6 +124,16 @@ class _Plan:
             for i, n in enumerate(part)
         }
 
+    def _candidates(self, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+        """Joined tensors of which no piece is one of another."""
+        found: set[fx.Node] = set()
+        claimed: set[fx.Node] = set()
+        for node in sorted(nodes, key=lambda n: n not in self.memory):
+            if self._may_lie(node) and claimed.isdisjoint(pieces := node.all_input_nodes):
+                found.add(node)
+                claimed.update(pieces)
+        return found
+
     def _may_lie(self, node: fx.Node) -> bool:
         """True if pieces of a joined tensor can be written to their places."""
         if node.target is not aten.cat.default:
@@ -137,6 +151,10 @@ class _Plan:
         """True if all parts of a region write a piece, or none, and it is worth it."""
         pieces: Any = node.args[0]
         if not all(n in self.home for n in pieces):
+            return False
+        # A part writes at its end: who reads the whole has to be another, and a later one.
+        last = max(self.home[n][:2] for n in pieces)
+        if any(n in self.home and self.home[n][:2] <= last for n in node.users):
             return False
         repeated = any(len(self.regions[self.home[n][0]].parts) > 1 for n in pieces)
         written = sum(map(len, self._together(pieces).values()))
@@ -169,7 +187,8 @@ class _Plan:
         for (r, i), js in self._together(pieces).items():
             self.regions[r].slots[i] = tuple(slots[j] for j in js)
         for piece, slot in zip(pieces, slots, strict=True):
-            same = value_of(piece).stride() == value_of(slot).stride()
+            one, other = value_of(piece), value_of(slot)
+            same = (one.stride(), one.dtype) == (other.stride(), other.dtype)
             if same and not self._is_returned(piece):
                 self.at[piece] = slot
 
@@ -190,15 +209,18 @@ class _Plan:
     def _is_last(self, node: fx.Node, source: fx.Node) -> bool:
         """True if no part reads an input after the one that finds what replaces it."""
         here = self.home[node][:2]
-        same = value_of(node).shape == value_of(source).shape
-        readers = list(self._readers(source))
-        earlier = all(self.home.get(n, here)[:2] <= here for n in readers)
-        return same and earlier and self.output not in readers
+        for user, view in self._readers(source):
+            # A compiler does not see that what comes from another part is a view of the input.
+            inside = view is source or self.home[view][:2] == here
+            where = self.home.get(user, here)[:2]
+            if user is self.output or where > here or (where == here and not inside):
+                return False
+        return bool(value_of(node).shape == value_of(source).shape)
 
-    def _readers(self, node: fx.Node) -> Iterator[fx.Node]:
-        """What uses a tensor or a view of it."""
+    def _readers(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """What uses a tensor or a view of it, with what it uses."""
         for user in node.users:
-            yield user
+            yield user, node
             if is_view(user):
                 yield from self._readers(user)
 

@@ -91,8 +91,11 @@ def _agree(node: fx.Node, what: str) -> bool:
 
 
 def _size(node: fx.Node) -> int:
+    """Numbers of a tensor on a CPU."""
     value = node.meta.get("val")
-    return value.numel() if isinstance(value, torch.Tensor) else 0
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return value.numel()
+    return 0
 
 
 def _drop(graph: fx.GraphModule, node: fx.Node, by: Any) -> None:

@@ -76,7 +76,7 @@ def regions_of(graph: fx.GraphModule, without: Collection[fx.Node] = ()) -> list
     nodes = [n for n in _in_order(graph) if n not in without]
     codes: dict[Any, int] = {}
     signatures = np.array([codes.setdefault(_signature(n), len(codes)) for n in nodes])
-    found: list[Region] = []
+    found: list[Region | None] = []
     done = 0
     for start, stop, period in repeats(signatures):
         first, count = _best_cut(nodes, start, stop, period)
@@ -84,15 +84,20 @@ def regions_of(graph: fx.GraphModule, without: Collection[fx.Node] = ()) -> list
         for chosen in (parts, parts[1:], parts[:-1]):  # the outermost may be connected otherwise
             if len(chosen) >= LEAST and (region := _region(chosen)) is not None:
                 begin = first + period * (chosen[0] is not parts[0])
-                found += [_whole(nodes[done:begin])] if begin > done else []
+                found += [_region([nodes[done:begin]])] if begin > done else []
                 found.append(region)
                 done = begin + period * len(chosen)
                 break
-    found += [_whole(nodes[done:])] if done < len(nodes) else []
-    home = {n: (id(r), k) for r in found for k, part in enumerate(r.parts) for n in part}
-    if any(home[n] != home.get(root(w)) for n in nodes for w in written(n)):
-        return [_whole(nodes)]  # what changes a tensor has to see all that is a view of it
-    return found
+    found += [_region([nodes[done:]])] if done < len(nodes) else []
+    regions = [region for region in found if region is not None]
+    home = {n: (id(r), k) for r in regions for k, part in enumerate(r.parts) for n in part}
+    # What changes a tensor has to see all that is a view of it.
+    apart = any(home.get(n) != home.get(root(w)) for n in nodes for w in written(n))
+    if not apart and len(regions) == len(found):
+        return regions
+    whole = _region([nodes])
+    assert whole is not None, "only what is no tensor is returned"
+    return [whole]
 
 
 def _in_order(graph: fx.GraphModule) -> Iterator[fx.Node]:
@@ -117,8 +122,9 @@ def _in_order(graph: fx.GraphModule) -> Iterator[fx.Node]:
             return
         done.add(node)
         yield node
+        items = not isinstance(value_of(node), Tensor)  # which is not handed on as it is
         for user in node.users:
-            if user not in late and user not in done and is_view(user):
+            if user not in done and is_view(user) and (items or user not in late):
                 yield from emit(user)
 
     for node in [*(n for n in operations if n not in late), *operations]:
@@ -195,12 +201,6 @@ def _best_cut(nodes: list[fx.Node], start: int, stop: int, period: int) -> tuple
 
     first = min(range(start, start + period), key=lambda first: across(first + period))
     return first, (stop - first) // period
-
-
-def _whole(nodes: list[fx.Node]) -> Region:
-    region = _region([nodes])
-    assert region is not None, "a part that hands on what is no tensor"
-    return region
 
 
 def _region(parts: list[list[fx.Node]]) -> Region | None:

@@ -67,8 +67,7 @@ class TrainingStep:
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
         compile_seconds: spent on tracing and compiling.
         compiled: whether a graph was compiled; ``None`` before there is one.
-        pays_from: steps of a size of batch from which on compiling pays, of the graph that was
-            looked at last.
+        pays_from: steps of the most frequent size of batch from which on compiling pays.
         fallback: why the step is not compiled, if it was to be.
         recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
             before the first step to launch kernels one by one.
@@ -397,9 +396,10 @@ class TrainingStep:
 
         graph = joint(compile is True)
         if compile is None:
-            self.pays_from = pays_from(graph)
-            size = x.shape[1 if together else 0]
-            compile = self.steps is None or self.steps[size] >= self.pays_from
+            least, size = pays_from(graph), x.shape[1 if together else 0]
+            if self.steps is None or size == max(self.steps, key=self.steps.__getitem__):
+                self.pays_from = least
+            compile = self.steps is None or self.steps[size] >= least
             if compile and any("batch_norm" in str(n.target) for n in graph.graph.nodes):
                 graph = joint(True)
         self.compiled = self.compiled or compile is True

@@ -57,6 +57,8 @@ def test_one_entry_of_each_row_is_picked_and_put(dim):
     assert_close(pick(x, dim, index), x.gather(dim, index), rtol=0, atol=0)
     src = torch.randn(index.shape)
     assert_close(put(x, dim, index, src), x.scatter_add(dim, index, src), rtol=0, atol=0)
+    assert put(x, dim, index, x) is NotImplemented
+    assert pick(torch.ones(()), 0, torch.zeros((), dtype=torch.long)) is NotImplemented
     several = torch.cat([index, index], dim)
     assert pick(x, dim, several) is NotImplemented
     assert put(x, dim, several, torch.cat([src, src], dim)) is NotImplemented

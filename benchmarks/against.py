@@ -86,7 +86,11 @@ class Worker:
             stderr=self.said,
             text=True,
         )
-        self.first = self._heard()
+        try:
+            self.first = self._heard()
+        except RuntimeError:
+            self.close()
+            raise
 
     def __call__(self, steps: int) -> float:
         """Milliseconds of a step."""
@@ -199,7 +203,7 @@ def main(
             for engine in chosen:
                 try:
                     rows.append(compare(before, now, name, engine, rounds))
-                except (RuntimeError, StopIteration) as error:
+                except RuntimeError as error:
                     console.print(f"{name}, {engine}: {error}")
                     continue
                 console.print(table(rows[-1:]))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..data import Dataset
 from ..experiments.methods import METHODS
 from ..experiments.strangers import networks
+from ..inference.compilation import elementary
 from ..inference.storage.checkpoint import write_json
 from ..inference.training.plain_step import PlainStep
 from ..inference.training.settings import Settings
@@ -141,8 +142,17 @@ def numbers(network: str, rounds: int) -> dict[str, Any]:
     return {"network": network, "ms": {k: asdict(v) for k, v in ms.items()}}
 
 
+def logarithms(rounds: int) -> dict[str, Any]:
+    """``log(1 + x)`` of as many numbers as LeNet-300-100 has weights, in nanoseconds a number."""
+    torch.manual_seed(0)
+    x = torch.randn(266_610).sub(7.0).exp()
+    calls = {"torch.log": x.log, "torch.log1p": x.log1p, "ours": lambda: elementary.log1p(x)}
+    ms = _in_turns(calls, rounds)
+    return {name: 1e6 * took.median / x.numel() for name, took in ms.items()}
+
+
 def table(found: dict[str, Any]) -> str:
-    """Both tables in Markdown."""
+    """All tables in Markdown."""
     header = ("method", "network", *(f"{way}, ms" for way in WAYS), "trace, s", "compile, s",
               "tracing pays from", "compiling pays from", "by the rule")  # fmt: skip
     lines = []
@@ -157,7 +167,9 @@ def table(found: dict[str, Any]) -> str:
         ratio = number(ours["median"] / hand["median"])
         plain.append((one["network"], number(hand["median"]), number(ours["median"]), ratio))
     other = markdown(("network", "by hand, ms", "ours, ms", "ours / by hand"), plain)
-    return f"{markdown(header, lines)}\n\n{other}"
+    logs = [tuple(number(ns) for ns in found["logarithms"].values())]
+    last = markdown([f"{name}, ns" for name in found["logarithms"]], logs)
+    return f"{markdown(header, lines)}\n\n{other}\n\n{last}"
 
 
 @app.command()
@@ -166,7 +178,7 @@ def main(
     threads: Threads = 1,
     out: Out = RESULTS,
 ) -> None:
-    """Measure on this machine's CPU, write tracing.json and print both tables."""
+    """Measure on this machine's CPU, write tracing.json and print its tables."""
     torch.set_num_threads(threads)
     cpu = torch.device("cpu")
     with empty_cache():
@@ -176,6 +188,7 @@ def main(
         "machine": describe(cpu),
         "traced": pairs,
         "numbers": [numbers(name, rounds) for name in NUMBERS],
+        "logarithms": logarithms(rounds),
     }
     write_json(out / folder_name(cpu) / "tracing.json", found)
     print(table(found))

@@ -15,12 +15,13 @@ aten = torch.ops.aten
 def log1p(x: Tensor) -> Tensor:
     """``log(1 + x)`` of any shape, to about one unit in the last place.
 
-    The logarithm of the rounded sum, less what was rounded away over the sum. On a CPU
-    ``torch.log1p`` takes ten times as long as ``torch.log``.
+    With u the rounded sum and r = x - (u - 1) what was rounded away, which is exact, this is
+    log(u + r) = log u + r / u, but for the square of a rounding. ``torch.log1p`` is as exact and
+    on a CPU much slower (``benchmarks/tracing.py`` has the ratio).
 
     References:
-        the correction is that of Kahan; see Goldberg 1991, "What every computer scientist should
-        know about floating-point arithmetic", theorem 4.
+        ``gsl_log1p`` of the GNU Scientific Library; Goldberg 1991, "What every computer scientist
+        should know about floating-point arithmetic", theorem 4, for the same as a product.
     """
     if not x.is_floating_point():
         return torch.log1p(x.to(torch.get_default_dtype()))
@@ -40,10 +41,14 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
 
 def _gather(x: Tensor, dim: int, index: Tensor, **options: Any) -> Any:
-    """``torch.gather`` of one entry of each row, as a sum, which fuses with what surrounds it."""
+    """``torch.gather`` of one entry of each row, as a sum, which fuses with what surrounds it.
+
+    An index of no entry, of which torch's raises an error, gives NaN.
+    """
     if not _takes_one(x, dim, index):
         return NotImplemented
-    return torch.where(_is_at(x, dim, index), x, 0.0).sum(dim, keepdim=True)
+    picked = torch.where(_is_at(x, dim, index), x, 0.0).sum(dim, keepdim=True)
+    return torch.where((index >= 0) & (index < x.shape[dim]), picked, float("nan"))
 
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
@@ -56,7 +61,8 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 def _takes_one(x: Tensor, dim: int, index: Tensor) -> bool:
     rest = [*x.shape] or [0]
     rest[dim] = 1
-    return x.is_floating_point() and [*index.shape] == rest
+    # Contiguous, for a recorded view may need the strides that torch's operation gives.
+    return x.is_floating_point() and x.is_contiguous() and [*index.shape] == rest
 
 
 def _is_at(x: Tensor, dim: int, index: Tensor) -> Tensor:

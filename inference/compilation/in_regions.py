@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .regions import Region, is_view, regions_of, value_of
+from .trace import root
 
 __all__ = ["Compile", "Layout", "in_regions"]
 
@@ -64,7 +65,7 @@ def in_regions(
                 call = graph.graph.call_function(function, (inputs,))
                 for j, i in enumerate(region.outputs):
                     new[part[i]] = graph.graph.call_function(operator.getitem, (call, j))
-    if plan.joined - plan.lying:  # a compiler may return memory of the graph as it is
+    if plan.joined:  # a compiler may return memory that the graph keeps as it is
         with graph.graph.inserting_before(output):
             for n in set(tree_leaves(output.args)) - plan.lying:
                 new[n] = graph.graph.call_function(torch.clone, (new.get(n, n),))
@@ -203,24 +204,26 @@ class _Plan:
         """Have outputs written to the inputs that they replace, if nobody reads these later."""
         mine = [n for n, source in inputs.items() if n in self.home and self._is_last(n, source)]
         for (r, i), js in self._together(mine).items():
-            self.regions[r].slots[i] = tuple(inputs[mine[j]] for j in js)
+            slots = tuple(inputs[mine[j]] for j in js)
+            others = [one for one in self.regions[r].inputs if one != slots]
+            # Of two arguments a compiler does not see that they are one tensor.
+            if any(root(n) is slot for one in others for n, slot in zip(one, slots, strict=True)):
+                continue
+            self.regions[r].slots[i] = slots
             self.lying |= {mine[j] for j in js}
 
     def _is_last(self, node: fx.Node, source: fx.Node) -> bool:
         """True if no part reads an input after the one that finds what replaces it."""
         here = self.home[node][:2]
-        for user, view in self._readers(source):
-            # A compiler does not see that what comes from another part is a view of the input.
-            inside = view is source or self.home[view][:2] == here
-            where = self.home.get(user, here)[:2]
-            if user is self.output or where > here or (where == here and not inside):
-                return False
-        return bool(value_of(node).shape == value_of(source).shape)
+        readers = list(self._readers(source))
+        earlier = all(self.home.get(n, here)[:2] <= here for n in readers)
+        same: bool = value_of(node).shape == value_of(source).shape
+        return same and earlier and self.output not in readers
 
-    def _readers(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
-        """What uses a tensor or a view of it, with what it uses."""
+    def _readers(self, node: fx.Node) -> Iterator[fx.Node]:
+        """What uses a tensor or a view of it."""
         for user in node.users:
-            yield user, node
+            yield user
             if is_view(user):
                 yield from self._readers(user)
 

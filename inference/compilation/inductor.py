@@ -37,9 +37,8 @@ def compiled(
         a function of a list of inputs, which it empties; and strides.
     """
     shapes = FakeTensorMode(allow_non_fake_inputs=True)
-    device = layouts[0][3] if layouts else torch.device("cpu")
-    devices = [device] if device.type == "cuda" else []
-    with tracing(TracingContext(shapes)), torch.no_grad(), torch.random.fork_rng(devices):
+    cuda = [one for *_, one in layouts if one.type == "cuda"]
+    with tracing(TracingContext(shapes)), torch.no_grad(), torch.random.fork_rng(cuda[:1]):
         with shapes:
             examples = [
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -54,7 +53,7 @@ def compiled(
         output.meta["user_visible_output_idxs"] = list(range(len(strides)))
         output.meta["original_output_strides"] = strides
         # On a CPU the compiler draws one number at a time, torch's own kernels many.
-        options: dict[str, Any] = {"fallback_random": device.type == "cpu"}
+        options: dict[str, Any] = {"fallback_random": not cuda}
         options |= {"size_asserts": False, "alignment_asserts": False}
         with config.patch(options), V.set_fake_mode(shapes):
             _recursive_joint_graph_passes(found)

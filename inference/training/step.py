@@ -66,7 +66,7 @@ class TrainingStep:
         optimizer: made at the first batch (or by ``prepare``).
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
         compile_seconds: spent on tracing and compiling.
-        compiled: whether a graph was compiled; ``None`` before there is one.
+        kind: how steps ran, the fastest of all sizes: ``eager``, ``graph`` or ``compiled``.
         pays_from: steps of the most frequent size of batch from which on compiling pays.
         fallback: why the step is not compiled, if it was to be.
         recorder: of CUDA graphs; ``None`` where there is no CUDA, or no graph. Set it to ``None``
@@ -110,7 +110,7 @@ class TrainingStep:
         self.flats: dict[str, FlatParameters] = {}
         self.seen: dict[str, Tensor] = {}
         self.compile_seconds = 0.0
-        self.compiled: bool | None = None
+        self.kind = "eager"
         self.pays_from: int | None = None
         self.fallback: str | None = None
         self._as_graph = False
@@ -208,14 +208,8 @@ class TrainingStep:
 
     def describe(self) -> dict[str, Any]:
         """How the steps ran."""
-        traced = self.compile is not False or len(self.pairs) > 1
-        if self.fallback is None:
-            compiled = self.compile if self.compiled is None else self.compiled
-            kind = "compiled" if compiled is True else "graph" if traced else "eager"
-        else:
-            kind = "graph" if self._as_graph else "eager"
         return {
-            "kind": kind,
+            "kind": self.kind,
             "replicates": len(self.pairs),
             "compile_seconds": self.compile_seconds,
             "pays_from": self.pays_from,
@@ -312,12 +306,12 @@ class TrainingStep:
         if self.fallback is not None and not self._as_graph:
             return None
         size = x.shape[1 if together else 0]
-        wanted = self.compile if self.fallback is None else False
+        wanted = self.compile if self.fallback is None else "graph"
         if self.steps is not None and size not in self.steps:
             wanted = False
-        elif self.steps and wanted is True and size != max(self.steps, key=self.steps.__getitem__):
+        elif self.steps and wanted is True and size != self._most():
             wanted = None
-        if wanted is False and not together and not self._as_graph:
+        if wanted is False and not together:
             return None
         found = self._graphs.get(self._key(x, y))
         if found is not None:
@@ -332,7 +326,13 @@ class TrainingStep:
             self.compile_seconds += time.perf_counter() - start
         found = self._evaluation(f, changed), sites
         self._graphs[self._key(x, y)] = found  # after it: a module may count its calls
+        self.kind = "graph" if self.kind == "eager" else self.kind
         return found
+
+    def _most(self) -> int:
+        """The most frequent size of batch of the steps that are ahead."""
+        assert self.steps is not None
+        return max(self.steps, key=self.steps.__getitem__)
 
     def _evaluation(self, f: Graph, changed: list[int]) -> Evaluation:
         """Run a graph on the present parameters and put what it finds where it belongs."""
@@ -381,28 +381,19 @@ class TrainingStep:
             return rows
 
         def joint(written_out: bool) -> fx.GraphModule:
-            return joint_graph(
-                traced,
-                flat,
-                self._views,
-                self._state,
-                x,
-                y,
-                together,
-                # Then a batch normalisation fuses or is mapped; else torch's kernel is faster.
-                written_out=written_out or together,
-                particles=particles,
-            )
+            # Written out a batch normalisation fuses, or is mapped; else torch's kernel is faster.
+            given = traced, flat, self._views, self._state, x, y, together
+            out = written_out or together
+            return joint_graph(*given, written_out=out, particles=particles)
 
         graph = joint(compile is True)
         if compile is None:
             least, size = pays_from(graph), x.shape[1 if together else 0]
-            if self.steps is None or size == max(self.steps, key=self.steps.__getitem__):
+            if self.steps is None or size == self._most():
                 self.pays_from = least
             compile = self.steps is None or self.steps[size] >= least
             if compile and any("batch_norm" in str(n.target) for n in graph.graph.nodes):
                 graph = joint(True)
-        self.compiled = self.compiled or compile is True
         changed = [len(self._views) + i for i in traced.changed]
         lengths = 1, len(traced.sites), len(flats)
         if compile is not True:
@@ -420,9 +411,9 @@ class TrainingStep:
             graph = in_regions(graph, compiled, lying)
         except Exception as error:
             reason = f"the compiler failed: {type(error).__name__}: {first_line(error)}"
-            self.compiled = False
             self._fall_back(reason, graph=True)
             return self._build(x, y, "graph")
+        self.kind = "compiled"
         return of_lists(graph, *lengths), traced.sites, traced.changed
 
     def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:
@@ -455,3 +446,4 @@ class TrainingStep:
         )
         self.fallback = reason
         self._as_graph = graph
+        self.kind = self.kind if graph else "eager"

@@ -284,7 +284,7 @@ class Trainer:
                 self._save()
                 self._leave_if(stop)
             if self.step.compile is not False and not self.finished:
-                bar.say("tracing" if self.step.compile == "graph" else "compiling")
+                bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
                 order = self._order()
                 for start, end in self.batches[self.position :]:

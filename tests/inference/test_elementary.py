@@ -64,6 +64,18 @@ def test_one_entry_of_each_row_is_picked_and_put(dim):
     assert put(x, dim, several, torch.cat([src, src], dim)) is NotImplemented
 
 
+def test_an_entry_that_is_not_there_is_not_taken_for_zero():
+    pick = FUSED[aten.gather.default]
+    found = pick(torch.ones(3, 2), 1, torch.tensor([[0], [2], [-1]]))
+    assert found.isnan().flatten().tolist() == [False, True, True]
+
+
+def test_what_is_not_contiguous_keeps_the_strides_of_torch():
+    x, index = torch.ones(6, 3, 5).transpose(0, 1), torch.zeros(3, 6, 1, dtype=torch.long)
+    assert FUSED[aten.gather.default](x, -1, index) is NotImplemented
+    assert FUSED[aten.scatter_add.default](x, -1, index, torch.ones(3, 6, 1)) is NotImplemented
+
+
 @pytest.mark.parametrize("size", [LEAST - 1, LEAST])
 def test_graphs_say_large_operations_otherwise(size):
     def f(x):

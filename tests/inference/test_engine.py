@@ -4,10 +4,12 @@ import pytest
 import torch
 from fitting import blobs, images, pair
 from pyroccam import guides, models
+from pyroccam.inference.compilation import inductor
 from pyroccam.inference.compilation.graphs import graph_of
 from pyroccam.inference.compilation.worth import pays_from
 from pyroccam.inference.training.replicate import Replicate
 from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.training.step import CompileFallback
 from pyroccam.inference.training.trainer import Trainer
 from stepping import batches, build_fixed, linear, step_of
 from torch import nn
@@ -83,3 +85,26 @@ def test_it_pays_sooner_for_more_equal_blocks_and_for_larger_tensors():
     assert least(20, 8) < least(5, 8) / 3
     assert least(5, 800) < least(5, 8)
     assert pays_from(graph_of(lambda x: x, torch.zeros(2))) == 0
+
+
+def test_what_is_said_is_how_the_steps_ran(monkeypatch):
+    """Before the first, of sizes that are not traced, and after a compiler that fails."""
+    (x, y), graphs = batches(count=1)[0], leave_uncompiled(monkeypatch)
+    step = step_of(build_fixed(linear), compile=True, steps={len(x): 1000, 9: 500})
+    assert step.describe()["kind"] == "eager"
+    step(x[:5], y[:5])
+    assert step.describe()["kind"] == "eager"
+    step(x, y)
+    assert step.describe()["kind"] == "compiled"
+    assert len(graphs) == 1
+
+    def broken(graph, layouts):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(inductor, "compiled", broken)
+    other = step_of(build_fixed(linear), compile=True, steps={len(x): 1000})
+    with pytest.warns(CompileFallback, match="no compiler"):
+        other(x, y)
+    other(x[:9], y[:9])
+    assert other.describe()["kind"] == "graph"
+    assert len(other._graphs) == 1  # the other size is not traced, as was said

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from ...inference.figures.style import CYCLE, GREY, INK, styled
 from .differences import intervals, left_by_channels, left_by_magnitude, left_by_ours, over_seeds
@@ -56,7 +57,9 @@ def draw(cells: dict[tuple[str, str, str], list[dict[str, Any]]], path: Path) ->
     one.set_xlabel("NLL of the test rows, ours minus ordinary, nats")
     one.set_title("; ".join(said), fontsize="medium")
     other.set_xscale("log")
-    other.set_xlim(left=min(0.08, other.get_xlim()[0]))  # two ticks with a label, at least
+    other.xaxis.set_minor_formatter(NullFormatter())  # labels would overlap
+    low, high = other.get_xlim()
+    other.set_xlim(min(0.08, low), max(1.1, high))  # two ticks with a label, at least
     other.set_xlabel("share of the parameters left")
     # Above the axes, as a share may lie anywhere within.
     other.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize="small")

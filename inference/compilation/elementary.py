@@ -16,8 +16,10 @@ def log1p(x: Tensor) -> Tensor:
     """``log(1 + x)`` of any shape, to about one unit in the last place.
 
     With u the rounded sum and r = x - (u - 1) what was rounded away, which is exact, this is
-    log(u + r) = log u + r / u, but for the square of a rounding. ``torch.log1p`` is as exact and
-    on a CPU much slower (``benchmarks/tracing.py`` has the ratio).
+    log(u + r) = log u + r / u, but for the square of a rounding. ``torch.log1p`` is as exact. On
+    the CPU at hand it takes four times as long in a new process, and a fifth once certain compiled
+    kernels have run there (a hyperbolic tangent, for one), for a reason that was not found:
+    ``benchmarks/tracing.py`` and docs/speed.md have both.
 
     References:
         ``gsl_log1p`` of the GNU Scientific Library; Goldberg 1991, "What every computer scientist

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..compilation.cuda_graphs import Recorded, Recorder
-from ..compilation.flat_parameters import FlatParameters
 from . import fused
+from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor
 
 __all__ = ["Update"]

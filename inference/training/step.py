@@ -13,14 +13,15 @@ from torch import Tensor, fx, nn
 
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
-from ..compilation.flat_parameters import FlatParameters, difference
 from ..compilation.graphs import of_lists
 from ..compilation.in_regions import in_regions
 from ..compilation.passes import lean
+from ..compilation.products import products
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
 from ..compilation.worth import pays_from
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
+from .flat_parameters import FlatParameters, difference
 from .optimizer import Update
 from .settings import Settings, make_optimizer, parameter_groups
 
@@ -287,9 +288,10 @@ class TrainingStep:
         losses: list[Tensor] = []
         seen: list[dict[str, Tensor]] = []
         for k, b in enumerate(self.bounds):
-            terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
-            loss = terms.loss(b.kl_weight) / self.rows
-            loss.backward()
+            with products(self.settings.precision):
+                terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
+                loss = terms.loss(b.kl_weight) / self.rows
+                loss.backward()
             losses.append(loss.detach())
             seen.append(terms.by_site)
         self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
@@ -384,7 +386,8 @@ class TrainingStep:
             # Written out a batch normalisation fuses, or is mapped; else torch's kernel is faster.
             given = traced, flat, self._views, self._state, x, y, together
             out = written_out or together
-            return joint_graph(*given, written_out=out, particles=particles)
+            how = {"particles": particles, "precision": self.settings.precision}
+            return joint_graph(*given, written_out=out, **how)
 
         graph = joint(compile is True)
         if compile is None:

@@ -137,7 +137,8 @@ class TrainingStep:
         later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
 
         Raises:
-            ValueError: if the loss depends on no parameter, or the batch cannot be kept as it is.
+            ValueError: if the loss depends on no parameter, the batch cannot be kept as it is, or
+                there is nothing that the precision could be of.
             NetworkError: if the outputs of the network have no gradient.
         """
         if self.flats:
@@ -147,6 +148,12 @@ class TrainingStep:
             raise ValueError(
                 f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
                 "requires a gradient."
+            )
+        single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
+        if self.settings.precision == "bf16" and not single:
+            raise ValueError(
+                "precision='bf16' rounds products in single precision, and nothing that is trained "
+                "is float32.\nLeave precision at 'full', or convert network and data to float32."
             )
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(

@@ -80,12 +80,12 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> A
 
 
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Any, *how: Any) -> Any:
-    *how, mask = how
-    *_, transposed, _, _ = how
+    *rest, mask = how
+    *_, transposed, _, _ = rest
     if transposed or not _large(grad.numel() * weight[0].numel(), grad, x, weight):
         return NotImplemented
     wanted = [mask[0], mask[1], False]
-    found = aten.convolution_backward.default(*_low(grad, x, weight), None, *how, wanted)
+    found = aten.convolution_backward.default(*_low(grad, x, weight), None, *rest, wanted)
     sums = grad.sum([0, *range(2, grad.dim())]) if mask[2] else None
     return *[None if t is None else t.float() for t in found[:2]], sums
 

@@ -392,9 +392,12 @@ class TrainingStep:
         def joint(written_out: bool) -> fx.GraphModule:
             # Written out a batch normalisation fuses, or is mapped; else torch's kernel is faster.
             given = traced, flat, self._views, self._state, x, y, together
-            out = written_out or together
-            how = {"particles": particles, "precision": self.settings.precision}
-            return joint_graph(*given, written_out=out, **how)
+            return joint_graph(
+                *given,
+                written_out=written_out or together,
+                particles=particles,
+                precision=self.settings.precision,
+            )
 
         graph = joint(compile is True)
         if compile is None:

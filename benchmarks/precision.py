@@ -8,7 +8,6 @@ The differences have to be read beside the spread over seeds.
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
@@ -42,7 +41,7 @@ COLUMNS = {
 
 @app.command()
 def main(
-    data_root: Annotated[Path, typer.Option(help="Where the data sets are, or are put.")],
+    data_root: Annotated[str, typer.Option(help="Where the data sets are, or are put.")],
     sets: Annotated[list[str] | None, typer.Option(help="Data sets.")] = None,
     method: Annotated[str, typer.Option(help="Of the table of methods.")] = "gnj",
     network: Annotated[str, typer.Option(help="A ready network.")] = "lenet-300-100",
@@ -72,7 +71,7 @@ def main(
 
 
 def _run(
-    method: str, data: str, network: str, root: Path, seed: int, settings: dict[str, Any]
+    method: str, data: str, network: str, root: str, seed: int, settings: dict[str, Any]
 ) -> dict[str, float]:
     config, rows = RunConfig.resolve(
         method, data, network=network, data_root=root, seed=seed, sets=settings

@@ -32,6 +32,7 @@ from .expectation import (
     site_kl,
     unmasked,
 )
+from .joined import JoinedKL
 from .summed_out import SummedOut
 
 __all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
@@ -124,6 +125,7 @@ class EnumMeanFieldELBO(ELBO):
             raise ValueError(f"num_particles must be 1 or more, got {num_particles}.")
         super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
         self.kl_weight = kl_weight
+        self.joins = True  # the KL of small sites; a compiler does better with each alone
 
     # -- what SVI and ELBOModule call -------------------------------------------------------------
 
@@ -202,6 +204,9 @@ class EnumMeanFieldELBO(ELBO):
         model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
         expectation, summed = Expectation(ours), SummedOut(theirs, ours)
+        looks = pyro.infer.util.is_validation_enabled()  # at every site
+        joins = self.joins and not (expectation.factors or summed.latents or looks)
+        joined = JoinedKL()
         likelihood: list[Tensor] = []
         kl: list[Tensor] = []
         by_site: dict[str, Tensor] = {}
@@ -226,6 +231,8 @@ class EnumMeanFieldELBO(ELBO):
                 own = ours[name]
                 ordered = expectation.position[name] > reach
                 reach = max(reach, expectation.position[name])
+                if joins and ordered and joined.take(own, site):
+                    continue
                 if summed.concerns(site, site["fn"].batch_shape):
                     site["log_prob"] = log_prob_of(site)
                     summed.add(site, scale_and_mask(site["log_prob"], mask=mask))
@@ -242,6 +249,7 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
                 kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
+        kl += joined.terms().values()
         zero = _zero([*theirs.values(), *ours.values()])
         return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
 

@@ -229,7 +229,8 @@ def test_against_what_is_not_there(asked, said):
 
 def test_precision(monkeypatch, tmp_path):
     leave_uncompiled(monkeypatch)
-    chosen = {"sets": "digits", "network": "lenet-300-100", "epochs": 1, "seeds": 1, "data-root": tmp_path}
+    chosen = {"sets": "digits", "network": "lenet-300-100", "epochs": 1, "seeds": 1}
+    chosen["data-root"] = tmp_path
     options = [f"--{name}={value}" for name, value in chosen.items()]
     text = call(precision.app, *options, "--out", tmp_path)
     found = json.loads((tmp_path / "cpu" / "precision.json").read_text())["runs"]

@@ -1,0 +1,90 @@
+"""The KL of many small sites as that of one: a network has a site for each of its layers, and on
+few numbers an operation costs what it costs to call it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Independent, kl_divergence
+
+from ...models.distributions.log_uniform import ImproperLogUniform
+
+__all__ = ["MOST", "JoinedKL"]
+
+MOST = 4096
+"""Numbers of a site up to which putting it beside others costs less than another call."""
+
+# Of each class the parameters, which are all that there is to know of it.
+_PARAMETERS: dict[type, tuple[str, ...]] = {
+    dist.Normal: ("loc", "scale"),
+    torch.distributions.Normal: ("loc", "scale"),
+    dist.LogNormal: ("loc", "scale"),
+    dist.Gamma: ("concentration", "rate"),
+    dist.InverseGamma: ("concentration", "rate"),
+    ImproperLogUniform: (),
+}
+
+
+class JoinedKL:
+    """Analytic ``KL(q || p)`` of sites that no plate, mask, scale or enumeration concerns.
+
+    Sites whose distributions are of the same two classes, whose parameters are all that differs,
+    are put in one tensor each: a KL of univariate distributions is elementwise.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Any, dict[str, tuple[Any, Any]]] = defaultdict(dict)
+
+    def take(self, ours: Any, theirs: Any) -> bool:
+        """Put a site aside, if it can be joined.
+
+        Arguments:
+            ours, theirs: it, in the guide and in the model; the prior depends on nothing that is
+                drawn after it.
+        """
+        if any(
+            s["scale"] != 1.0 or s["mask"] is not None or s["cond_indep_stack"]
+            for s in (ours, theirs)
+        ):
+            return False
+        q, p = _elements(ours["fn"]), _elements(theirs["fn"])
+        if q is None or p is None or q.batch_shape != p.batch_shape:
+            return False
+        kinds = type(q), type(p), getattr(p, "kl", None)
+        self._found[kinds][ours["name"]] = q, p
+        return True
+
+    def terms(self) -> dict[str, Tensor]:
+        """The KL of each site that was taken, in nats."""
+        found: dict[str, Tensor] = {}
+        for sites in self._found.values():
+            ours, theirs = zip(*sites.values(), strict=True)
+            sizes = [q.batch_shape.numel() for q in ours]
+            values = kl_divergence(_joined(ours), _joined(theirs)).split(sizes)
+            found |= zip(sites, [value.sum() for value in values], strict=True)
+        return found
+
+
+def _elements(fn: Any) -> Any:
+    """The distributions of the numbers of a site of no more dims than its event; else ``None``."""
+    if fn.batch_shape:
+        return None
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    small = fn.batch_shape.numel() <= MOST
+    return fn if small and type(fn) in _PARAMETERS else None
+
+
+def _joined(ones: Sequence[Any]) -> Any:
+    kind = type(ones[0])
+    values = [torch.cat([getattr(one, name).expand(one.batch_shape).reshape(-1) for one in ones])
+              for name in _PARAMETERS[kind]]  # fmt: skip
+    if values:
+        return kind(*values, validate_args=False)
+    return ones[0].expand([sum(one.batch_shape.numel() for one in ones)])

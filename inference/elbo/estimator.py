@@ -249,7 +249,7 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
                 kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
-        kl += joined.terms().values()
+        kl += joined.terms()
         zero = _zero([*theirs.values(), *ours.values()])
         return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
 

@@ -39,7 +39,7 @@ class JoinedKL:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Any, dict[str, tuple[Any, Any]]] = defaultdict(dict)
+        self._found: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
 
     def take(self, ours: Any, theirs: Any) -> bool:
         """Put a site aside, if it can be joined.
@@ -57,18 +57,13 @@ class JoinedKL:
         if q is None or p is None or q.batch_shape != p.batch_shape:
             return False
         kinds = type(q), type(p), getattr(p, "kl", None)
-        self._found[kinds][ours["name"]] = q, p
+        self._found[kinds].append((q, p))
         return True
 
-    def terms(self) -> dict[str, Tensor]:
-        """The KL of each site that was taken, in nats."""
-        found: dict[str, Tensor] = {}
-        for sites in self._found.values():
-            ours, theirs = zip(*sites.values(), strict=True)
-            sizes = [q.batch_shape.numel() for q in ours]
-            values = kl_divergence(_joined(ours), _joined(theirs)).split(sizes)
-            found |= zip(sites, [value.sum() for value in values], strict=True)
-        return found
+    def terms(self) -> list[Tensor]:
+        """The KL of what was taken, one scalar for each pair of classes, in nats."""
+        pairs = [zip(*sites, strict=True) for sites in self._found.values()]
+        return [kl_divergence(_joined(ours), _joined(theirs)).sum() for ours, theirs in pairs]
 
 
 def _elements(fn: Any) -> Any:

@@ -48,10 +48,7 @@ class JoinedKL:
             ours, theirs: it, in the guide and in the model; the prior depends on nothing that is
                 drawn after it.
         """
-        if any(
-            s["scale"] != 1.0 or s["mask"] is not None or s["cond_indep_stack"]
-            for s in (ours, theirs)
-        ):
+        if not (_is_whole(ours) and _is_whole(theirs)):
             return False
         q, p = _elements(ours["fn"]), _elements(theirs["fn"])
         if q is None or p is None or q.batch_shape != p.batch_shape:
@@ -64,6 +61,12 @@ class JoinedKL:
         """The KL of what was taken, one scalar for each pair of classes, in nats."""
         pairs = [zip(*sites, strict=True) for sites in self._found.values()]
         return [kl_divergence(_joined(ours), _joined(theirs)).sum() for ours, theirs in pairs]
+
+
+def _is_whole(site: Any) -> bool:
+    """True of a site that counts once; a scale that is a tensor is not looked at."""
+    scaled = isinstance(site["scale"], Tensor) or site["scale"] != 1.0
+    return not (scaled or site["mask"] is not None or site["cond_indep_stack"])
 
 
 def _elements(fn: Any) -> Any:

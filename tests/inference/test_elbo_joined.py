@@ -75,6 +75,7 @@ def normal(*shape, scale=1.0):
     "pair",
     [
         site(normal(3), normal(3), scale=2.0),
+        site(normal(3), normal(3), scale=torch.tensor(1.0)),
         site(normal(3), normal(3), mask=torch.tensor(True)),
         site(normal(3), normal(3), cond_indep_stack=("plate",)),
         site(normal(MOST + 1), normal(MOST + 1)),
@@ -83,7 +84,17 @@ def normal(*shape, scale=1.0):
         site(normal(3), dist.Cauchy(torch.zeros(3), 1.0).to_event(1)),
         site(normal(3), normal(1)),
     ],
-    ids=["scaled", "masked", "in a plate", "large", "a batch", "a point", "unknown", "shapes"],
+    ids=[
+        "scaled",
+        "scaled by a tensor",
+        "masked",
+        "in a plate",
+        "large",
+        "a batch",
+        "a point",
+        "unknown",
+        "shapes",
+    ],
 )
 def test_other_sites_are_left_alone(pair):
     joined = JoinedKL()

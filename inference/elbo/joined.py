@@ -23,11 +23,19 @@ MOST = 4096
 # Of each class the parameters, which are all that there is to know of it.
 _PARAMETERS: dict[type, tuple[str, ...]] = {
     dist.Normal: ("loc", "scale"),
-    torch.distributions.Normal: ("loc", "scale"),
     dist.LogNormal: ("loc", "scale"),
     dist.Gamma: ("concentration", "rate"),
     dist.InverseGamma: ("concentration", "rate"),
     ImproperLogUniform: (),
+}
+
+# Of guide and prior; each has an analytic KL.
+_PAIRS = {
+    (dist.Normal, dist.Normal),
+    (dist.Normal, ImproperLogUniform),
+    (dist.LogNormal, dist.LogNormal),
+    (dist.LogNormal, dist.Gamma),
+    (dist.LogNormal, dist.InverseGamma),
 }
 
 
@@ -51,7 +59,7 @@ class JoinedKL:
         if not (_is_whole(ours) and _is_whole(theirs)):
             return False
         q, p = _elements(ours["fn"]), _elements(theirs["fn"])
-        if q is None or p is None or q.batch_shape != p.batch_shape:
+        if (type(q), type(p)) not in _PAIRS or q.batch_shape != p.batch_shape:
             return False
         kinds = type(q), type(p), getattr(p, "kl", None)
         self._found[kinds].append((q, p))
@@ -70,13 +78,12 @@ def _is_whole(site: Any) -> bool:
 
 
 def _elements(fn: Any) -> Any:
-    """The distributions of the numbers of a site of no more dims than its event; else ``None``."""
+    """The distributions of the numbers of a site, if these are few, and all of one event."""
     if fn.batch_shape:
         return None
     while isinstance(fn, Independent):
         fn = fn.base_dist
-    small = fn.batch_shape.numel() <= MOST
-    return fn if small and type(fn) in _PARAMETERS else None
+    return fn if fn.batch_shape.numel() <= MOST else None
 
 
 def _joined(ones: Sequence[Any]) -> Any:

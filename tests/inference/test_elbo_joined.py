@@ -82,6 +82,7 @@ def normal(*shape, scale=1.0):
         site(dist.Normal(torch.zeros(3), 1.0), dist.Normal(torch.zeros(3), 1.0)),
         site(dist.Delta(torch.zeros(3)).to_event(1), normal(3)),
         site(normal(3), dist.Cauchy(torch.zeros(3), 1.0).to_event(1)),
+        site(normal(3), dist.LogNormal(torch.zeros(3), 1.0).to_event(1)),
         site(normal(3), normal(1)),
     ],
     ids=[

@@ -94,6 +94,7 @@ def normal(*shape, scale=1.0):
         "a batch",
         "a point",
         "unknown",
+        "no analytic KL",
         "shapes",
     ],
 )

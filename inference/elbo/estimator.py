@@ -49,12 +49,14 @@ class Terms:
             latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
             where masked, unscaled and without gradient. Of the first particle.
         summed_out: latents that the model sums out.
+        kl_by_site: the terms of ``kl``, by latent. Of the first particle.
     """
 
     log_likelihood: Tensor
     kl: Tensor
     by_site: dict[str, Tensor] = field(default_factory=dict)
     summed_out: tuple[str, ...] = ()
+    kl_by_site: dict[str, Tensor] = field(default_factory=dict)
 
     def loss(self, kl_weight: float | Tensor = 1.0) -> Tensor:
         """``β KL - E_q[log p(y | z)]``.
@@ -203,7 +205,7 @@ class EnumMeanFieldELBO(ELBO):
         ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
         expectation, summed = Expectation(ours), SummedOut(theirs, ours)
         likelihood: list[Tensor] = []
-        kl: list[Tensor] = []
+        kl: dict[str, Tensor] = {}
         by_site: dict[str, Tensor] = {}
         reach = -1  # position in the guide of the last latent that the model has seen
         for name, site in theirs.items():
@@ -234,16 +236,17 @@ class EnumMeanFieldELBO(ELBO):
                     cost = site_kl(own, site, ordered)
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
-                kl.append(expectation(cost, plates | plates_of(own), name, reach))
+                kl[name] = expectation(cost, plates | plates_of(own), name, reach)
         for left, term in summed.terms():
             likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
             if name not in theirs:  # auxiliary: its density counts, its prior is flat
                 check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
-                kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
+                kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         zero = _zero([*theirs.values(), *ours.values()])
-        return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
+        total = sum(kl.values(), zero)
+        return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
 
 
 def _zero(sites: list[Any]) -> Tensor:

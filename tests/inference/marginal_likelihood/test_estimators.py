@@ -142,7 +142,7 @@ def test_weights_that_are_numbers():
     exact, bound = (inference.evidence(fit, by=by) for by in ("exact", "bound"))
     whole = inference.elbo.evidence(model, guides.Marginal(model), rows)
     assert exact.value == whole.elbo
-    assert bound.value <= exact.value + 1e-6
+    assert bound.value <= exact.value + 1e-4  # single precision
     with pytest.raises(TypeError, match='by="annealed"'):
         inference.evidence(fit, by="annealed")
     alone = model.at_depth(2)

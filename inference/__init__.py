@@ -5,12 +5,23 @@ import warnings
 from typing import Any
 
 from ..models.turns import Busy
-from . import arviz, cutting, diagnostics, elbo, figures, packing, posterior, pruning, selection
+from . import (
+    arviz,
+    cutting,
+    diagnostics,
+    elbo,
+    figures,
+    marginal_likelihood,
+    packing,
+    posterior,
+    pruning,
+    selection,
+)
 from .comparison import side_by_side, swap
 from .elbo.estimator import EnumMeanFieldELBO
-from .elbo.full_data import evidence
 from .fits.fitting import fit, fit_repeats
 from .fits.result import Fit, Repeats
+from .marginal_likelihood import description_length, evidence
 from .pruning import compress, discretise, narrow, prune
 from .selection import select
 from .storage.checkpoint import CheckpointError
@@ -33,6 +44,7 @@ __all__ = [
     "arviz",
     "compress",
     "cutting",
+    "description_length",
     "diagnostics",
     "discretise",
     "elbo",
@@ -41,6 +53,7 @@ __all__ = [
     "fit",
     "fit_repeats",
     "load",
+    "marginal_likelihood",
     "narrow",
     "packing",
     "posterior",

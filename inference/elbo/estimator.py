@@ -50,12 +50,15 @@ class Terms:
             latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
             where masked, unscaled and without gradient. Of the first particle.
         summed_out: latents that the model sums out.
+        kl_by_site: the terms of ``kl``, by latent, but for those that were found together. Of the
+            first particle.
     """
 
     log_likelihood: Tensor
     kl: Tensor
     by_site: dict[str, Tensor] = field(default_factory=dict)
     summed_out: tuple[str, ...] = ()
+    kl_by_site: dict[str, Tensor] = field(default_factory=dict)
 
     def loss(self, kl_weight: float | Tensor = 1.0) -> Tensor:
         """``β KL - E_q[log p(y | z)]``.
@@ -208,7 +211,7 @@ class EnumMeanFieldELBO(ELBO):
         joins = self.joins and not (expectation.factors or summed.latents or looks)
         joined = JoinedKL()
         likelihood: list[Tensor] = []
-        kl: list[Tensor] = []
+        kl: dict[str, Tensor] = {}
         by_site: dict[str, Tensor] = {}
         reach = -1  # position in the guide of the last latent that the model has seen
         for name, site in theirs.items():
@@ -241,17 +244,17 @@ class EnumMeanFieldELBO(ELBO):
                     cost = site_kl(own, site, ordered)
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
-                kl.append(expectation(cost, plates | plates_of(own), name, reach))
+                kl[name] = expectation(cost, plates | plates_of(own), name, reach)
         for left, term in summed.terms():
             likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
             if name not in theirs:  # auxiliary: its density counts, its prior is flat
                 check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
-                kl.append(expectation(cost, plates_of(site), name, expectation.position[name]))
-        kl += joined.terms()
+                kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         zero = _zero([*theirs.values(), *ours.values()])
-        return Terms(sum(likelihood, zero), sum(kl, zero), by_site, tuple(summed.latents))
+        total = sum([*kl.values(), *joined.terms()], zero)
+        return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
 
 
 def _zero(sites: list[Any]) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyro
@@ -18,7 +20,7 @@ from .estimator import bound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Evidence", "evidence"]
+__all__ = ["Evidence", "evidence", "summed_out"]
 
 
 class Evidence(NamedTuple):
@@ -30,6 +32,7 @@ class Evidence(NamedTuple):
         log_likelihood: ``E_q[log p(y | w)]``; of latents that the model sums out, ``log p(y)``.
         kl: ``KL(q || p)``; of an improper prior up to the constant that its density has.
         rows: that were summed over.
+        kl_by_site: the terms of ``kl``, by latent.
     """
 
     elbo: float
@@ -37,6 +40,7 @@ class Evidence(NamedTuple):
     log_likelihood: float
     kl: float
     rows: int
+    kl_by_site: Mapping[str, float] = MappingProxyType({})
 
 
 def evidence(
@@ -72,9 +76,11 @@ def evidence(
     x, y = data.split(split)
     x, y = x[:rows], (data.targets if split == "train" else y)[:rows]
     if getattr(guide, "sums_out", False):  # which a Pyro guide of a person's own does not say
-        return _summed_out(model, x, y, batch_size)
+        return summed_out(model, x, y, batch_size)
     evaluate = bound(model, guide)
+    evaluate.elbo.joins = False
     found = []
+    by_site: dict[str, float] = {}
     quiet = pyro.validation_enabled(False)
     with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
         for _ in range(passes):
@@ -84,18 +90,28 @@ def evidence(
                 # Scaled as if the batch were all of the model's N rows.
                 likelihood += float(terms.log_likelihood) * len(part) / model.size
                 kls.append(float(terms.kl))
+                for site, kl in terms.kl_by_site.items():
+                    by_site[site] = by_site.get(site, 0.0) + float(kl)
             found.append((likelihood, sum(kls) / len(kls)))
     values = torch.tensor(found, dtype=torch.float64)
     elbos = values[:, 0] - values[:, 1]
     means = values.mean(0).tolist()
     error = float(elbos.std()) / math.sqrt(passes)
-    return Evidence(float(elbos.mean()), error, means[0], means[1], len(x))
+    evaluations = passes * len(kls)
+    each = {site: total / evaluations for site, total in by_site.items()}
+    return Evidence(float(elbos.mean()), error, means[0], means[1], len(x), each)
 
 
-def _summed_out(model: Model, x: Tensor, y: Tensor, batch_size: int) -> Evidence:
-    """The evidence where a depth is summed out: the sum over depths is outside of that over rows,
-    so that batches add up within a depth, and not their bounds."""
+def summed_out(model: Model, x: Tensor, y: Tensor, batch_size: int = 1024) -> Evidence:
+    """The evidence of weights that are numbers, with a depth summed out: the sum over depths is
+    outside of that over rows, so that batches add up within a depth, and not their bounds.
+
+    Arguments:
+        x, y: inputs and targets of the rows.
+    """
     with evaluating(model):
         by_depth = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
-        log_evidence = float(torch.logsumexp(model.get_buffer("log_prior").double() + by_depth, 0))
+        if model.latents():
+            by_depth = by_depth + model.get_buffer("log_prior").double()
+        log_evidence = float(torch.logsumexp(by_depth, 0))
     return Evidence(log_evidence, 0.0, log_evidence, 0.0, len(x))

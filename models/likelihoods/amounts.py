@@ -52,6 +52,9 @@ class Regression(Likelihood):
         """σ, ``(T,)``, in units of the standardised target."""
         return self.floor + self.log_scale.exp()
 
+    def normal_scale(self) -> Tensor | None:
+        return self.scale if type(self).forward is Regression.forward else None
+
     @torch.no_grad()
     def begin_noise(self, error: Tensor) -> None:
         self.log_scale.copy_((error - self.floor).clamp_min(1e-8).log())

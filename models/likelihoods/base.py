@@ -73,6 +73,11 @@ class Likelihood(nn.Module):
         """Nats to add to the density of rows, of which the noise is then the most probable one."""
         return 0.0
 
+    def normal_scale(self) -> Tensor | None:
+        """σ of each target ``(T,)``, where targets are normal about the outputs with a σ that does
+        not depend on them; else ``None``."""
+        return None
+
     def below(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The probability that a target is less than ``y`` ``(*batch, T)``, each on its own."""
         found: Tensor = self(outputs).base_dist.cdf(y)

@@ -82,7 +82,7 @@ def test_a_fit_of_a_network_in_double_precision(kind, task):
         assert fit.evaluate(how=how).keys() == inference.Repeats([fit, fit], 0.0).evaluate().keys()
     assert inference.Repeats([fit, fit], 0.0).evaluate() == pytest.approx(fit.evaluate())
     fit.to_arviz(draws=4)
-    inference.evidence(fit.model, fit.guide, fit.data)
+    inference.elbo.evidence(fit.model, fit.guide, fit.data)
     for finding in diagnostics.diagnose(fit):
         assert "Error" not in finding.text
     other = inference.swap(fit, progress=False)

@@ -84,7 +84,7 @@ def everything(fit):
     if isinstance(fit.model, models.BayesianNetwork):
         found["mean"] = fit.outputs(data.x_test, "deterministic")
         found["drawn"] = fit.outputs(data.x_test, draws=3, noise="activations")
-        found["evidence"] = torch.tensor(inference.evidence(fit.model, fit.guide, data).elbo)
+        found["evidence"] = torch.tensor(inference.elbo.evidence(fit.model, fit.guide, data).elbo)
         groups = fit.to_arviz(draws=4)
         found["arviz"] = torch.tensor(groups["log_likelihood"]["y"].values)
         found["curvature"] = next(iter(inference.posterior.curvature(fit, probes=4).values())).kappa

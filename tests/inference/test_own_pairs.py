@@ -55,7 +55,7 @@ def test_a_plain_pair_is_stepped_and_its_evidence_taken():
     assert found["prior"][0] == 2  # what the prior learns of weight and bias
     assert found["prior"][1]["weight_decay"] == 0.0
     assert found["weights"][1]["weight_decay"] == 0.1
-    assert torch.isfinite(torch.tensor(inference.evidence(model, guide, ROWS).elbo))
+    assert torch.isfinite(torch.tensor(inference.elbo.evidence(model, guide, ROWS).elbo))
 
 
 def test_a_guide_with_arguments_of_its_own_is_swapped():

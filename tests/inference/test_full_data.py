@@ -19,7 +19,7 @@ def test_of_a_linear_regression():
     likelihood = models.Regression(1, scale=NOISE, floor=0.0)
     model = BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(), likelihood=likelihood)
     guide = guides.MeanField(model, scale=0.3)
-    found = inference.evidence(model, guide, rows, passes=100, batch_size=40)
+    found = inference.elbo.evidence(model, guide, rows, passes=100, batch_size=40)
     x, y = rows.split("train")
     with torch.no_grad():
         q = {n: guide.posterior(f".{n}").base_dist for n in ("weight", "bias")}
@@ -43,13 +43,13 @@ def test_of_some_rows_and_without_a_trace():
     guide = guides.MeanField(model)
     model.train()
     state = torch.get_rng_state()
-    found = inference.evidence(model, guide, rows, split="val", rows=4)
+    found = inference.elbo.evidence(model, guide, rows, split="val", rows=4)
     assert found.rows == 4
     assert model.training
     assert torch.equal(state, torch.get_rng_state())
-    assert found == inference.evidence(model, guide, rows, split="val", rows=4, batch_size=4)
+    assert found == inference.elbo.evidence(model, guide, rows, split="val", rows=4, batch_size=4)
     with pytest.raises(ValueError, match="at least 2"):
-        inference.evidence(model, guide, rows, passes=1)
+        inference.elbo.evidence(model, guide, rows, passes=1)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -73,8 +73,10 @@ def test_of_a_depth_that_is_summed_out(task):
         joint = [float(p) + float(t.sum()) for p, t in zip(model.log_prior, terms, strict=True)]
         top = max(joint)
         expected = top + math.log(sum(math.exp(v - top) for v in joint))
-        found = inference.evidence(model, guides.Marginal(model), rows, split=split, rows=count)
+        found = inference.elbo.evidence(
+            model, guides.Marginal(model), rows, split=split, rows=count
+        )
         assert found.elbo == pytest.approx(expected, rel=1e-6)
         assert (found.error, found.kl, found.rows) == (0.0, 0.0, len(inputs))
-        bound = inference.evidence(model, guides.CategoricalDepth(model), rows, split=split)
+        bound = inference.elbo.evidence(model, guides.CategoricalDepth(model), rows, split=split)
         assert bound.elbo <= found.elbo or count is not None

@@ -1,0 +1,235 @@
+"""The evidence by annealing draws from the prior to the posterior: dear, and the referee."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...models.contexts import seeded
+from ..fits.result import Fit
+from .joint import Joint, joint
+from .result import LogEvidence, log_mean
+
+__all__ = ["annealed"]
+
+KEPT = 0.8  # effective share of particles that a step of temperature leaves
+LEAPS = 8  # of a trajectory
+WANTED = 0.8  # acceptance
+POOREST = 0.4  # acceptance that is believed
+WIDEST = 1.0  # standard deviation of log evidences of runs that is believed
+MOST_TEMPERATURES = 500
+
+
+def annealed(
+    fit: Fit, *, particles: int = 256, repeats: int = 4, moves: int = 3, seed: int = 0
+) -> LogEvidence:
+    r"""Sequential Monte Carlo from the prior to the posterior.
+
+    .. math:: \hat Z = \prod_k \frac{1}{P} \sum_i p(y | θ_i^{k-1})^{β_k - β_{k-1}}, \qquad
+        0 = β_0 < \dots < β_K = 1
+
+    Particles begin as draws from the prior. At each temperature they are weighed by the likelihood,
+    resampled, and moved by Hamiltonian Monte Carlo under :math:`p(y | θ)^β p(θ)`. A first run,
+    which is not counted, chooses the temperatures (each leaves four fifths of the particles
+    effective), the sizes of the steps (four fifths of the moves are accepted) and the scales.
+    Further runs take them over, so that the evidence of each is unbiased, and its logarithm is
+    below in expectation. They share nothing else: the error is that of their mean.
+
+    It finds all peaks that draws from the prior lead to, and needs no guide: what was fitted is
+    not looked at, but for what is held as a number.
+
+    Arguments:
+        fit: of random weights with proper priors.
+        particles: P.
+        repeats: runs beside the first.
+        moves: at each temperature, of 8 steps.
+        seed: of everything drawn; the state of the generator is left as it was.
+
+    Raises:
+        ValueError: for fewer than 16 particles, 2 runs or 1 move, an improper prior, or a
+            temperature that does not come to 1.
+        TypeError: for weights that are numbers.
+
+    References:
+        Del Moral, Doucet, Jasra 2006, Sequential Monte Carlo samplers; Neal 2001, Annealed
+        importance sampling; Zhou, Johansen, Aston 2016, arXiv:1303.3123, for the temperatures.
+    """
+    if particles < 16 or repeats < 2 or moves < 1:
+        raise ValueError(
+            f"annealed: got particles={particles}, repeats={repeats} and moves={moves}, expected "
+            "16, 2 and 1 or more.\nOne run shows no error, and few particles show no scale."
+        )
+    begun = time.perf_counter()
+    with joint(fit, "annealed") as density, seeded(seed, fit.data.x_train.device):
+        schedule = _pilot(density, particles, moves)
+        runs = [_run(density, particles, moves, schedule) for _ in range(repeats)]
+    values = [value for value, _ in runs]
+    accepted = min(rate for _, rate in runs)
+    value, error = log_mean(values)
+    spread = float(torch.tensor(values).std())
+    return LogEvidence(
+        "annealed",
+        value,
+        error,
+        "below",
+        density.rows,
+        density.passes,
+        time.perf_counter() - begun,
+        _doubt(spread, accepted),
+        {"temperatures": float(len(schedule)), "least accepted": accepted, "spread": spread},
+    )
+
+
+def _doubt(spread: float, accepted: float) -> str | None:
+    if spread > WIDEST:
+        return (
+            f"Runs differ by {spread:.1f} nats (standard deviation): a single lucky one decides. "
+            "Take more particles= or moves=."
+        )
+    if accepted < POOREST:
+        return (
+            f"At one temperature only {accepted:.0%} of the moves were accepted: particles may "
+            "lag behind. Take more moves=."
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Temperature:
+    """A step of the schedule: the exponent β, and what particles move by.
+
+    Attributes:
+        step: of a leap, in units of ``scale``.
+        scale: of each number ``(n,)``: their standard deviations.
+    """
+
+    power: float
+    step: float
+    scale: Tensor
+
+
+@dataclass
+class _Particles:
+    """Where particles are, ``(P, n)``, with their likelihood ``(P,)``, prior ``(P,)``, and the
+    gradients of both ``(P, n)``."""
+
+    theta: Tensor
+    likelihood: Tensor
+    prior: Tensor
+    by_likelihood: Tensor
+    by_prior: Tensor
+
+    @classmethod
+    def at(cls, density: Joint, theta: Tensor) -> _Particles:
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            likelihood, prior = density.log_likelihood(theta), density.log_prior(theta)
+            (first,) = torch.autograd.grad(likelihood.sum(), theta)
+            (second,) = torch.autograd.grad(prior.sum(), theta)
+        return cls(theta.detach(), likelihood.detach(), prior.detach(), first, second)
+
+    def parts(self) -> tuple[Tensor, ...]:
+        return self.theta, self.likelihood, self.prior, self.by_likelihood, self.by_prior
+
+    def chosen(self, positions: Tensor) -> _Particles:
+        return _Particles(*(part[positions] for part in self.parts()))
+
+    def where(self, other: _Particles, taken: Tensor) -> _Particles:
+        """The other where taken ``(P,)``."""
+        both = zip(self.parts(), other.parts(), strict=True)
+        return _Particles(
+            *(torch.where(taken[:, None] if b.dim() > 1 else taken, b, a) for a, b in both)
+        )
+
+
+def _begin(density: Joint, count: int) -> _Particles:
+    return _Particles.at(density, density.draw_prior(count))
+
+
+def _pilot(density: Joint, count: int, moves: int) -> list[_Temperature]:
+    found: list[_Temperature] = []
+    at, power, step = _begin(density, count), 0.0, 0.5 * density.size**-0.25
+    while power < 1.0:
+        following = _next(at.likelihood, power)
+        at = at.chosen(_resampled((following - power) * at.likelihood))
+        power = following
+        scale = at.theta.std(0).clamp_min(1e-8)
+        for _ in range(3 * moves):
+            at, rate = _moved(density, at, _Temperature(power, step, scale))
+            step *= 2.718281828 ** (rate - WANTED)
+        found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
+        if len(found) == MOST_TEMPERATURES:
+            raise ValueError(
+                f"After {MOST_TEMPERATURES} temperatures the power of the likelihood is "
+                f"{power:.2g}, expected 1.\nThe data say far more than the prior: take more "
+                "particles=, or a prior nearer to the weights."
+            )
+    return found
+
+
+def _run(
+    density: Joint, count: int, moves: int, schedule: list[_Temperature]
+) -> tuple[float, float]:
+    """The log evidence of a run, and the least share of moves that were accepted."""
+    at, power, total, least = _begin(density, count), 0.0, 0.0, 1.0
+    for one in schedule:
+        log_w = (one.power - power) * at.likelihood
+        total += float(log_w.logsumexp(0) - torch.tensor(float(count)).double().log())
+        at, power = at.chosen(_resampled(log_w)), one.power
+        rates = []
+        for _ in range(moves):
+            at, rate = _moved(density, at, one)
+            rates.append(rate)
+        least = min(least, sum(rates) / moves)
+    return total, least
+
+
+def _next(likelihood: Tensor, power: float) -> float:
+    """The next power, of which the weights leave a share of the particles effective."""
+
+    def share(step: float) -> float:
+        w = (step * likelihood).softmax(0)
+        return 1.0 / float(w.square().sum()) / len(w)
+
+    low, high = 0.0, 1.0 - power
+    if share(high) >= KEPT:
+        return 1.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if share(middle) >= KEPT else (low, middle)
+    return power + max(low, 1e-12)
+
+
+def _resampled(log_w: Tensor) -> Tensor:
+    """Positions ``(P,)`` by systematic resampling."""
+    count = len(log_w)
+    places = (
+        torch.arange(count, device=log_w.device) + torch.rand((), device=log_w.device)
+    ) / count
+    found = torch.searchsorted(log_w.softmax(0).cumsum(0), places.to(log_w))
+    return found.clamp_max(count - 1)
+
+
+def _moved(density: Joint, at: _Particles, one: _Temperature) -> tuple[_Particles, float]:
+    """Particles after a trajectory each, and the share of them that accepted it."""
+
+    def energy(p: _Particles, momentum: Tensor) -> Tensor:
+        return 0.5 * momentum.square().sum(1) - one.power * p.likelihood - p.prior
+
+    def slope(p: _Particles) -> Tensor:
+        return (one.power * p.by_likelihood + p.by_prior) * one.scale
+
+    jitter = 0.8 + 0.4 * torch.rand((), device=at.theta.device).double()
+    step = float(one.step * jitter)
+    momentum = torch.randn_like(at.theta)
+    before, now = energy(at, momentum), at
+    momentum = momentum + 0.5 * step * slope(now)
+    for leap in range(LEAPS):
+        now = _Particles.at(density, now.theta + step * one.scale * momentum)
+        momentum = momentum + (1.0 if leap < LEAPS - 1 else 0.5) * step * slope(now)
+    log_ratio = (before - energy(now, momentum)).nan_to_num(nan=-torch.inf)
+    taken = torch.rand_like(log_ratio).log() < log_ratio
+    return at.where(now, taken), float(log_ratio.exp().clamp_max(1.0).mean())

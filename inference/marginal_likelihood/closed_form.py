@@ -1,0 +1,166 @@
+"""The evidence in closed form: normal weights that are linear in the outputs, structures one by
+one, depths summed out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+from ...models.contexts import seeded
+from ..diagnostics.log_joint import is_discrete
+from ..elbo.full_data import summed_out
+from ..fits.result import Fit
+from ..posterior.family import random_network
+from .joint import Joint, joint
+from .result import LogEvidence
+
+__all__ = ["MOST_STRUCTURES", "Conjugate", "exact"]
+
+MOST_STRUCTURES = 4096
+
+
+class Conjugate:
+    r"""A network whose outputs are linear in normal weights, with normal errors of known size.
+
+    .. math:: y_n = c_n + J_n θ + σ ε_n, \qquad θ \sim N(m, \mathrm{diag}(s^2))
+
+    in units in which errors and weights are standard: residuals :math:`r = (y - c - J m) / σ` and
+    features :math:`Φ = J\, \mathrm{diag}(s) / σ`.
+
+    Arguments:
+        density: of the network.
+
+    Attributes:
+        features: ``(N, T, n)``.
+        residuals: ``(N, T)``.
+        log_scale: ``Σ_t log σ_t``.
+
+    Raises:
+        ValueError: for another likelihood or prior, or outputs that are not linear in the weights.
+    """
+
+    def __init__(self, density: Joint) -> None:
+        noise = density.model.likelihood.normal_scale()
+        if noise is None:
+            raise _not_exact(f"its likelihood is {type(density.model.likelihood).__name__}")
+        normal = density.normal_prior()
+        if normal is None:
+            raise _not_exact("the prior of its weights is not normal")
+        mean, scale = normal
+        noise = noise.detach().double()
+
+        def outputs(theta: Tensor) -> Tensor:
+            return density.outputs(theta, density.x)
+
+        about = outputs(mean)
+        slope = jacrev(outputs)(mean).detach()
+        # An analytic function that is linear at a random place is linear, with probability one.
+        step = 3.0 * scale * torch.randn_like(mean)
+        size = float((slope @ step).abs().max() + about.abs().max())
+        if not torch.allclose(outputs(mean + step), about + slope @ step, atol=1e-9 * (size + 1.0)):
+            raise _not_exact("its outputs are not linear in its weights")
+        self.features = slope * scale / noise[:, None]
+        self.residuals = (density.y.double() - about) / noise
+        self.log_scale = float(noise.log().sum())
+
+    def log_evidence(self) -> float:
+        r"""``log p(y)``, by the normal of all rows at once, in nats.
+
+        .. math:: r \sim N(0, I + ΦΦ^T), \qquad |I + ΦΦ^T| = |I + Φ^TΦ|, \qquad
+            (I + ΦΦ^T)^{-1} = I - Φ (I + Φ^TΦ)^{-1} Φ^T
+        """
+        phi, r = self.features.flatten(0, 1), self.residuals.flatten()
+        precision = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device) + phi.T @ phi
+        root = torch.linalg.cholesky(precision)
+        white = torch.linalg.solve_triangular(root, (phi.T @ r)[:, None], upper=False)
+        log_det = 2.0 * float(root.diagonal().log().sum())
+        misfit = float(r.square().sum() - white.square().sum())
+        return -0.5 * (misfit + log_det + len(r) * math.log(2 * math.pi)) - self._units()
+
+    def log_predictive(self, blocks: Sequence[Tensor]) -> list[float]:
+        """``log p(y_b | y_1 ... y_{b-1})`` of one block after the other, in nats, by the posterior
+        of the blocks before.
+
+        Arguments:
+            blocks: positions of rows ``(B,)``.
+        """
+        size = self.features.shape[2]
+        mean = self.features.new_zeros(size)
+        covariance = torch.eye(size, dtype=mean.dtype, device=mean.device)
+        found = []
+        for block in blocks:
+            phi, r = self.features[block].flatten(0, 1), self.residuals[block].flatten()
+            known = phi @ covariance
+            spread = torch.eye(len(r), dtype=r.dtype, device=r.device) + known @ phi.T
+            made = torch.distributions.MultivariateNormal(phi @ mean, spread)
+            found.append(float(made.log_prob(r)) - self._units(len(block)))
+            gain = torch.linalg.solve(spread, known).T
+            mean = mean + gain @ (r - phi @ mean)
+            covariance = covariance - gain @ known
+            covariance = 0.5 * (covariance + covariance.T)
+        return found
+
+    def _units(self, rows: int | None = None) -> float:
+        """Of a density in standard units, what it has more than one of the targets."""
+        return self.log_scale * (len(self.residuals) if rows is None else rows)
+
+
+def exact(fit: Fit) -> LogEvidence:
+    """The evidence itself, where there is a closed form of it.
+
+    Of weights that are numbers: with the depth summed out. Of random weights: where outputs are
+    linear in them, with normal priors and normal errors (:class:`Conjugate`); discrete structure
+    is summed out, structure by structure, up to 4,096 of them.
+
+    Raises:
+        ValueError: for other models, or too many structures.
+    """
+    begun = time.perf_counter()
+    if random_network(fit.model) is None:
+        fit.data.refuse_weights("An evidence")
+        found = summed_out(fit.model, *fit.data.split("train"))
+        took = time.perf_counter() - begun
+        return LogEvidence("exact", found.elbo, 0.0, "exact", found.rows, 1.0, took)
+    values, passes = [], 0.0
+    for log_prior, structure in _structures(fit):
+        with joint(fit, "exact", structure) as density, seeded(0, fit.data.x_train.device):
+            values.append(log_prior + Conjugate(density).log_evidence())
+            passes += 2.0 + density.y[0].numel()
+    value = float(torch.tensor(values, dtype=torch.float64).logsumexp(0))
+    took = time.perf_counter() - begun
+    details = {"structures": float(len(values))} if fit.model.structure else {}
+    return LogEvidence("exact", value, 0.0, "exact", fit.data.N, passes, took, None, details)
+
+
+def _structures(fit: Fit) -> list[tuple[float, dict[str, Tensor]]]:
+    """Every structure that a model may have, and the logarithm of its prior probability."""
+    priors = {site: prior() for site, prior in fit.model.structure.items()}
+    if relaxed := [site for site, one in priors.items() if not is_discrete(one)]:
+        raise _not_exact(f"the structure at {relaxed[0]!r} is relaxed, so that it has no sum")
+    counts = [one.logits.shape[-1] for one in priors.values()]
+    if math.prod(counts) > MOST_STRUCTURES:
+        raise _not_exact(
+            f"it has {math.prod(counts):,} structures, of which {MOST_STRUCTURES:,} could be summed"
+        )
+    found = []
+    for values in itertools.product(*map(range, counts)):
+        chosen = {
+            site: torch.tensor(value, device=fit.data.x_train.device)
+            for site, value in zip(priors, values, strict=True)
+        }
+        log_prior = sum(float(priors[s].log_prob(v).detach()) for s, v in chosen.items())
+        found.append((log_prior, chosen))
+    return found
+
+
+def _not_exact(why: str) -> ValueError:
+    return ValueError(
+        f"This model has no evidence in closed form: {why}.\n"
+        'Use by="annealed" for a small network, or by="laplace".'
+    )

@@ -1,0 +1,256 @@
+"""The log joint density of a Bayesian network as a function of one real vector."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.func import functional_call
+
+from ...guides.base import NetworkGuide
+from ...models.base import Model
+from ...models.bayesian import BayesianNetwork
+from ...models.contexts import evaluating
+from ...models.distributions.wrapped import base
+from ..diagnostics.log_joint import is_improper
+from ..posterior.draws import at_once, outputs_of, weights_of
+from ..posterior.family import require
+from ..posterior.weight_moments import mean_network
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+    from ..fits.result import Fit
+
+__all__ = ["Joint", "joint", "refuse_improper"]
+
+
+class Joint:
+    r"""``log p(y | θ) + log p(θ)`` for a real vector θ ``(n,)`` in place of all weights and scales.
+
+    A positive site stands in θ by its logarithm, one in the unit interval by its logit, and
+    ``log p(θ)`` has the Jacobian of that. Everything is float64: an evidence is a difference of
+    large numbers. What the model holds as numbers is what it is at present.
+
+    Arguments:
+        model, guide: a pair.
+        data: of whose training rows ``y`` are the targets.
+        structure: values of the sites of random structure ``(*)``, of a model that has some;
+            without them only densities of values are known, not of θ.
+
+    Attributes:
+        size: n.
+        rows: N.
+        passes: of one network through all rows, counted.
+
+    Raises:
+        DataError: for rows with weights.
+    """
+
+    def __init__(
+        self,
+        model: BayesianNetwork,
+        guide: NetworkGuide,
+        data: Dataset,
+        structure: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        data.refuse_weights("An evidence")
+        # Not only values: the logarithm of a float32 scale is wrong in the eighth digit, N times.
+        self.model, self.guide = copy.deepcopy(model).double(), guide
+        self.net = mean_network(model, guide).double()
+        x, y = data.split("train")
+        self.x, self.y = x.double() if x.is_floating_point() else x, y
+        given = {} if structure is None else structure
+        self.structure = {site: value[None] for site, value in given.items()}
+        self.size, self.rows, self.passes = 0, len(self.x), 0.0
+        self.priors: dict[str, Any] = {}
+        if model.structure.keys() <= self.structure.keys():
+            priors = self.model.priors_given(self.structure)
+            self.priors = {s: prior for s, prior in priors.items() if s not in self.structure}
+        self.transforms = {site: biject_to(p.support) for site, p in self.priors.items()}
+        self.shapes = {site: tuple(prior.event_shape) for site, prior in self.priors.items()}
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.size = sum(self.sizes)
+        numbers = sum(p.numel() for p in self.net.parameters())
+        self.at_once = at_once(max(numbers, 1), self.rows)
+
+    # -- θ and the sites ---------------------------------------------------------------------------
+
+    def values(self, theta: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Values of the sites, ``(S, *)``, and the log Jacobian ``(S,)``, for θ ``(S, n)``."""
+        found, jacobian = {}, theta.new_zeros(len(theta))
+        for part, (site, shape) in zip(
+            theta.split(self.sizes, 1), self.shapes.items(), strict=True
+        ):
+            real = part.reshape(len(theta), *shape)
+            value = self.transforms[site](real)
+            each = self.transforms[site].log_abs_det_jacobian(real, value)
+            jacobian = jacobian + each.reshape(len(theta), -1).sum(1)
+            found[site] = value
+        return found, jacobian
+
+    def theta(self, values: Mapping[str, Tensor]) -> Tensor:
+        """θ ``(S, n)`` of values of the sites, ``(S, *)``."""
+        parts = []
+        for site in self.shapes:
+            value = values[site].double()
+            parts.append(self.transforms[site].inv(value).reshape(len(value), -1))
+        return torch.cat(parts, 1)
+
+    def centre(self) -> Tensor:
+        """θ ``(n,)`` at the posterior means of the guide."""
+        means = {}
+        for site, shape in self.shapes.items():
+            mean, _ = self.guide.factor_of(site).moments(1.0)
+            means[site] = mean.detach().expand(shape)[None]
+        return self.theta(means)[0]
+
+    def draw_prior(self, draws: int) -> Tensor:
+        """θ ``(S, n)`` from the prior.
+
+        Raises:
+            ValueError: for a prior that is improper.
+        """
+        refuse_improper(self.model)
+        found = {}
+        for site, prior in self.priors.items():
+            drawn = prior.sample(() if prior.batch_shape else (draws,))
+            found[site] = drawn.expand(draws, *self.shapes[site])
+        return self.theta(found)
+
+    # -- densities ---------------------------------------------------------------------------------
+
+    def log_prior_of(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log prior density ``(S,)`` of values of all sites, ``(S, *)``, in their coordinates; that
+        of given structure is not part of it."""
+        total = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        for site, prior in self.model.priors_given(self._held(values)).items():
+            if site in values:
+                total = total + prior.log_prob(values[site]).reshape(len(values[site]), -1).sum(1)
+        return total
+
+    def log_likelihood_of(
+        self, values: Mapping[str, Tensor], chosen: Tensor | None = None
+    ) -> Tensor:
+        """``log p(y | values)`` of all rows, ``(S,)``, for values of all sites, ``(S, *)``.
+
+        Arguments:
+            chosen: positions of R rows ``(R,)`` whose sum, times N / R, stands for that of all.
+        """
+        x, y = (self.x, self.y) if chosen is None else (self.x[chosen], self.y[chosen])
+        (draws,) = {len(value) for value in values.values()}
+        found = []
+        for start in range(0, draws, self.at_once):
+            part = {s: value[start : start + self.at_once] for s, value in values.items()}
+            weights = self._weights(part)
+            self.passes += len(next(iter(part.values()))) * len(x) / self.rows
+            found.append(self.model.log_prob(outputs_of(self.net, weights, x), y).sum(1))
+        return torch.cat(found) * (self.rows / len(x))
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """``log p(θ)``, ``(S,)``, for θ ``(S, n)``."""
+        values, jacobian = self.values(theta)
+        return self.log_prior_of(values) + jacobian
+
+    def log_likelihood(self, theta: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """``log p(y | θ)``, ``(S,)``, for θ ``(S, n)``; see :meth:`log_likelihood_of`."""
+        return self.log_likelihood_of(self.values(theta)[0], chosen)
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """``log p(y, θ)``, ``(S,)``, for θ ``(S, n)``."""
+        return self.log_likelihood(theta) + self.log_prior(theta)
+
+    def gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """``log p(y, θ)`` ``(S,)`` and its gradient ``(S, n)``."""
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            value = self(theta)
+            (slope,) = torch.autograd.grad(value.sum(), theta)
+        return value.detach(), slope
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Outputs ``(B, outputs)`` of the network with θ ``(n,)``."""
+        weights = self.weights(theta[None])
+        one = {name: value[0] for name, value in weights.items()}
+        found: Tensor = functional_call(self.net, one, (x,))
+        return found
+
+    def weights(self, theta: Tensor) -> dict[str, Tensor]:
+        """Weights ``(S, *)`` by their names in the plain network, for θ ``(S, n)``."""
+        return self._weights(self.values(theta)[0])
+
+    def _held(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Values of all sites, with those of given structure."""
+        draws = len(next(iter(values.values()))) if values else 1
+        held = {s: v.expand(draws, *v.shape[1:]) for s, v in self.structure.items()}
+        return {**held, **values}
+
+    def _weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = weights_of(self.model, self._held(values))
+        return {n: v.double() if v.is_floating_point() else v for n, v in found.items()}
+
+    # -- normal priors -----------------------------------------------------------------------------
+
+    def normal_prior(self) -> tuple[Tensor, Tensor] | None:
+        """Mean and standard deviation of θ, each ``(n,)``, where the prior of every site is normal;
+        else ``None``."""
+        means: list[Tensor] = []
+        scales: list[Tensor] = []
+        for site, prior in self.priors.items():
+            one: Any = base(prior)
+            if type(one).__name__ != "Normal":
+                return None
+            for kept, value in ((means, one.loc), (scales, one.scale)):
+                shape = self.shapes[site]
+                kept.append(value.detach().double().expand(1, *shape).reshape(-1))
+        return torch.cat(means), torch.cat(scales)
+
+
+@contextmanager
+def joint(fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None) -> Iterator[Joint]:
+    """The :class:`Joint` of a fit, with its pair in evaluation mode and Pyro's validation off.
+
+    Arguments:
+        by: name of the estimator, for the error.
+
+    Raises:
+        TypeError: for a model whose weights are numbers.
+        ValueError: for random structure that is not given.
+    """
+    model, guide = require(
+        fit,
+        BayesianNetwork,
+        f'inference.evidence(by="{by}")',
+        'Use by="bound", "exact" or "prequential" where weights are numbers.',
+    )
+    missing = [site for site in model.structure if structure is None or site not in structure]
+    if missing:
+        raise ValueError(
+            f'by="{by}" is of weights alone, but the structure of this {type(model).__name__} is '
+            f"random (site {missing[0]!r}).\n"
+            'Use by="bound" or "importance", or "exact" where the structure is discrete and small.'
+        )
+    with evaluating(model), evaluating(guide), pyro.validation_enabled(False):
+        yield Joint(model, guide, fit.data, structure)
+
+
+def refuse_improper(model: Model) -> None:
+    """Refuse a prior without a finite integral.
+
+    Raises:
+        ValueError: naming its site.
+    """
+    for site, (layer, name) in model.sites.items():
+        prior = layer.latents()[name].prior
+        if is_improper(prior):
+            raise ValueError(
+                f"The prior of site {site!r}, {type(base(prior)).__name__}, has no finite "
+                "integral, so that there is no evidence, and no code of the weights.\n"
+                "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."
+            )

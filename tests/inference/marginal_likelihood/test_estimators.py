@@ -1,0 +1,236 @@
+"""Every estimator of the evidence against its true value: in closed form, or by a grid."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from evidences import fitted, hidden, linear, logistic
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.marginal_likelihood.joint import joint
+from pyroccam.inference.marginal_likelihood.result import log_mean
+from pyroccam.models import priors
+from random_weights import FourScales, limit, normal_log_density
+from torch import nn
+
+QUICK = {
+    "bound": {},
+    "importance": {"draws": 300},
+    "laplace": {},
+    "annealed": {"particles": 64},
+    "exact": {},
+    "descent": {"steps": 60, "starts": 60},
+    "langevin": {"steps": 200, "starts": 20},
+}
+
+
+@pytest.mark.parametrize("by", QUICK)
+def test_of_a_linear_regression(by):
+    """Within its error of the closed form, or below it, where it is a bound."""
+    fit, known = linear()
+    found = inference.evidence(fit, by=by, **QUICK[by])
+    assert found.by == by
+    assert found.rows == 30
+    assert found.passes > 0
+    slack = limit(len(QUICK)) * found.error + 1e-8
+    assert found.value < known + slack
+    if by in ("importance", "annealed", "laplace", "exact"):
+        assert abs(found.value - known) < slack
+        assert found.error < 0.3
+    else:
+        assert found.direction == "below"
+        assert known - found.value < 15.0
+
+
+@pytest.mark.parametrize("curvature", ["full", "hessian", "kronecker"])
+def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
+    fit, known = linear()
+    for climb in (0, 50):
+        found = inference.evidence(fit, by="laplace", curvature=curvature, climb=climb)
+        assert found.value == pytest.approx(known, abs=1e-8)
+        assert found.error < 1e-8
+    moved = dataclasses.replace(fit, guide=guides.MeanField(fit.model))
+    found = inference.evidence(moved, by="laplace", curvature=curvature, climb=0)
+    assert found.details["gain"] > 1.0
+    assert found.value == pytest.approx(known, abs=1e-8)
+    assert "not reached" in found.doubt
+
+
+def test_a_diagonal_leaves_dependence_out():
+    """By Hadamard's inequality it finds the posterior narrower than it is."""
+    fit, known = linear()
+    found = inference.evidence(fit, by="laplace", curvature="diagonal", draws=20_000)
+    assert found.value < known - 0.1
+    assert abs(found.details["by draws"] - known) < limit(1) * found.details["error of draws"]
+    assert known - found.value < 1.5 * found.error
+
+
+@pytest.mark.parametrize("by", ["bound", "importance", "annealed", "laplace", "descent"])
+def test_of_a_logistic_regression(by):
+    """A posterior that is not normal, of which the integral is known by a grid."""
+    fit, known = logistic()
+    found = inference.evidence(fit, by=by, **QUICK[by])
+    assert found.value < known + limit(5) * found.error
+    if by in ("importance", "annealed"):
+        assert known - found.value < limit(5) * found.error + 1e-3
+        assert found.error < 0.2
+    if by == "laplace":
+        assert 0.01 < abs(found.value - known) < 2.0 * found.error  # wrong, and it says so
+        assert abs(found.details["by draws"] - known) < limit(5) * found.details["error of draws"]
+
+
+def test_a_network_has_one_evidence():
+    """The referee sees all peaks; of Laplace's they are 2! 2^2 equal ones, beside flat regions."""
+    fit = hidden()
+    referee = inference.evidence(fit, by="annealed", particles=64, repeats=2, moves=2)
+    assert referee.error < 0.5
+    assert referee.details["least accepted"] > 0.4
+    peaks = math.log(math.factorial(2) * 2**2)
+    found = [
+        inference.evidence(fit, by="laplace", curvature="hessian", restarts=n, climb=100)
+        for n in (0, 6)
+    ]
+    assert found[0].value <= found[1].value
+    assert abs(found[1].value + peaks - referee.value) < 3.0
+    assert found[1].details["peaks"] > 2
+    below = limit(4) * referee.error + referee.value
+    for by in ("bound", "importance", "descent"):
+        found = inference.evidence(fit, by=by, **QUICK[by])
+        assert found.value < below + limit(4) * found.error
+
+
+def test_positive_scales_against_draws_from_the_prior():
+    """Scales that multiply the weights: the mean likelihood of many draws from the prior."""
+    x = torch.tensor([[-1.0], [0.3], [0.8], [1.5]])
+    y = torch.tensor([[-0.4], [0.3], [0.1], [1.2]])
+    table = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+    likelihood = models.Regression(1, scale=0.7, floor=0.0)
+    model = models.BayesianNetwork(
+        nn.Sequential(nn.Linear(1, 1, bias=False)), table, prior=FourScales(),
+        likelihood=likelihood,
+    )  # fmt: skip
+    guide = guides.MeanField(model)
+    fit = inference.fit(model, guide, table, steps=1, lr=1e-6, progress=False)
+    draws = 400_000
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        w = torch.randn(draws, dtype=torch.float64)
+        w = w * torch.randn(draws, 4, dtype=torch.float64).mul(0.5).exp().prod(1)
+    noise = float(model.likelihood.scale.detach())
+    each = normal_log_density(y[:, 0].double(), w[:, None] * x[:, 0].double(), noise).sum(1)
+    known = float(each.logsumexp(0)) - math.log(draws)
+    spread = float((each - each.max()).exp().std() / (each - each.max()).exp().mean())
+    error = spread / math.sqrt(draws)
+    found = inference.evidence(fit, by="annealed", particles=256, repeats=6)
+    assert abs(found.value - known) < limit(1) * math.hypot(found.error, error)
+    with joint(fit, "annealed") as density:
+        theta = torch.randn(5, density.size, dtype=torch.float64)
+        values, jacobian = density.values(theta)
+        scales = [s for s in values if not s.endswith("weight")]
+        assert len(scales) == 4
+        logs = torch.cat([values[s].reshape(5, -1).log() for s in scales], 1)
+        torch.testing.assert_close(jacobian, logs.sum(1))
+        torch.testing.assert_close(density.theta(values), theta)
+
+
+def test_weights_that_are_numbers():
+    """The depth alone is random: its sum is the evidence, of which the bound is below."""
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    rows = data.Dataset.from_tensors(x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
+    model = models.LearntDepth.mlp(rows, width=4, max_depth=3)
+    fit = inference.fit(model, guides.CategoricalDepth(model), rows, steps=30, progress=False)
+    exact, bound = (inference.evidence(fit, by=by) for by in ("exact", "bound"))
+    whole = inference.elbo.evidence(model, guides.Marginal(model), rows)
+    assert exact.value == whole.elbo
+    assert bound.value <= exact.value + 1e-4  # single precision
+    with pytest.raises(TypeError, match='by="annealed"'):
+        inference.evidence(fit, by="annealed")
+    alone = model.at_depth(2)
+    fixed = inference.fit(alone, guides.Deterministic(alone), rows, steps=1, progress=False)
+    terms = alone.eval().log_likelihood(*rows.split("train")).sum().detach()
+    assert inference.evidence(fixed, by="exact").value == pytest.approx(float(terms), rel=1e-5)
+
+
+def test_structures_one_by_one():
+    """The sum over discrete structures is that of the evidences of each alone."""
+    rows = linear()[0].data
+    edges = {("x", "y"): {"with": nn.Linear(3, 1), "without": nn.Linear(3, 1, bias=False)}}
+    likelihood = models.Regression(1, scale=0.5, floor=0.0)
+    model = models.StructuredNetwork(
+        models.StructureGraph(edges), rows, structure=priors.Categorical(torch.tensor([0.3, 0.7])),
+        prior=priors.Normal(), likelihood=likelihood,
+    )  # fmt: skip
+    fit = fitted(model, guides.MeanField(model), rows)
+    x, y = (part.double() for part in rows.split("train"))
+    each = []
+    for own in (torch.cat([x, torch.ones_like(x[:, :1])], 1), x):
+        cover = own @ own.T + 0.25 * torch.eye(len(x), dtype=x.dtype)
+        zero = torch.zeros(len(x), dtype=x.dtype)
+        each.append(torch.distributions.MultivariateNormal(zero, cover).log_prob(y[:, 0]))
+    known = torch.stack([each[0] + math.log(0.3), each[1] + math.log(0.7)]).logsumexp(0)
+    found = inference.evidence(fit, by="exact")
+    assert found.details["structures"] == 2
+    assert found.value == pytest.approx(float(known), abs=1e-5)
+    with pytest.raises(ValueError, match="is random"):
+        inference.evidence(fit, by="annealed")
+    bound = inference.evidence(fit, by="bound")
+    assert bound.value < found.value
+
+
+@pytest.mark.parametrize(
+    ("by", "options", "message"),
+    [
+        ("importance", {"draws": 1}, "expected 2 or more"),
+        ("annealed", {"repeats": 1}, "expected 16, 2 and 1"),
+        ("laplace", {"draws": 3}, "100 draws"),
+        ("laplace", {"curvature": "round"}, "curvature"),
+        ("descent", {"starts": 3}, "4 starts"),
+        ("descent", {"lr": 5.0}, "Jacobian is no bound"),
+        ("prequential", {"orders": 1}, "expected 2 or more"),
+        ("bond", {}, "bound"),
+    ],
+)
+def test_numbers_out_of_range(by, options, message):
+    fit, _ = linear()
+    with pytest.raises(ValueError, match=message):
+        inference.evidence(fit, by=by, **options)
+
+
+def test_what_an_estimator_is_not_for():
+    fit, _ = linear()
+    with pytest.raises(TypeError, match="'particles'"):
+        inference.evidence(fit, by="annealed", particle=3)
+    model, rows = fit.model, fit.data
+    points = inference.fit(model, guides.Delta(model), rows, steps=1, progress=False)
+    for by in ("bound", "importance"):
+        with pytest.raises(ValueError, match="point"):
+            inference.evidence(points, by=by)
+    assert inference.evidence(points, by="laplace").value == pytest.approx(linear()[1], abs=1e-2)
+    with pytest.raises(ValueError, match="not linear in its weights"):
+        inference.evidence(hidden(), by="exact")
+    with pytest.raises(ValueError, match="likelihood is Classification"):
+        inference.evidence(logistic()[0], by="exact")
+    improper = models.BayesianNetwork(
+        nn.Linear(3, 1), rows, prior=priors.LogUniform(), likelihood=model.likelihood
+    )
+    other = inference.fit(improper, guides.MeanField(improper), rows, steps=1, progress=False)
+    for by in ("importance", "annealed", "descent"):
+        with pytest.raises(ValueError, match="no finite integral"):
+            inference.evidence(other, by=by)
+
+
+def test_the_former_call():
+    fit, _ = linear()
+    with pytest.warns(DeprecationWarning, match=r"inference\.elbo\.evidence"):
+        found = inference.evidence(fit.model, fit.guide, fit.data)
+    assert found == inference.elbo.evidence(fit.model, fit.guide, fit.data)
+
+
+def test_the_mean_of_logarithms():
+    values = [-3.0, -1.0, -2.0]
+    found, error = log_mean(values)
+    weights = torch.tensor(values, dtype=torch.float64).exp()
+    assert found == pytest.approx(float(weights.mean().log()))
+    assert error == pytest.approx(float(weights.std() / weights.mean()) / math.sqrt(3))
+    with pytest.raises(ValueError, match="2 or more"):
+        log_mean([1.0])

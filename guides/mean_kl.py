@@ -24,6 +24,7 @@ __all__ = ["BlockPosterior", "MeanKL", "MeanKLFactor", "log_variance_ratio"]
 
 # Below, the share of a weight is not told from none; 1 - v would lose its digits.
 _LEAST = 1e-3
+_STEEPEST = 0.999  # part of what the KL allows that a mean has at the start
 _HELD = 1e-4  # deviation of a weight that is known, in those of its prior
 
 
@@ -64,7 +65,9 @@ class BlockPosterior(nn.Module):
     and its variance is what gives that KL (:func:`log_variance_ratio`).
 
     Arguments:
-        start: means in units of s ``(n,)``, with which it begins as far as the budget allows.
+        loc, scale: means and deviations in units of s ``(n,)``. It begins with the shares that they
+            have of the KL of their block, and with means in the same part of what these allow; so
+            with what is given, where the KL of a block is C.
         blocks: number of the block of each ``(n,)``, from 0.
         nats: C.
 
@@ -80,8 +83,9 @@ class BlockPosterior(nn.Module):
     where: Tensor
     empty: Tensor
 
-    def __init__(self, start: Tensor, blocks: Tensor, nats: float) -> None:
+    def __init__(self, loc: Tensor, scale: Tensor, blocks: Tensor, nats: float) -> None:
         super().__init__()
+        scale = scale.clamp(max=1.0 - _LEAST)  # wider than the prior no weight is
         counts = torch.bincount(blocks)
         shape = len(counts), int(counts.max())
         order = torch.argsort(blocks, stable=True)
@@ -93,17 +97,15 @@ class BlockPosterior(nn.Module):
         empty[where] = False
         self.register_buffer("where", where)
         self.register_buffer("empty", empty.reshape(shape))
-        self.register_buffer("nats", torch.tensor(float(nats), device=start.device))
-        self.register_buffer("known", torch.zeros(shape[0], dtype=torch.bool, device=start.device))
-        self.register_buffer("values", torch.zeros(shape, dtype=start.dtype, device=start.device))
-        # The least KL that reaches a mean is μ²/2s²; a little more where there is none.
-        wanted = 0.5 * start.square() + 0.25 * nats / shape[1]
-        share = torch.zeros(shape, dtype=start.dtype, device=start.device)
-        share.view(-1)[where] = wanted.log()
+        self.register_buffer("nats", torch.tensor(float(nats), device=loc.device))
+        self.register_buffer("known", torch.zeros(shape[0], dtype=torch.bool, device=loc.device))
+        self.register_buffer("values", torch.zeros(shape, dtype=loc.dtype, device=loc.device))
+        kl = 0.5 * (loc.square() + scale.square() - 1.0) - scale.log()
+        share = torch.zeros(shape, dtype=loc.dtype, device=loc.device)
+        share.view(-1)[where] = kl.clamp_min(_LEAST**2).log()
         self.share = nn.Parameter(share)
-        reach = (2.0 * self._kl().reshape(-1)[where]).sqrt().detach()
         slope = torch.zeros_like(share)
-        slope.view(-1)[where] = torch.atanh((start / reach).clamp(-0.9, 0.9))
+        slope.view(-1)[where] = torch.atanh((loc / (2.0 * kl).sqrt()).clamp(-_STEEPEST, _STEEPEST))
         self.slope = nn.Parameter(slope)
 
     def _log_share(self) -> Tensor:
@@ -121,7 +123,9 @@ class BlockPosterior(nn.Module):
         root = (0.5 * (log_share + self.nats.log())).exp()
         slope: Tensor = self.slope
         loc = math.sqrt(2.0) * root * torch.tanh(slope)
-        scale = (0.5 * log_variance_ratio(2.0 * root / torch.cosh(slope))).exp()
+        steep = torch.exp(-slope.abs())
+        rest = 4.0 * root * steep / (1.0 + steep.square())  # twice the root over cosh(t)
+        scale = (0.5 * log_variance_ratio(rest)).exp()
         return loc, scale
 
     def forward(self) -> tuple[Tensor, Tensor]:
@@ -199,6 +203,9 @@ class MeanKL(NetworkGuide):
         nats: KL of each block; by default a bit for each of its weights.
         blocks: number of the block of each weight ``(n,)``, from 0, in the order of the sites;
             by default all are one block.
+        begin: a guide of the same model with normal posteriors, with which it begins as far as the
+            budget allows. By default it begins with the weights of the network, and deviations of
+            half those of the prior.
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
@@ -218,6 +225,7 @@ class MeanKL(NetworkGuide):
         *,
         nats: float | None = None,
         blocks: Tensor | None = None,
+        begin: NetworkGuide | None = None,
         local: bool | LocalReparameterization = True,
         scales: Scales = "example",
         structure: StructureFamily | None = None,
@@ -225,7 +233,7 @@ class MeanKL(NetworkGuide):
         super().__init__(model, local=local, scales=scales, structure=structure)
         if nats is not None and not 0 < nats < math.inf:
             raise ValueError(f"MeanKL(nats) must be positive and finite, got {nats}.")
-        starts = []
+        locs, scales_of = [], []
         for site, (layer, name) in model.sites.items():
             prior = base(layer.latents()[name].prior)
             if not isinstance(prior, torch.distributions.Normal):
@@ -233,19 +241,24 @@ class MeanKL(NetworkGuide):
                     f"MeanKL needs normal priors, but that of site {site!r} is a "
                     f"{type(prior).__name__}.\nTake priors.Normal for all layers."
                 )
-            starts.append(((layer.start[name] - prior.loc) / prior.scale).detach().reshape(-1))
-        start = torch.cat(starts)
+            loc, scale = layer.start[name], 0.5 * prior.scale
+            if begin is not None:
+                q = base(begin.posterior(site))
+                loc, scale = q.loc, q.scale
+            locs.append(((loc - prior.loc) / prior.scale).detach().reshape(-1))
+            scales_of.append((scale / prior.scale).detach().expand_as(prior.loc).reshape(-1))
+        loc, scale = torch.cat(locs), torch.cat(scales_of)
         if blocks is None:
-            blocks = torch.zeros(len(start), dtype=torch.long)
-        if blocks.shape != start.shape:
+            blocks = torch.zeros(len(loc), dtype=torch.long)
+        if blocks.shape != loc.shape:
             raise ValueError(
                 f"MeanKL(blocks) numbers {len(blocks)} weights, but {type(model).__name__} has "
-                f"{len(start)} at its sites: give one number for each."
+                f"{len(loc)} at its sites: give one number for each."
             )
         if nats is None:
             nats = math.log(2) * int(torch.bincount(blocks).max())
         self._given = nats, blocks
-        self.weights = BlockPosterior(start, blocks.to(start.device), nats)
+        self.weights = BlockPosterior(loc, scale, blocks.to(loc.device), nats)
         self._taken = 0
         self.build(model)
 

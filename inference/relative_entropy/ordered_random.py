@@ -62,8 +62,8 @@ class AStar(OrderedRandom):
               T_k = \sum_{j \le k} E_j, \quad E_j \sim Exp(1).
 
     The search ends where no later candidate can do better than ``sup log q/p - log T``; then what
-    is sent is a draw from q, with no bias. Or it ends after ``2^bits`` candidates (limited depth), as
-    it always does where ``q/p`` is much larger somewhere than it is on average.
+    is sent is a draw from q, with no bias. Or it ends after ``2^bits`` candidates (limited depth),
+    as it always does where ``q/p`` is much larger somewhere than it is on average.
 
     References:
         Flamich, Markou, Hernández-Lobato 2022, Fast relative entropy coding with A* coding,

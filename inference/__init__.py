@@ -5,7 +5,18 @@ import warnings
 from typing import Any
 
 from ..models.turns import Busy
-from . import arviz, cutting, diagnostics, elbo, figures, packing, posterior, pruning, selection
+from . import (
+    arviz,
+    cutting,
+    diagnostics,
+    draw_coding,
+    elbo,
+    figures,
+    packing,
+    posterior,
+    pruning,
+    selection,
+)  # fmt: skip
 from .comparison import side_by_side, swap
 from .elbo.estimator import EnumMeanFieldELBO
 from .elbo.full_data import evidence
@@ -35,6 +46,7 @@ __all__ = [
     "cutting",
     "diagnostics",
     "discretise",
+    "draw_coding",
     "elbo",
     "evidence",
     "figures",

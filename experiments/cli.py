@@ -339,17 +339,17 @@ def compress(
             + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
         )
         return
-    small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
+    small, written = weights.compress_run(result, cut_at, allowed, target, **rules)
     if target == folder / weights.FILE:  # the run's own, made again
         seal(folder)
     console.say(str(small.report))
     console.say(
-        f"{size['file_bytes']:,} bytes, {size['file_rate']:.3g} times smaller than all parameters "
-        "of the network were before anything was cut; test "
-        + ", ".join(f"{k} {v:.4f}" for k, v in size["test"].items())
+        f"{written['file_bytes']:,} bytes, {written['file_rate']:.3g} times smaller than all "
+        "parameters of the network were before anything was cut; test "
+        + ", ".join(f"{k} {v:.4f}" for k, v in written["test"].items())
     )
-    if "not_described" in size:
-        console.say(*said_of_tensors(size["not_described"]))
+    if "not_described" in written:
+        console.say(*said_of_tensors(written["not_described"]))
     console.say("Written to ", (str(target), "bold"))
 
 

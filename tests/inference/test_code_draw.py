@@ -108,6 +108,37 @@ def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
         code_draw(network(9), rows, how, out=tmp_path, resume=True, progress=False)
 
 
+class WithStatistics(nn.Module):
+    """No chain, and with numbers that are not drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.other = nn.Linear(2, 6), nn.Linear(2, 6, bias=False)
+        self.norm, self.last = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x).relu() + self.other(x)))
+
+
+def test_what_is_not_drawn_is_sent_as_it_is(rows):
+    torch.manual_seed(0)
+    net = WithStatistics()
+    before = copy.deepcopy(net.state_dict())
+    how = Sample(size=900, **{**QUICK, "epochs": 5})
+    drawn = code_draw(net, rows, how, progress=False)
+    found = decoded(drawn.content)
+    assert drawn.weights == 51
+    assert len(drawn.content) <= 900
+    for ours, theirs in zip(
+        drawn.net.state_dict().values(), found.state_dict().values(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(found.norm.running_mean, before["norm.running_mean"])
+    assert not torch.equal(found.norm.weight, before["norm.weight"])
+    assert torch.equal(net.norm.weight, before["norm.weight"])
+    assert found(rows.x_test).shape == (len(rows.x_test), 3)
+
+
 def test_a_fit_is_cut_and_sent(rows, tmp_path):
     model = models.BayesianNetwork(network(), rows, prior=priors.GroupNormalJeffreys())
     fit = inference.fit(

@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from torch import nn
 
 from ...inference.draw_coding import Sample, code_draw, decoded
 from ...inference.posterior.metrics import mean_spread
@@ -83,8 +82,7 @@ def _code(
     file = ResultFile(path, config=settings)
     for seed in file.missing(range(seeds)):
         begun = time.perf_counter()
-        small = nn.Sequential(decision.net)
-        drawn = code_draw(small, fit.data, Sample(**{**settings, "seed": seed}))
+        drawn = code_draw(decision.net, fit.data, Sample(**{**settings, "seed": seed}))
         net = decoded(drawn.content)
         scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
         row: Row = {

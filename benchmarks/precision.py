@@ -59,7 +59,9 @@ def main(
     for name in sets or ["mnist", "fashion-mnist"]:
         for seed in range(seeds):
             for precision in PRECISIONS:
-                settings = {"epochs": epochs, "precision": precision, "compile": True}
+                settings: dict[str, Any] = {"epochs": epochs, "compile": True}
+                if precision != "full":
+                    settings["precision"] = precision
                 row = {"data": name, "precision": precision, "seed": seed}
                 row |= _run(method, name, network, data_root, seed, settings)
                 console.print(row)

@@ -15,7 +15,7 @@ __all__ = ["Bfloat16Products", "Precision", "products"]
 
 aten = torch.ops.aten
 
-Precision = Literal["full", "bf16"]
+Precision = Literal["bf16"] | None
 
 LEAST = 2**20
 """Multiplications of a product from which on they save more time than rounding takes."""

@@ -287,7 +287,7 @@ def joint_graph(
     replicates: bool,
     written_out: bool = True,
     particles: int = 1,
-    precision: Precision = "full",
+    precision: Precision = None,
 ) -> fx.GraphModule:
     """Loss, log-likelihoods, gradients and new state in one graph without side effects.
 

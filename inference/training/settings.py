@@ -87,7 +87,7 @@ class Settings:
     evaluations: int = 50
     seed: int = 0
     compile: bool | Literal["graph"] | None = None
-    precision: Precision = "full"
+    precision: Precision = None
 
     def __post_init__(self) -> None:
         for name, rule in _NUMBERS.items():
@@ -188,7 +188,7 @@ _WORDS: dict[str, tuple[str | None, ...]] = {
     "optimizer": ("adamw", "adam", "sgd"),
     "schedule": ("cosine", "linear", "onecycle", "constant"),
     "checkpoint": ("best", "last", None),
-    "precision": ("full", "bf16"),
+    "precision": ("bf16", None),
 }
 
 

@@ -153,7 +153,7 @@ class TrainingStep:
         if self.settings.precision == "bf16" and not single:
             raise ValueError(
                 "precision='bf16' rounds products in single precision, and nothing that is trained "
-                "is float32.\nLeave precision at 'full', or convert network and data to float32."
+                "is float32.\nLeave precision out, or convert network and data to float32."
             )
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(

@@ -26,7 +26,7 @@ def evidence(folder: Path) -> Iterator[str]:
         yield ""
         yield from header(
             "estimator", "less the referee, nats", "largest difference",
-            "above by more than its error", "of models", "takes the member that predicts best", "seconds",
+            "above by more than its error", "of models", "takes what predicts best", "seconds",
         )  # fmt: skip
         for estimator in content["estimators"]:
             yield from _line(estimator, runs)

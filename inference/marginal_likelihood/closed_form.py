@@ -23,6 +23,7 @@ from .result import LogEvidence
 __all__ = ["MOST_STRUCTURES", "Conjugate", "exact"]
 
 MOST_STRUCTURES = 4096
+PLACES = 4  # and as many opposite ones, at which outputs have to be linear
 
 
 class Conjugate:
@@ -60,11 +61,14 @@ class Conjugate:
 
         about = outputs(mean)
         slope = jacrev(outputs)(mean).detach()
-        # An analytic function that is linear at a random place is linear, with probability one.
-        step = 3.0 * scale * torch.randn_like(mean)
-        size = float((slope @ step).abs().max() + about.abs().max())
-        if not torch.allclose(outputs(mean + step), about + slope @ step, atol=1e-9 * (size + 1.0)):
-            raise _not_exact("its outputs are not linear in its weights")
+        # An analytic function that is linear at one random place is linear, with probability one.
+        # Units that are cut off at zero may all be silent there: so at several, on both sides.
+        for number in range(2 * PLACES):
+            step = 3.0 * scale * torch.randn_like(mean) if number % 2 == 0 else -step
+            size = float((slope @ step).abs().max() + about.abs().max())
+            line = about + slope @ step
+            if not torch.allclose(outputs(mean + step), line, atol=1e-9 * (size + 1.0)):
+                raise _not_exact("its outputs are not linear in its weights")
         self.features = slope * scale / noise[:, None]
         self.residuals = (density.y.double() - about) / noise
         self.log_scale = float(noise.log().sum())

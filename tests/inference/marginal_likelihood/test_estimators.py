@@ -7,7 +7,8 @@ import pytest
 import torch
 from evidences import fitted, hidden, linear, logistic
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.marginal_likelihood.joint import joint
+from pyroccam.inference.marginal_likelihood.closed_form import Conjugate
+from pyroccam.inference.marginal_likelihood.joint import Joint, joint
 from pyroccam.inference.marginal_likelihood.result import log_mean
 from pyroccam.models import priors
 from random_weights import FourScales, limit, normal_log_density
@@ -219,11 +220,21 @@ def test_what_an_estimator_is_not_for():
             inference.evidence(other, by=by)
 
 
-def test_the_former_call():
-    fit, _ = linear()
-    with pytest.warns(DeprecationWarning, match=r"inference\.elbo\.evidence"):
-        found = inference.evidence(fit.model, fit.guide, fit.data)
-    assert found == inference.elbo.evidence(fit.model, fit.guide, fit.data)
+def test_a_network_that_is_silent_somewhere_is_not_taken_for_linear():
+    """One rectified unit and positive inputs: half of all places have only the bias of the last
+    layer in the outputs, as a linear model would."""
+    x = torch.linspace(0.5, 2.0, 8)[:, None]
+    table = data.Dataset.from_tensors(x, x, x, x, val_fraction=0.0, standardise=False)
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1))
+    likelihood = models.Regression(1, scale=0.5, floor=0.0)
+    model = models.BayesianNetwork(
+        net, table, prior=models.priors.Normal(1.0), likelihood=likelihood
+    )
+    density = Joint(model, guides.MeanField(model), table)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        with pytest.raises(ValueError, match="not linear in its weights"):
+            Conjugate(density)
 
 
 def test_the_mean_of_logarithms():

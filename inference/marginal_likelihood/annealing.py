@@ -24,7 +24,7 @@ MOST_TEMPERATURES = 500
 
 
 def annealed(
-    fit: Fit, *, particles: int = 256, repeats: int = 4, moves: int = 3, seed: int = 0
+    fit: Fit, *, particles: int = 256, repeats: int = 8, moves: int = 3, seed: int = 0
 ) -> LogEvidence:
     r"""Sequential Monte Carlo from the prior to the posterior.
 

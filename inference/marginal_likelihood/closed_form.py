@@ -63,8 +63,8 @@ class Conjugate:
         slope = jacrev(outputs)(mean).detach()
         # An analytic function that is linear at one random place is linear, with probability one.
         # Units that are cut off at zero may all be silent there: so at several, on both sides.
-        for number in range(2 * PLACES):
-            step = 3.0 * scale * torch.randn_like(mean) if number % 2 == 0 else -step
+        steps = 3.0 * scale * torch.randn(PLACES, len(mean), dtype=mean.dtype, device=mean.device)
+        for step in torch.cat([steps, -steps]):
             size = float((slope @ step).abs().max() + about.abs().max())
             line = about + slope @ step
             if not torch.allclose(outputs(mean + step), line, atol=1e-9 * (size + 1.0)):

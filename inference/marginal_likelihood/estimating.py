@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from ...models.checks import unknown_name
-from ..elbo.full_data import Evidence
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from .annealing import annealed
 from .closed_form import exact
 from .codes import prequential
 from .importance_weights import importance
+from .joint import improper_site
 from .laplace_method import laplace
 from .message import refuse_points
 from .optimisers import descent, langevin
@@ -43,7 +42,24 @@ def bound(fit: Fit, *, passes: int = 20, seed: int = 0) -> LogEvidence:
     direction: Direction = "exact" if getattr(fit.guide, "sums_out", False) else "below"
     details = {"log likelihood": found.log_likelihood, "kl": found.kl}
     return LogEvidence(
-        "bound", found.elbo, found.error, direction, found.rows, float(passes), took, None, details
+        "bound",
+        found.elbo,
+        found.error,
+        direction,
+        found.rows,
+        float(passes),
+        took,
+        _without_evidence(fit),
+        details,
+    )
+
+
+def _without_evidence(fit: Fit) -> str | None:
+    if (site := improper_site(fit.model)) is None:
+        return None
+    return (
+        f"The prior of site {site!r} has no finite integral: the value is known up to a constant, "
+        "and fits of this model alone can be compared by it."
     )
 
 
@@ -60,7 +76,7 @@ ESTIMATORS: dict[str, Callable[..., LogEvidence]] = {
 """By the word that asks for them."""
 
 
-def evidence(fit: Fit, *pair: Any, by: str = "bound", **options: Any) -> LogEvidence | Evidence:
+def evidence(fit: Fit, *, by: str = "bound", **options: Any) -> LogEvidence:
     r"""The evidence of a fit, ``log p(y)`` of the training rows, with its error and its cost.
 
     Everything that the model holds as a number (the noise of a regression, the parameters of a
@@ -82,8 +98,6 @@ def evidence(fit: Fit, *pair: Any, by: str = "bound", **options: Any) -> LogEvid
 
     Arguments:
         fit: of :func:`~pyroccam.inference.fit`.
-        pair: the former call, ``evidence(model, guide, data)``, which is now
-            :func:`pyroccam.inference.elbo.evidence`.
         by: the estimator.
         options: of the estimator: see
             :func:`~pyroccam.inference.marginal_likelihood.bound`,
@@ -108,15 +122,6 @@ def evidence(fit: Fit, *pair: Any, by: str = "bound", **options: Any) -> LogEvid
         >>> evidence(fit, by="bound", passes=2).direction
         'below'
     """
-    if pair:
-        warnings.warn(
-            "inference.evidence(model, guide, data) moved, and will go: use "
-            "inference.elbo.evidence, or inference.evidence(fit).",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        model: Any = fit
-        return lower_bound(model, *pair, **options)
     if by not in ESTIMATORS:
         raise ValueError(unknown_name("estimator", by, ESTIMATORS))
     estimate = ESTIMATORS[by]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..fits.result import Fit
 
-__all__ = ["Joint", "joint", "refuse_improper"]
+__all__ = ["Joint", "improper_site", "joint", "refuse_improper"]
 
 
 class Joint:
@@ -246,11 +246,19 @@ def refuse_improper(model: Model) -> None:
     Raises:
         ValueError: naming its site.
     """
+    if (site := improper_site(model)) is not None:
+        layer, name = model.sites[site]
+        prior = base(layer.latents()[name].prior)
+        raise ValueError(
+            f"The prior of site {site!r}, {type(prior).__name__}, has no finite integral, so that "
+            "there is no evidence, and no code of the weights.\n"
+            "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."
+        )
+
+
+def improper_site(model: Model) -> str | None:
+    """The first site whose prior has no finite integral."""
     for site, (layer, name) in model.sites.items():
-        prior = layer.latents()[name].prior
-        if is_improper(prior):
-            raise ValueError(
-                f"The prior of site {site!r}, {type(base(prior)).__name__}, has no finite "
-                "integral, so that there is no evidence, and no code of the weights.\n"
-                "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."
-            )
+        if is_improper(layer.latents()[name].prior):
+            return site
+    return None

@@ -15,7 +15,7 @@ from ..diagnostics.pareto import khat_of
 from ..fits.result import Fit
 from .curvature import CURVATURES
 from .importance_weights import doubtful_weights
-from .joint import Joint, joint
+from .joint import Joint, joint, refuse_improper
 from .normals import NotPositive, Precision
 from .result import LogEvidence
 
@@ -59,7 +59,8 @@ def laplace(
         seed: of the draws.
 
     Raises:
-        ValueError: for an unknown curvature, one that is not positive, or too large a network.
+        ValueError: for an unknown curvature, one that is not positive, too large a network, or an
+            improper prior.
         TypeError: for weights that are numbers.
 
     References:
@@ -75,6 +76,7 @@ def laplace(
         )
     begun = time.perf_counter()
     with joint(fit, "laplace") as density, seeded(seed, fit.data.x_train.device):
+        refuse_improper(density.model)
         begin = [density.centre()[None]]
         if restarts:
             begin.append(density.draw_prior(restarts))

@@ -353,6 +353,6 @@ def _followed(
             torch.set_rng_state(state)
             lr /= 2
     raise ValueError(
-        f"descent: no step of 0.1 to {lr:.0e} is small enough for the curvature that draws from "
+        f"No step of 0.1 to {lr:.0e} is small enough for the curvature that draws from "
         "the prior meet.\nGive the weights a narrower prior."
     )

@@ -215,9 +215,11 @@ def test_what_an_estimator_is_not_for():
         nn.Linear(3, 1), rows, prior=priors.LogUniform(), likelihood=model.likelihood
     )
     other = inference.fit(improper, guides.MeanField(improper), rows, steps=1, progress=False)
-    for by in ("importance", "annealed", "descent"):
+    for by in ("importance", "annealed", "laplace", "descent"):
         with pytest.raises(ValueError, match="no finite integral"):
             inference.evidence(other, by=by)
+    assert "no finite integral" in inference.evidence(other).doubt
+    assert inference.evidence(fit).doubt is None
 
 
 def test_a_network_that_is_silent_somewhere_is_not_taken_for_linear():

@@ -306,7 +306,9 @@ def compress(
                 "--significand, --exponent and --codebook round weights, and a draw is not rounded."
                 "\nLeave them out, or give --code digits."
             )
-        sample = {"size": size, "epochs": epochs, "seed": config.settings["seed"]}
+        # A seed is sent, and a short one is as good.
+        seed = int(config.settings["seed"]) % 2**20
+        sample = {"size": size, "epochs": epochs, "seed": seed}
         target = out or folder / weights.DRAW
         drawn, scores = weights.draw_run(
             result, cut_at, allowed, target, resume=resume,

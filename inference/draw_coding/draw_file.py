@@ -196,7 +196,7 @@ def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWri
         if name not in own or own[name].dtype != torch.float32:
             raise ValueError(
                 f"The weights {name!r} cannot be coded as a draw: expected a tensor of the network "
-                "in single precision.\nLeave the layer out by layers=[...], or call net.float()."
+                "in single precision.\nCall net.float()."
             )
         place = names.index(name)
         out.fixed(int(place == expected), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ from ...models.priors.normal import Normal
 from ...models.turns import fitting
 from ..relative_entropy import CODES
 from ..relative_entropy.blocks import assignment, block_sizes
+from ..storage.checkpoint import fingerprint
 from ..storage.lock import claimed
 from ..training.settings import Settings
 from ..training.terminal import StopSignal
@@ -176,7 +177,8 @@ def code_draw(
         nats = (how.bits - how.slack) * math.log(2)
         total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
         units = min(total, 4 * how.epochs)
-        run = Run(out, resume, progress, stop)
+        rows = fingerprint(data.x_train, data.targets)
+        run = Run(out, resume, progress, stop, {**asdict(how), "training rows": rows})
         begin = MeanField(model)
         held.enter_context(fitting(model, begin))
         held.enter_context(torch.enable_grad())

@@ -28,12 +28,14 @@ class Run:
         resume: go on from them.
         progress: show a bar; ``None`` shows it on a terminal only.
         stop: whether to stop.
+        asked: what is coded, and how; a checkpoint has to be of the same.
     """
 
     out: Path | None
     resume: bool
     progress: bool | None
     stop: StopSignal
+    asked: dict[str, Any]
 
 
 class Phase(ABC):
@@ -79,7 +81,7 @@ class Phase(ABC):
                     f"{folder} holds a draw that is being coded.\nGo on with it with resume, or "
                     "give another out=."
                 )
-            self._load(folder)
+            self._load(folder, how.asked)
         self.model.train()
         with FitProgress(self.name, self.units, how.progress, self.done) as bar:
             while self.done < self.units:
@@ -87,7 +89,7 @@ class Phase(ABC):
                 self.done += 1
                 bar.step(self.done, loss.reshape(1), 1.0)
                 if folder and (how.stop or self.done % self.every == 0 or self.done == self.units):
-                    self._save(folder)
+                    self._save(folder, how.asked)
                 if how.stop:
                     raise Interrupted(
                         f"Stopped after {self.done} of {self.units} parts of {self.name}"
@@ -96,15 +98,23 @@ class Phase(ABC):
         self.steps.step.release()
         self.model.eval()
 
-    def _save(self, folder: Path) -> None:
+    def _save(self, folder: Path, asked: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"done": self.done, "model": self.model.state_dict(), **self.extra()}
-        state |= {"guide": self.guide.state_dict()}
+        state = {"asked": asked, "done": self.done, **self.extra()}
+        state |= {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
         save_checkpoint(folder, state | {"optimizer": self.steps.step.optimizer.state_dict()})
 
-    def _load(self, folder: Path) -> None:
+    def _load(self, folder: Path, asked: dict[str, Any]) -> None:
         state = load_checkpoint(folder, self.steps.device)
         assert state is not None
+        then = state["asked"]
+        if changed := [name for name, value in asked.items() if then.get(name) != value]:
+            name = changed[0]
+            raise CheckpointError(
+                f"{folder} was begun with other {name}: {then.get(name)!r} then, {asked[name]!r} "
+                "now",
+                hint="repeat the command as it was, or give another folder",
+            )
         try:
             self.model.load_state_dict(state["model"])
             self.guide.load_state_dict(state["guide"])

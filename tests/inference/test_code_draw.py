@@ -1,6 +1,7 @@
 """Networks that are sent as a draw, from the fit to the file and back."""
 
 import copy
+import dataclasses
 import math
 import signal
 
@@ -106,6 +107,12 @@ def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
         code_draw(network(), rows, how, out=tmp_path, progress=False)
     with pytest.raises(inference.CheckpointError, match="another network, or another budget"):
         code_draw(network(9), rows, how, out=tmp_path, resume=True, progress=False)
+    longer = dataclasses.replace(how, epochs=5)
+    with pytest.raises(inference.CheckpointError, match="other epochs: 4 then, 5 now"):
+        code_draw(network(), rows, longer, out=tmp_path, resume=True, progress=False)
+    fewer = dataclasses.replace(rows, x_train=rows.x_train[:-1], y_train=rows.y_train[:-1])
+    with pytest.raises(inference.CheckpointError, match="other training rows"):
+        code_draw(network(), fewer, how, out=tmp_path, resume=True, progress=False)
 
 
 class WithStatistics(nn.Module):

@@ -11,6 +11,7 @@ decoded from the file. A finished row is kept. The second codes Gaussian blocks 
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import asdict
@@ -22,6 +23,8 @@ import torch
 import typer
 
 from ...inference.draw_coding import Sample, code_draw, decoded
+from ...inference.figures.canvas import new_figure, save
+from ...inference.figures.style import styled
 from ...inference.posterior.metrics import mean_spread
 from ...inference.pruning.decision import decide
 from ...inference.relative_entropy import CODES, Target
@@ -146,25 +149,40 @@ def code_row(word: str, kl_bits: float, draws: int, weights: int = 24) -> Row:
     }
 
 
+NAMES = {
+    "lenet-300-100": "LeNet-300-100",
+    "lenet-300-100-start-of-40-epochs": "LeNet-300-100, less narrow",
+    "lenet-5-caffe": "LeNet-5",
+}
+
+# (network, what it is, bytes, test error in %); see docs/guide/compression.md.
+PUBLISHED = (
+    ("LeNet-5", "published: Havasi et al. 2018", 1520, 0.96),
+    ("LeNet-300-100", "published: Oktay et al. 2020", 8560, 1.9),
+)
+
+
+@styled
 def figure(paths: list[Path], target: Path) -> None:
-    """Test error against bytes, a point for each file."""
-    import json
-
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(5.5, 3.5), layout="constrained")
+    """Test error against bytes, a point for each file, beside what is published."""
+    drawn = new_figure(3.6)
     axes = drawn.subplots()
     found: dict[str, list[tuple[float, float]]] = {}
     for path in paths:
         content: dict[str, Any] = json.loads(path.read_text())
         name = path.stem.rpartition("-")[0]
-        found.setdefault(name, []).extend((r["file_bytes"], r["error"]) for r in content["runs"])
-    for name, points in found.items():
-        axes.plot(*zip(*sorted(points), strict=True), "o", label=name)
+        found.setdefault(NAMES.get(name, name), []).extend(
+            (r["file_bytes"], r["error"]) for r in content["runs"]
+        )
+    for marker, (name, points) in zip("os^Dv", found.items(), strict=False):
+        axes.plot(*zip(*sorted(points), strict=True), marker, label=name)
+    for marker, (name, label, size, error) in zip("x+", PUBLISHED, strict=True):
+        axes.plot([size], [error], marker, color="0.35", label=f"{name}, {label}")
     axes.set_xlabel("bytes of the file")
     axes.set_ylabel("test error, %")
+    axes.set_ylim(bottom=0.0)
     axes.legend()
-    drawn.savefig(target, dpi=110)
+    save(drawn, target.with_suffix(""))
 
 
 if __name__ == "__main__":

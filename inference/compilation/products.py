@@ -18,7 +18,8 @@ aten = torch.ops.aten
 Precision = Literal["bf16"] | None
 
 LEAST = 2**20
-"""Multiplications of a product from which on they save more time than rounding takes."""
+"""Multiplications of a product from which on they save more time than rounding takes, on a CPU with
+AVX-512 and bfloat16: half as many take longer, twice as many half the time."""
 
 
 class Bfloat16Products(TorchDispatchMode):

@@ -177,6 +177,16 @@ def test_what_is_returned_beside_what_replaces_it_stays(graphs):
     assert_near(held, inputs, rtol=0, atol=0)
 
 
+def assert_states_are_replaced(f):
+    """By a graph of parts: of an input, D weights and D states, whose new values follow."""
+    inputs = tensors((7, WIDTH), *[(WIDTH, WIDTH)] * D, *[(7, WIDTH)] * D)
+    expected, held = f(*inputs), [t.clone() for t in inputs]
+    x, *new = parted(f, *inputs, lying={1 + k: 1 + D + k for k in range(D)})(*held)
+    given = held[1 + D :]
+    found = [a if b is None else b for a, b in zip(given, new, strict=True)]
+    assert_near([x, *found], list(expected))
+
+
 def test_views_from_elsewhere_are_read_before_their_input_is_replaced():
     """Compiled in earnest: only a compiler changes the order."""
 
@@ -192,12 +202,7 @@ def test_views_from_elsewhere_are_read_before_their_input_is_replaced():
             x = ((x @ weight.t()) * view).cos()[0] @ weight
         return x, *new
 
-    inputs = tensors((7, WIDTH), *[(WIDTH, WIDTH)] * D, *[(7, WIDTH)] * D)
-    expected, held = f(*inputs), [t.clone() for t in inputs]
-    x, *new = parted(f, *inputs, lying={1 + k: 1 + D + k for k in range(D)})(*held)
-    given = held[1 + D :]
-    found = [a if b is None else b for a, b in zip(given, new, strict=True)]
-    assert_near([x, *found], list(expected))
+    assert_states_are_replaced(f)
 
 
 def test_an_input_that_comes_twice_is_not_replaced():
@@ -213,12 +218,7 @@ def test_an_input_that_comes_twice_is_not_replaced():
             x = ((x @ weight.t()) * states[min(k + 1, D - 1)]).cos() @ weight
         return x, *new
 
-    inputs = tensors((7, WIDTH), *[(WIDTH, WIDTH)] * D, *[(7, WIDTH)] * D)
-    expected, held = f(*inputs), [t.clone() for t in inputs]
-    x, *new = parted(f, *inputs, lying={1 + k: 1 + D + k for k in range(D)})(*held)
-    given = held[1 + D :]
-    found = [a if b is None else b for a, b in zip(given, new, strict=True)]
-    assert_near([x, *found], list(expected))
+    assert_states_are_replaced(f)
 
 
 def test_a_view_of_what_lies_elsewhere_is_not_overwritten(graphs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -55,23 +56,35 @@ class EdgeFactor(Factor):
         chosen, ``(K,)``."""
         raise NotImplementedError
 
-    def vertices_log_prob(self) -> tuple[float, float]:
-        """Entropy over the vertices and the log-probability of :meth:`vertex`, in nats.
-
-        Of a relaxation each vertex has the probability that γ is nearest to it.
-        """
+    def entropy(self) -> float:
+        """Of the vertices, in nats; of a relaxation each has the probability that γ is nearest to
+        it."""
         p = self.probs().detach().double()
-        if not self.restriction.startswith("cube"):
-            return _entropy(p), float(p.max().log())
-        each = torch.stack([p, 1.0 - p])
-        return _entropy(each), float(each.amax(0).log().sum())
+        return _entropy(torch.stack([p, 1.0 - p]) if self._cube else p)
 
-    def vertex(self) -> Tensor:
-        """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``."""
+    def vertex(self, *, empty: bool = True) -> Tensor:
+        """The most probable vertex of the simplex or of the cube, zeros and ones ``(K,)``.
+
+        Arguments:
+            empty: it may have no primitive; otherwise it is the most probable that has one.
+        """
         probs = self.probs()
-        if self.restriction.startswith("cube"):
+        if self._cube and (empty or bool((probs > 0.5).any())):
             return (probs > 0.5).to(probs.dtype)
+        # In the cube, too: the one that the fewest nats are lost by.
         return nn.functional.one_hot(probs.argmax(), len(probs)).to(probs.dtype)
+
+    def vertex_log_prob(self, vertex: Tensor) -> float:
+        """The log-probability of a vertex ``(K,)``, in nats."""
+        p = self.probs().detach().double()
+        chosen = vertex.to(p) > 0.5
+        if not self._cube:
+            return float(p[chosen].log().sum())
+        return float(torch.where(chosen, p, 1.0 - p).log().sum())
+
+    @property
+    def _cube(self) -> bool:
+        return self.restriction.startswith("cube")
 
 
 def _entropy(p: Tensor) -> float:
@@ -144,12 +157,18 @@ class _Table(EdgeFactor):
     def probs(self) -> Tensor:
         return self.logits.softmax(-1) @ self.vertices
 
-    def vertex(self) -> Tensor:
-        return self.vertices[self.logits.argmax()]
+    def entropy(self) -> float:
+        return _entropy(self.logits.detach().double().softmax(-1))
 
-    def vertices_log_prob(self) -> tuple[float, float]:
-        p = self.logits.detach().double().softmax(-1)
-        return _entropy(p), float(p.max().log())
+    def vertex(self, *, empty: bool = True) -> Tensor:
+        logits: Tensor = self.logits
+        if not empty:
+            logits = logits.masked_fill(~self.vertices.any(-1), -math.inf)
+        return self.vertices[logits.argmax()]
+
+    def vertex_log_prob(self, vertex: Tensor) -> float:
+        row = (self.vertices == vertex.to(self.vertices)).all(-1)
+        return float(self.logits.detach().double().log_softmax(-1)[row].logsumexp(-1))
 
 
 class _Point(EdgeFactor):
@@ -164,13 +183,11 @@ class _Point(EdgeFactor):
         self.logits = nn.Parameter(prior.logits.detach().clone())
 
     def forward(self) -> Any:
-        cube = self.restriction.startswith("cube")
-        value = self.logits if cube else self.logits.log_softmax(-1)
+        value = self.logits if self._cube else self.logits.log_softmax(-1)
         return dist.Delta(value, event_dim=1)
 
     def probs(self) -> Tensor:
-        cube = self.restriction.startswith("cube")
-        return self.logits.sigmoid() if cube else self.logits.softmax(-1)
+        return self.logits.sigmoid() if self._cube else self.logits.softmax(-1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.contexts import seeded
-from ...models.networks.structure_graph import discretised
+from ...models.networks.structure_graph import discretised, filled
 from ...models.plain.torch_only import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters
@@ -65,22 +65,34 @@ class StructureChoice:
 def choose_structure(fit: Fit) -> StructureChoice:
     """The most probable primitive of every edge; in the cube all with a probability above ½.
 
+    Where that would leave a vertex without edges, the edges that cost least probability have their
+    most probable primitives after all, so that every choice is a network.
+
     Raises:
         TypeError: for a fit of another model.
     """
     model, guide = require(fit, StructuredNetwork, "choose_structure", KNOWN)
     probs: dict[str, dict[str, float]] = {}
-    chosen: Choice = {edge: list(names) for edge, names in model.primitives.items()}
-    entropy = log_prob = 0.0
+    known: Choice = {edge: list(names) for edge, names in model.primitives.items()}
+    chosen, full = dict(known), dict(known)
+    log_prob, lost = dict.fromkeys(known, 0.0), dict.fromkeys(known, 0.0)
+    entropy = 0.0
     for site, prior in model.structure.items():
-        factor = guide.edge(site)
-        p, vertex = factor.probs().double().cpu(), factor.vertex().cpu()
-        pairs = zip(prior.primitives, p.tolist(), strict=True)
-        probs[prior.edge] = {name: round(value, 6) for name, value in pairs}
-        chosen[prior.edge] = [n for n, v in zip(prior.primitives, vertex, strict=True) if v > 0.5]
-        own = factor.vertices_log_prob()
-        entropy, log_prob = entropy + own[0], log_prob + own[1]
-    return StructureChoice(probs, chosen, entropy, log_prob)
+        factor, edge = guide.edge(site), prior.edge
+        pairs = zip(prior.primitives, factor.probs().double().tolist(), strict=True)
+        probs[edge] = {name: round(value, 6) for name, value in pairs}
+        vertices = [factor.vertex(), factor.vertex(empty=False)]
+        chosen[edge], full[edge] = (
+            [n for n, v in zip(prior.primitives, one.tolist(), strict=True) if v > 0.5]
+            for one in vertices
+        )
+        log_prob[edge], other = map(factor.vertex_log_prob, vertices)
+        lost[edge] = log_prob[edge] - other
+        entropy += factor.entropy()
+    for edge in filled(model.start_network(), chosen, lost):
+        chosen[edge] = full[edge]
+        log_prob[edge] -= lost[edge]
+    return StructureChoice(probs, chosen, entropy, sum(log_prob.values()))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from ..checks import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
 from .identifiers import identifiers
 
-__all__ = ["AGGREGATIONS", "Gammas", "StructureGraph", "discretised", "structures"]
+__all__ = ["AGGREGATIONS", "Gammas", "StructureGraph", "discretised", "filled", "structures"]
 
 Aggregation = Callable[[list[Tensor]], Tensor]
 Primitives = Mapping[str, nn.Module] | Sequence[nn.Module]
@@ -226,7 +226,7 @@ class StructureGraph(nn.Module):
                 be left without edges.
         """
         chosen = self._checked(choice)
-        alive = self._alive(chosen)
+        alive = self._alive(chosen, self._refuse)
         graph = fx.Graph()
         arguments, targets = identifiers({n: n for n in self.inputs}), self._targets()
         values = {name: graph.placeholder(arguments[name]) for name in self.inputs}
@@ -268,20 +268,72 @@ class StructureGraph(nn.Module):
                     raise ValueError(unknown_name(f"primitive of edge {edge!r}", name, names))
         return chosen
 
-    def _alive(self, chosen: Mapping[str, Sequence[str]]) -> set[str]:
-        """Vertices that the output depends on."""
+    def empty(self, choice: Mapping[str, Sequence[str]], lost: Mapping[str, float]) -> list[str]:
+        """Edges without a primitive that cannot do without one.
+
+        Arguments:
+            choice: by edge the names of its primitives.
+            lost: by edge, what its first primitive costs. Of the edges into a vertex of which one
+                is enough the cheapest is named, with what its source needs.
+        """
+        named: list[str] = []
+
+        def price(edge: Edge) -> float:
+            return (0.0 if choice[edge.name] else lost[edge.name]) + needs(edge.source)
+
+        def needs(vertex: str) -> float:
+            if vertex in self.inputs:
+                return 0.0
+            kept, without = self._into(vertex, choice)
+            filled = self._filled(vertex, without, price) if without else []
+            return sum(map(price, kept + filled))
+
+        def name(vertex: str, without: list[Edge]) -> list[Edge]:
+            filled = self._filled(vertex, without, price)
+            named.extend(edge.name for edge in filled)
+            return filled
+
+        self._alive(choice, name)
+        return named
+
+    def _filled(
+        self, vertex: str, without: list[Edge], price: Callable[[Edge], float]
+    ) -> list[Edge]:
+        return [min(without, key=price)] if self._one_is_enough(vertex) else without
+
+    def _one_is_enough(self, vertex: str) -> bool:
+        return self.aggregate[vertex] in (add, mean)
+
+    def _into(
+        self, vertex: str, chosen: Mapping[str, Sequence[str]]
+    ) -> tuple[list[Edge], list[Edge]]:
+        """Edges into a vertex with a primitive, and those without if they cannot be left out."""
+        into = [edge for edge in self.edge_list if edge.target == vertex]
+        kept = [edge for edge in into if chosen[edge.name]]
+        if kept and self._one_is_enough(vertex):
+            return kept, []
+        return kept, [edge for edge in into if not chosen[edge.name]]
+
+    def _refuse(self, vertex: str, without: list[Edge]) -> list[Edge]:
+        raise ValueError(
+            f"Without edge {without[0].name!r} vertex {vertex!r} has nothing to work with: choose "
+            "a primitive for it (one that gives zeros, if need be)."
+        )
+
+    def _alive(
+        self,
+        chosen: Mapping[str, Sequence[str]],
+        fill: Callable[[str, list[Edge]], list[Edge]],
+    ) -> set[str]:
+        """Vertices that the output depends on, with the edges that ``fill`` gives those that would
+        be empty."""
         alive = {self.output}
         for vertex in reversed(self.order):
             if vertex not in alive or vertex in self.inputs:
                 continue
-            into = [edge for edge in self.edge_list if edge.target == vertex]
-            kept = [edge for edge in into if chosen[edge.name]]
-            if not kept or (self.aggregate[vertex] not in (add, mean) and len(kept) < len(into)):
-                empty = next(edge.name for edge in into if not chosen[edge.name])
-                raise ValueError(
-                    f"Without edge {empty!r} vertex {vertex!r} has nothing to work with: choose a "
-                    "primitive for it (one that gives zeros, if need be)."
-                )
+            kept, without = self._into(vertex, chosen)
+            if without:
+                kept += fill(vertex, without)
             alive |= {edge.source for edge in kept}
         return alive
 
@@ -314,6 +366,23 @@ def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn
             return small
         net.set_submodule(path, small)
     return net
+
+
+def filled(
+    net: nn.Module, choice: Mapping[str, Sequence[str]], lost: Mapping[str, float]
+) -> set[str]:
+    """Edges of the graphs in a network that need a primitive: :meth:`StructureGraph.empty`, by the
+    names that :func:`structures` gives to edges."""
+    names: set[str] = set()
+    owners = structures(net)
+    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
+        prefix = next(f"{name}." if name else "" for name, g in owners.items() if g is graph.gamma)
+        own = {
+            e: choice[prefix + e] or (("",) if prefix + e in names else ())
+            for e in graph.primitives
+        }
+        names |= {prefix + e for e in graph.empty(own, {e: lost[prefix + e] for e in own})}
+    return names
 
 
 def structures(net: nn.Module) -> dict[str, Gammas]:

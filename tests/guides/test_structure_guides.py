@@ -359,6 +359,22 @@ def test_the_entropy_of_the_vertices_by_listing_them(kind):
     if factor.restriction == "cube interior":
         each = [(float(p), 1.0 - float(p)) for p in logits.sigmoid()]
         listed = [math.prod(chosen) for chosen in itertools.product(*each)]
-    entropy, best = factor.vertices_log_prob()
-    assert entropy == pytest.approx(-sum(p * math.log(p) for p in listed))
+    assert factor.entropy() == pytest.approx(-sum(p * math.log(p) for p in listed))
+    best = factor.vertex_log_prob(factor.vertex())
     assert best == pytest.approx(math.log(max(listed)))
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_the_most_probable_vertex_with_a_primitive_by_listing_them(kind):
+    factor = guides.MeanField(make(PRIORS[kind])).edge(SITES[0])
+    (parameter,) = factor.parameters()
+    with torch.no_grad():
+        parameter.copy_(torch.linspace(-0.5, -2.0, len(parameter), dtype=torch.float64))
+    size = len(factor.probs())
+    every = torch.tensor([v for v in itertools.product([0.0, 1.0], repeat=size) if any(v)])
+    listed = [factor.vertex_log_prob(one) for one in every]
+    if factor.restriction.startswith("simplex"):
+        listed = [p if one.sum() == 1 else -math.inf for p, one in zip(listed, every, strict=True)]
+    else:
+        assert not factor.vertex().any()
+    assert factor.vertex(empty=False).tolist() == every[listed.index(max(listed))].tolist()

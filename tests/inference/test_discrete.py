@@ -71,6 +71,36 @@ def test_entropy_over_all_vertices_of_the_cube(rows):
     assert found.log_prob == pytest.approx(math.log(p * (1 - r)), abs=1e-4)
 
 
+@pytest.mark.parametrize("together", ["sum", "concatenate"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_choice_leaves_no_vertex_empty(rows, seed, together):
+    """It is the most probable of all with the primitives that are probable by themselves."""
+    torch.manual_seed(seed)
+    pairs = [("x", "h"), ("x", "k"), ("h", "k"), ("h", "y"), ("k", "y")]
+    sizes = {"x": 3, "h": 2, "k": 2 if together == "sum" else 4, "y": 1}
+    ends = {**sizes, "k": 2}
+    edges = {(a, b): [nn.Linear(sizes[a], ends[b]) for _ in range(2)] for a, b in pairs}
+    net = models.StructureGraph(edges, aggregate={"k": together})
+    fit = fitted(rows, priors.RelaxedBernoulli(0.5), net=net)
+    with torch.no_grad():
+        for site in fit.model.structure:
+            fit.guide.edge(site).logits.copy_(torch.randn(2) - 1.5)
+    found = inference.pruning.choose_structure(fit)
+    best = -math.inf
+    for chosen in itertools.product(*[[[], ["0"], ["1"], ["0", "1"]]] * len(pairs)):
+        choice = dict(zip(fit.model.primitives, chosen, strict=True))
+        probs = [(q, name in choice[e]) for e, p in found.probs.items() for name, q in p.items()]
+        if any(q > 0.5 and not there for q, there in probs):
+            continue
+        try:
+            inference.discretise(fit, choice)
+        except ValueError:
+            continue
+        best = max(best, sum(math.log(q if there else 1.0 - q) for q, there in probs))
+    assert found.log_prob == pytest.approx(best, abs=1e-4)
+    assert isinstance(inference.discretise(fit), nn.Module)
+
+
 @pytest.mark.parametrize("prior", [None, priors.Normal(1.0)])
 def test_the_plain_network_is_that_of_the_most_probable_structure(rows, prior):
     fit = fitted(rows, prior=prior)

@@ -1,0 +1,1 @@
+"""The evidence by every estimator: models in, a table against the referee and choices out."""

@@ -42,7 +42,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "langevin": ("langevin", {"steps": 600, "starts": 20}),
     "prequential": (
         "prequential",
-        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "steps": 400},
+        {"shares": [0.1, 0.2, 0.4, 0.7, 1.0], "orders": 2, "steps": 400},
     ),
 }
 REFEREES = ("exact", "annealed")

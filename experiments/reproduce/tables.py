@@ -15,6 +15,7 @@ import typer
 from ..methods.table import METHODS
 from .compression import short
 from .depth import tables as depth
+from .evidence import tables as evidence
 from .markdown import header, plus_minus, read_all, row
 from .options import RESULTS
 from .structure import tables as structure
@@ -55,6 +56,8 @@ def sections() -> dict[str, Section]:
         Section("Regimes", "regimes", structure.regimes),
         Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
         Section("Structures", "structures", structure.structures),
+        Section("Evidence", "evidence", evidence.estimators),
+        Section("Evidence by optimisers", "evidence-paths", evidence.paths),
     )
     return {one.folder: one for one in found}
 

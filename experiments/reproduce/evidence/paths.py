@@ -64,6 +64,7 @@ SETS = {
     "seven-nine": _Set((50,), starts=25),
 }
 EVALUATIONS = 60
+NORMALS: dict[str, Any] = {"steps": 3000, "lr": 0.01, "batch_size": 500, "compile": "graph"}
 
 
 def main(
@@ -166,8 +167,7 @@ def _normals(rows: Dataset, own: _Set, seed: int) -> tuple[BayesianNetwork, Fit[
             layers += [nn.Linear(sizes[place], width), nn.ReLU()]
         net = nn.Sequential(*layers, nn.Linear(sizes[-1], rows.outputs))
     model = BayesianNetwork(net, rows, prior=Normal("fan_in"))
-    settings: dict[str, Any] = {"steps": 3000, "lr": 0.01, "batch_size": 500, "compile": "graph"}
-    found = fit(model, MeanField(model), rows, seed=seed, device="cpu", progress=False, **settings)
+    found = fit(model, MeanField(model), rows, seed=seed, device="cpu", progress=False, **NORMALS)
     return model, found
 
 

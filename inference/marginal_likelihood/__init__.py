@@ -3,7 +3,7 @@
 from .annealing import annealed
 from .closed_form import exact
 from .codes import blocks_of, prequential, switching
-from .estimating import ESTIMATORS, bound, evidence
+from .estimating import bound, evidence
 from .importance_weights import importance
 from .laplace_method import laplace
 from .message import DescriptionLength, description_length
@@ -11,7 +11,6 @@ from .optimisers import descent, langevin
 from .result import LogEvidence
 
 __all__ = [
-    "ESTIMATORS",
     "DescriptionLength",
     "LogEvidence",
     "annealed",

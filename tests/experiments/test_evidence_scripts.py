@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.experiments.reproduce.evidence import estimators, paths, tables
+from pyroccam.experiments.reproduce.evidence import estimators, labels, paths, tables
 from pyroccam.experiments.reproduce.evidence.candidates import LADDERS
 from scripts import call, read
 
@@ -112,3 +112,31 @@ def test_paths(tmp_path, monkeypatch):
     assert one["bounds"].keys() == {"descent", "langevin", "normals"}
     lines = [*tables.paths(tmp_path)]
     assert any(line.startswith("| published | 8.1 | 5.9") for line in lines)
+
+
+@pytest.mark.parametrize("at_random", [False, True])
+def test_bits_that_send_labels(tmp_path, monkeypatch, at_random):
+    """Of a few digits; a file, a bound and blocks sum up, and the table says what is there."""
+    whole = data.load("digits")
+    few = replace(whole, x_train=whole.x_train[:150], y_train=whole.y_train[:150])
+    monkeypatch.setattr(labels, "load", lambda *_, **__: few)
+    monkeypatch.setitem(labels.SETS, "digits", labels._Set(2, 2, (6,)))
+    monkeypatch.setattr(labels, "SHARES", [0.1, 0.5, 1.0])
+    options = ("--coders", "linear,gnj,depth", "--seeds", 1, "--out", tmp_path)
+    call(labels, *options, *(["--at-random"] if at_random else []))
+    found = read(tmp_path / f"digits{'-random' if at_random else ''}.json")
+    linear, gnj, depth = found["runs"]
+    rows = 150 + len(few.x_val)
+    assert linear["uniform"] == pytest.approx(rows * math.log2(10))
+    assert linear["blocks"][0] == pytest.approx(round(0.1 * rows) * math.log2(10))
+    assert set(linear["bound"]) == {"weights", "targets"}
+    assert "bound" not in gnj
+    assert "refused" in gnj["file"] or gnj["file"]["network"] > 100
+    assert "file" not in depth
+    best = min(sum(run["blocks"]) for run in found["runs"])
+    switched = found["switching"]["bits"]["mean"]
+    assert switched < best + math.log2(4) + math.log2(3) + 1e-6  # to stay has a third, or more
+    lines = [*tables.labels(tmp_path)]
+    assert any(line.startswith("| linear (1) |") for line in lines)
+    if at_random:
+        assert not torch.equal(labels._data("digits", 0, None, True).y_train[:150], few.y_train)

@@ -13,7 +13,7 @@ from .candidates import LADDERS
 from .estimators import ESTIMATORS, REFEREES
 from .paths import WAYS
 
-__all__ = ["choices", "estimators", "paths"]
+__all__ = ["choices", "estimators", "labels", "paths"]
 
 Run = dict[str, Any]
 
@@ -117,3 +117,35 @@ def paths(folder: Path) -> Iterable[str]:
         steps = (sorted({run["steps"].get(way, "") for run in found["runs"]}) for way in WAYS)
         yield row("ended after step", *(", ".join(map(str, one)) for one in steps))
         yield ""
+
+
+def labels(folder: Path) -> Iterable[str]:
+    """Bits that send the labels, in kilobits, by every model and code; weights first."""
+    for name, found in read_all(folder).items():
+        runs = found["runs"]
+        uniform = runs[0]["uniform"] / 1000
+        yield from header(
+            f"{name}, uniform {uniform:.2f} kbit", "accuracy, %", "bound", "file and the rest",
+            "prequential",
+        )  # fmt: skip
+        for coder in dict.fromkeys(run["coder"] for run in runs):
+            own = [run for run in runs if run["coder"] == coder]
+            accuracy = statistics.fmean(100 * run["accuracy"] for run in own)
+            coded = statistics.fmean(sum(run["blocks"]) for run in own) / 1000
+            cells = (_two_parts([run.get(part) for run in own]) for part in ("bound", "file"))
+            yield row(f"{coder} ({len(own)})", f"{accuracy:.1f}", *cells, f"{coded:.2f}")
+        yield row(
+            "switching between all", "", "", "", plus_minus(found["switching"]["bits"], 2, 1e-3)
+        )
+        if (published := found["published"]) is not None:
+            yield row("published", "", "", "", f"{published['prequential']:.2f}")
+        yield ""
+
+
+def _two_parts(found: list[Run | None]) -> str:
+    """The sum of the two parts of a message, and each of them."""
+    known = [tuple(one.values()) for one in found if one is not None and "refused" not in one]
+    if not known:
+        return ""
+    first, second = (statistics.fmean(one[k] for one in known) / 1000 for k in (0, 1))
+    return f"{first + second:.2f} ({first:.2f} + {second:.2f})"

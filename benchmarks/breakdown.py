@@ -124,7 +124,8 @@ class WithoutProduct(models.LocalReparameterization):
     Every standard deviation still has a slope, so the optimiser has as much to do.
     """
 
-    def _variance(self, run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    @staticmethod
+    def _variance(run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         own = scale.square().sum(1)
         return (own if bias is None else own + bias.square()).expand(len(x), -1)
 

@@ -13,6 +13,9 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from .machine import peak
 
 __all__ = [
     "Contender",
@@ -82,6 +85,7 @@ class Workload:
         contenders: in the order of the table.
         base: name of the contender that the others are compared with.
         expected: gives the loss at the starting weights.
+        counted: name of a contender, not compiled, whose products are counted.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Workload:
     contenders: Sequence[Contender]
     base: str
     expected: Callable[[], Expected] | None = None
+    counted: str = "pyroccam eager"
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,13 @@ class Measured:
 
 @dataclass
 class Report:
-    """A measured workload."""
+    """A measured workload.
+
+    Attributes:
+        flops: operations (multiplications and additions) in products and convolutions of a step of
+            one network; ``None`` if the contender that is counted was not there.
+        peak: FLOP/s that a large product reaches on the machine.
+    """
 
     name: str
     title: str
@@ -189,6 +200,8 @@ class Report:
     plan: Plan
     machine: dict[str, Any]
     contenders: list[Measured]
+    flops: int | None = None
+    peak: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -235,6 +248,9 @@ def measure(
                 steps.pop(contender.name, None)
                 rows[contender.name].fail(error)
             say(f"{contender.name}: {rows[contender.name].error or 'ready'}")
+        flops = _flops(steps.get(workload.counted))
+        if flops is not None:
+            flops //= rows[workload.counted].networks
         for round in range(plan.rounds):
             for name in plan.order(round, [n for n in rows if n in steps]):
                 gc.collect()  # what one has left behind is not for the next to clear up
@@ -257,7 +273,17 @@ def measure(
         plan,
         machine,
         found,
+        flops,
+        None if flops is None else peak(device),
     )
+
+
+def _flops(step: Step | None) -> int | None:
+    if step is None:
+        return None
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
 
 
 def _start(

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from ..inference.storage.checkpoint import versions
 
-__all__ = ["describe", "folder_name"]
+__all__ = ["describe", "folder_name", "peak"]
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -33,6 +34,22 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "versions": found,
     }
+
+
+def peak(device: torch.device, size: int = 1024, rounds: int = 10) -> float:
+    """FLOP/s of a product of two square matrices in single precision, the best of several rounds.
+
+    What a network reaches of it is its "model FLOPs utilisation".
+    """
+    one = torch.randn(size, size, device=device)
+    seconds = []
+    for _ in range(rounds + 1):
+        begun = time.perf_counter()
+        one @ one
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size**3 / min(seconds[1:])
 
 
 def device_name(device: torch.device) -> str:

@@ -50,10 +50,26 @@ def table(report: Report) -> str:
         "",
         markdown(header, rows),
     ]
+    lines += ["", *_share(report)]
     notes = [f"{row.name}: {row.note}" for row in report.contenders if row.note]
     if notes:
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines)
+
+
+def _share(report: Report) -> list[str]:
+    """How near to what the processor can do the fastest of our own steps is."""
+    if report.flops is None or report.peak is None:
+        return []
+    least = 1e3 * report.flops / report.peak
+    ours = [r for r in report.contenders if r.name == "pyroccam compiled" and r.ms is not None]
+    return [
+        f"Products of a step are {number(1e-6 * report.flops)} MFLOP: {number(least)} ms at the "
+        f"{number(1e-9 * report.peak)} GFLOP/s of a product of two large matrices, "
+        f"{number(100 * least * row.networks / row.ms.median)} % of pyroccam compiled."
+        for row in ours
+        if row.ms is not None
+    ]
 
 
 def _cells(row: Measured, base: str) -> list[str]:

@@ -241,11 +241,28 @@ def compress(
         int | None,
         typer.Option(min=1, max=16, help="Bits of an index: round each layer to 2^bits values."),
     ] = None,
+    code: Annotated[
+        Literal["digits", "sample"],
+        typer.Option(
+            help="digits: rounded numbers. sample: what is left is trained once more for a size, "
+            "and a draw of its posterior is coded: much smaller, in minutes."
+        ),
+    ] = "digits",
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Of --code sample: bytes that the file may have.")
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of --code sample: passes of each of its two trainings."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Of --code sample: go on where it was stopped.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             help="File; RUN/compressed.pocc if left out, with the rules that are not the "
-            "run's in its name."
+            "run's in its name; RUN/draw.poccd for --code sample."
         ),
     ] = None,
     device: Device = "auto",
@@ -283,6 +300,26 @@ def compress(
             "or a number."
         )
     allowed = options.get("tolerance") if tolerance is None else tolerance
+    if code == "sample":
+        if (significand, exponent, codebook) != ("relative", "range", None):
+            raise ValueError(
+                "--significand, --exponent and --codebook round weights, and a draw is not rounded."
+                "\nLeave them out, or give --code digits."
+            )
+        sample = {"size": size, "epochs": epochs, "seed": config.settings["seed"]}
+        target = out or folder / weights.DRAW
+        drawn, scores = weights.draw_run(
+            result, cut_at, allowed, target, resume=resume,
+            **{name: value for name, value in sample.items() if value is not None},
+        )  # fmt: skip
+        console.say(
+            f"{len(drawn.content):,} bytes, {drawn.over_kl:.3g} times the KL of the draw; test "
+            + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
+        )
+        console.say("Written to ", (str(target), "bold"))
+        return
+    if size is not None or epochs is not None or resume:
+        raise ValueError("--size, --epochs and --resume are of --code sample: give that, too.")
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
     asked = {"threshold": threshold, "tolerance": tolerance, **rules}
     asked |= {"significand": None} if significand == "relative" else {}
@@ -302,17 +339,17 @@ def compress(
             + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
         )
         return
-    small, size = weights.compress_run(result, cut_at, allowed, target, **rules)
+    small, written = weights.compress_run(result, cut_at, allowed, target, **rules)
     if target == folder / weights.FILE:  # the run's own, made again
         seal(folder)
     console.say(str(small.report))
     console.say(
-        f"{size['file_bytes']:,} bytes, {size['file_rate']:.3g} times smaller than all parameters "
-        "of the network were before anything was cut; test "
-        + ", ".join(f"{k} {v:.4f}" for k, v in size["test"].items())
+        f"{written['file_bytes']:,} bytes, {written['file_rate']:.3g} times smaller than all "
+        "parameters of the network were before anything was cut; test "
+        + ", ".join(f"{k} {v:.4f}" for k, v in written["test"].items())
     )
-    if "not_described" in size:
-        console.say(*said_of_tensors(size["not_described"]))
+    if "not_described" in written:
+        console.say(*said_of_tensors(written["not_described"]))
     console.say("Written to ", (str(target), "bold"))
 
 
@@ -323,10 +360,12 @@ def decompress(
 ) -> None:
     """Turn a compressed file into model.safetensors and description.json, which `inference.load`
     reads; runs no pickled code."""
-    from ..inference import packing, save
+    from ..inference import draw_coding, packing, save
 
     need_folder(out)
-    target = save(packing.read(file), out or file.with_suffix(""))
+    drawn = draw_coding.is_draw(file)
+    net = draw_coding.read(file) if drawn else packing.read(file)
+    target = save(net, out or file.with_suffix(""))
     console.say("Written to ", (str(target), "bold"))
 
 

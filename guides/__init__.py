@@ -7,6 +7,7 @@ from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
 from .dropout import VariationalDropout
 from .edges import StructureFamily
 from .mean_field import MeanField
+from .mean_kl import MeanKL
 from .parsing import parse
 from .pruned import Pruned
 from .spliced import Spliced
@@ -21,6 +22,7 @@ __all__ = [
     "Guide",
     "Marginal",
     "MeanField",
+    "MeanKL",
     "NetworkGuide",
     "Pruned",
     "Spliced",

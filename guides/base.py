@@ -196,7 +196,7 @@ class NetworkGuide(Guide):
     Arguments:
         model: its network decides on the sites.
         local: let :func:`~pyroccam.inference.fit` (and any bound of ours) reparameterise locally;
-            or the handler to do it with (one with ``variance_dtype=torch.bfloat16``, say).
+            or the handler to do it with (with other ``scales``, say).
         scales: see :class:`~pyroccam.models.LocalReparameterization`; a handler has its own.
         structure: posterior of random structure; by default of the kind that its prior is.
 
@@ -286,7 +286,7 @@ class NetworkGuide(Guide):
         self.refuse(model)
         options = self.arguments({} if names is None else names)
         if (own := self.handler) is not None:
-            options["local"] = LocalReparameterization(model, own.scales, own.variance_dtype)
+            options["local"] = LocalReparameterization(model, own.scales)
         if self.edges:
             options["structure"] = self.structure_family
         return self._again(model, options)

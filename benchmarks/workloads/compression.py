@@ -22,7 +22,7 @@ from .contenders import (
     cuda_graphs,
     expected_loss,
     hand_written,
-    ours,
+    in_bfloat16,
     ours_three,
     plain,
     random_images,
@@ -146,12 +146,11 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
     """The workload with all contenders."""
     x, y = problem.data(device)
 
-    def pair(variances: torch.dtype | None = None) -> Pair:
+    def pair() -> Pair:
         model = models.BayesianNetwork(
             problem.net(device), problem, prior=models.priors.GroupNormalJeffreys()
         )
-        local = models.LocalReparameterization(model, variance_dtype=variances)
-        return model, guides.MeanField(model, scale=math.exp(LOG_SCALE), local=local).to(device)
+        return model, guides.MeanField(model, scale=math.exp(LOG_SCALE)).to(device)
 
     def by_hand(scales: bool, **compiler: Any) -> Step:
         net = LocalNet(problem.net(device), problem.N, scales=scales).to(device)
@@ -202,11 +201,7 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
         *cuda_graphs(lambda **options: by_hand(True, **options), device),
         Contender("Pyro SVI", with_handler, "TraceMeanField_ELBO under guide.handler"),
         *ours_three(pair, SETTINGS, x, y),
-        Contender(
-            "pyroccam compiled, bfloat16 variances",
-            lambda: ours([pair(torch.bfloat16)], SETTINGS, x, y, compile=True),
-            compiled=True,
-        ),
+        *in_bfloat16(pair, SETTINGS, x, y, lambda: deterministic(problem, device)),
     ]
     parameters = {**asdict(problem), "settings": asdict(SETTINGS)}
     return Workload(name, title, parameters, rows, BASE, expected)

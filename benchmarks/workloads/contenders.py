@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyro
@@ -20,8 +21,8 @@ from ..harness import Contender, Expected, Step
 
 __all__ = [
     "Pair", "adamw", "autograd", "compiled_by_hand", "cuda_graphs", "elbo_module",
-    "expected_loss", "hand_written", "in_turn", "ours", "ours_three", "plain", "random_images",
-    "svi",
+    "expected_loss", "hand_written", "in_bfloat16", "in_turn", "ours", "ours_three", "plain",
+    "random_images", "svi",
 ]  # fmt: skip
 
 Pair = tuple[Model, Guide]
@@ -142,6 +143,38 @@ def ours(
         return loss
 
     return step
+
+
+def in_bfloat16(
+    pair: Callable[[], Pair],
+    settings: Settings,
+    x: Tensor,
+    y: Tensor,
+    deterministic: Callable[[], Step],
+) -> list[Contender]:
+    """The compiled step with products in bfloat16, and the plain network with torch's way to it."""
+    low = replace(settings, precision="bf16")
+
+    def plain_in_bfloat16() -> Step:
+        step = deterministic()
+
+        def cast() -> Tensor | float:
+            with torch.autocast(x.device.type, torch.bfloat16):
+                return step()
+
+        return cast
+
+    return [
+        Contender(
+            "pyroccam compiled, bf16",
+            lambda: ours([pair()], low, x, y, compile=True),
+            "precision='bf16'",
+            compiled=True,
+        ),
+        Contender(
+            "torch deterministic, bf16", plain_in_bfloat16, "under torch.autocast", same=False
+        ),
+    ]
 
 
 def ours_three(

@@ -24,6 +24,7 @@ from .contenders import (
     compiled_by_hand,
     expected_loss,
     hand_written,
+    in_bfloat16,
     ours_three,
     plain,
     random_images,
@@ -196,6 +197,7 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             "TraceMeanField_ELBO and pyro.optim.AdamW (fused); validation off",
         ),
         *ours_three(pair, SETTINGS, x, y),
+        *in_bfloat16(pair, SETTINGS, x, y, deterministic),
         Contender(
             "TyXe",
             lambda: tyxe_step(problem.net(device), scale, problem.N, SETTINGS, x, y),

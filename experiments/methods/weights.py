@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 from torch import nn
 
 from ...data import Dataset
+from ...inference import draw_coding
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
+from ...inference.draw_coding import Drawn, Sample
 from ...inference.fits.fitting import Fit
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.draws import Noise
@@ -25,6 +28,7 @@ from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
 from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
+from ...inference.storage.whole import write_whole
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
@@ -33,9 +37,11 @@ from ..run_figures import draw_compressed
 from .base import Finished, Method, timed
 
 __all__ = [
+    "DRAW",
     "FILE",
     "OverWeights",
     "compress_run",
+    "draw_run",
     "evaluate",
     "file_of",
     "named_layers",
@@ -46,6 +52,7 @@ __all__ = [
 ]
 
 FILE = "compressed.pocc"
+DRAW = "draw.poccd"
 
 
 class OverWeights(Method):
@@ -181,6 +188,37 @@ def compress_run(
     """Compress a fit and write it to a file; its size and what it scores."""
     small, _, sizes, again = _compressed(result, threshold, tolerance, path, **rules)
     return small, {**sizes, "test": evaluate(result, again)}
+
+
+def draw_run(
+    result: Fit,
+    threshold: Threshold | None,
+    tolerance: float | None,
+    path: Path,
+    *,
+    resume: bool,
+    **how: Any,
+) -> tuple[Drawn, dict[str, float]]:
+    """Code a draw of what is left of a fit, write it to a file, and what it scores when read.
+
+    Arguments:
+        path: checkpoints are in a folder beside it, until it is written.
+        how: for :class:`~pyroccam.inference.draw_coding.Sample`.
+    """
+    _, guide = require(result, BayesianNetwork, "compress")
+    by_rows = not guide.is_point and by_validation(threshold, result.data)
+    checkpoints = path.with_name(f"{path.name}.coding")
+    drawn = compress(
+        result,
+        threshold=threshold,
+        tolerance=tolerance if by_rows else None,
+        code=Sample(**how),
+        out=checkpoints,
+        resume=resume,
+    )
+    write_whole(path, lambda file: file.write(drawn.content))
+    shutil.rmtree(checkpoints)
+    return drawn, evaluate(result, draw_coding.read(path))
 
 
 def _compressed(

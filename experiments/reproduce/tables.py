@@ -56,7 +56,7 @@ def sections() -> dict[str, Section]:
         Section("Regimes", "regimes", structure.regimes),
         Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
         Section("Structures", "structures", structure.structures),
-        Section("Evidence", "evidence", evidence.estimators),
+        Section("Evidence", "evidence", evidence.evidence),
         Section("Labels", "labels", evidence.labels),
         Section("Evidence by optimisers", "evidence-paths", evidence.paths),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-__all__ = ["FUSED", "LARGE", "log1p", "softplus"]
+__all__ = ["FUSED", "LARGE", "log1p", "softplus", "upright"]
 
 aten = torch.ops.aten
 
@@ -86,3 +86,41 @@ LARGE: dict[Any, Any] = {
     aten.softplus.default: softplus,
 }
 """For graphs that run as they are, of tensors so large that operations cost more than calls."""
+
+
+LANES = 16
+"""Numbers that a processor's widest registers take."""
+
+
+def upright(graph: fx.GraphModule) -> None:
+    """Find products of few columns with rows and columns exchanged, in place.
+
+    A compiler's loops run along what lies next to each other. Along the two logits of a row, most
+    of a register is left empty; along the rows of a batch, none is.
+
+    Arguments:
+        graph: functional, with ``meta["val"]`` in every node. Only a compiler that follows indices,
+            not strides, may take it: views that are recorded in it expect the old strides.
+    """
+    for node in list(graph.graph.nodes):
+        added = node.target is aten.addmm.default
+        if not (added or node.target is aten.mm.default) or node.kwargs:
+            continue
+        rows, columns = node.meta["val"].shape
+        if not (columns < LANES and columns < rows and node.meta["val"].device.type == "cpu"):
+            continue
+        one, other = node.args[-2:]
+        with graph.graph.inserting_before(node):
+            turned = [_call(graph, aten.permute.default, t, [1, 0]) for t in (other, one)]
+            new = _call(graph, aten.permute.default, _call(graph, aten.mm.default, *turned), [1, 0])
+            if added:
+                new = _call(graph, aten.add.Tensor, new, node.args[0])
+        node.replace_all_uses_with(new)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _call(graph: fx.GraphModule, target: Any, *args: Any) -> fx.Node:
+    node = graph.graph.call_function(target, args)
+    node.meta["val"] = target(*fx.node.map_arg(args, lambda n: n.meta["val"]))
+    return node

@@ -15,7 +15,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .elementary import FUSED
+from .elementary import FUSED, upright
 from .in_regions import Layout
 
 __all__ = ["compiled"]
@@ -56,6 +56,7 @@ def compiled(
         options: dict[str, Any] = {"fallback_random": not cuda}
         options |= {"size_asserts": False, "alignment_asserts": False}
         with config.patch(options), V.set_fake_mode(shapes):
+            upright(found)
             _recursive_joint_graph_passes(found)
             code = compile_fx_inner(found, examples, is_inference=True)
     return getattr(code, "current_callable", None) or code, strides

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from ..elbo.estimator import Bound
 from .fusion import differentiable, source_of
 from .graphs import graph_of
+from .products import Precision, products
 
 __all__ = [
     "TracedBound",
@@ -286,6 +287,7 @@ def joint_graph(
     replicates: bool,
     written_out: bool = True,
     particles: int = 1,
+    precision: Precision = None,
 ) -> fx.GraphModule:
     """Loss, log-likelihoods, gradients and new state in one graph without side effects.
 
@@ -300,6 +302,7 @@ def joint_graph(
         written_out: batch normalisation in elementary operations.
         particles: draws of the latents whose bounds are averaged. The graph, which is that of one
             of them and changes no state, is mapped over them.
+        precision: of products (:mod:`~pyroccam.inference.compilation.products`).
 
     Returns:
         ``graph(params, state, x, y) -> (loss, log_likelihoods, rows, changed state)``.
@@ -320,7 +323,8 @@ def joint_graph(
             )
             return values.mean(), (values.mean(), [s[0] for s in each], [])
 
-        grads, (value, seen, changed) = torch.func.grad(loss, has_aux=True)(params)
+        with products(precision):
+            grads, (value, seen, changed) = torch.func.grad(loss, has_aux=True)(params)
         return value, seen, flat(grads), changed
 
     mapped = torch.vmap(step, randomness="different") if replicates else step

@@ -32,6 +32,7 @@ from .expectation import (
     site_kl,
     unmasked,
 )
+from .joined import JoinedKL
 from .summed_out import SummedOut
 
 __all__ = ["Bound", "EnumMeanFieldELBO", "Terms", "bound"]
@@ -49,7 +50,8 @@ class Terms:
             latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
             where masked, unscaled and without gradient. Of the first particle.
         summed_out: latents that the model sums out.
-        kl_by_site: the terms of ``kl``, by latent. Of the first particle.
+        kl_by_site: the terms of ``kl``, by latent, but for those that were found together. Of the
+            first particle.
     """
 
     log_likelihood: Tensor
@@ -126,6 +128,7 @@ class EnumMeanFieldELBO(ELBO):
             raise ValueError(f"num_particles must be 1 or more, got {num_particles}.")
         super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
         self.kl_weight = kl_weight
+        self.joins = True  # the KL of small sites; a compiler does better with each alone
 
     # -- what SVI and ELBOModule call -------------------------------------------------------------
 
@@ -204,6 +207,9 @@ class EnumMeanFieldELBO(ELBO):
         model_trace, guide_trace = self._get_trace(model, guide, args, kwargs)
         ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
         expectation, summed = Expectation(ours), SummedOut(theirs, ours)
+        looks = pyro.infer.util.is_validation_enabled()  # at every site
+        joins = self.joins and not (expectation.factors or summed.latents or looks)
+        joined = JoinedKL()
         likelihood: list[Tensor] = []
         kl: dict[str, Tensor] = {}
         by_site: dict[str, Tensor] = {}
@@ -228,6 +234,8 @@ class EnumMeanFieldELBO(ELBO):
                 own = ours[name]
                 ordered = expectation.position[name] > reach
                 reach = max(reach, expectation.position[name])
+                if joins and ordered and joined.take(own, site):
+                    continue
                 if summed.concerns(site, site["fn"].batch_shape):
                     site["log_prob"] = log_prob_of(site)
                     summed.add(site, scale_and_mask(site["log_prob"], mask=mask))
@@ -245,7 +253,7 @@ class EnumMeanFieldELBO(ELBO):
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
                 kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         zero = _zero([*theirs.values(), *ours.values()])
-        total = sum(kl.values(), zero)
+        total = sum([*kl.values(), *joined.terms()], zero)
         return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
 
 

@@ -192,7 +192,7 @@ def switching(blocks: Tensor) -> float:
 
     Example:
         >>> round(switching(torch.tensor([[-1.0, -9.0], [-9.0, -1.0]])), 2)
-        -4.05
+        -4.08
     """
     if blocks.dim() != 2 or not blocks.shape[1]:
         raise ValueError(

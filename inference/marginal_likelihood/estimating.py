@@ -57,6 +57,7 @@ ESTIMATORS: dict[str, Callable[..., LogEvidence]] = {
     "prequential": prequential,
     "exact": exact,
 }
+"""By the word that asks for them."""
 
 
 def evidence(fit: Fit, *pair: Any, by: str = "bound", **options: Any) -> LogEvidence | Evidence:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor, nn
 
@@ -14,6 +16,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
+from ..draw_coding import Drawn, Sample, code_draw
 from ..fits.retraining import Retrained, retrain, row_changes, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
@@ -100,6 +103,34 @@ class Compressed:
         }
 
 
+@overload
+def compress(
+    fit: Fit,
+    *,
+    code: Literal["sample"] | Sample,
+    threshold: Threshold | None = ...,
+    tolerance: float | None = ...,
+    out: str | Path | None = ...,
+    resume: bool = ...,
+    progress: bool | None = ...,
+) -> Drawn: ...
+
+
+@overload
+def compress(
+    fit: Fit,
+    *,
+    threshold: Threshold | None = ...,
+    tolerance: float | None = ...,
+    significand: SignificandRule = ...,
+    exponent: ExponentRule = ...,
+    codebook: PerLayer | None = ...,
+    retrain_epochs: int = ...,
+    trained: Numbers | None = ...,
+    code: Literal["digits"] = ...,
+) -> Compressed: ...
+
+
 def compress(
     fit: Fit,
     *,
@@ -110,7 +141,11 @@ def compress(
     codebook: PerLayer | None = None,
     retrain_epochs: int = 0,
     trained: Numbers | None = None,
-) -> Compressed:
+    code: Literal["digits", "sample"] | Sample = "digits",
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Compressed | Drawn:
     """Cut what the posterior does not need, and round the rest to the digits that it knows.
 
     The weights are the posterior means. Groups (or, for a prior without groups, single weights)
@@ -148,6 +183,14 @@ def compress(
             ``tolerance`` (:func:`~pyroccam.inference.pruning.decision.smallest`). The
             bits are those that the posterior knows, or more where rounding would cost too much.
         trained: the whole network as numbers, for that search, and the learning rate of it.
+        code: ``digits``, rounded numbers; or ``sample``: what is left is trained once more, as a
+            posterior of a given KL, and a draw of it is coded at about that price
+            (:func:`~pyroccam.inference.draw_coding.code_draw`; a
+            :class:`~pyroccam.inference.draw_coding.Sample` says how, and how large the file may
+            be). That is much smaller, takes minutes, and gives a
+            :class:`~pyroccam.inference.draw_coding.Drawn`.
+        out, resume, progress: of ``sample``: a folder for its checkpoints, to go on from them, and
+            its bars.
 
     Raises:
         TypeError: for a fit of another model.
@@ -158,6 +201,32 @@ def compress(
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665.
     """
+    if code != "digits":
+        how = Sample() if code == "sample" else code
+        if not isinstance(how, Sample):
+            raise ValueError(f"code= must be 'digits', 'sample' or a Sample(...), got {code!r}.")
+        given = {
+            "significand": significand != "relative", "exponent": exponent != "range",
+            "codebook": codebook is not None, "retrain_epochs": retrain_epochs != 0,
+            "trained": trained is not None,
+        }  # fmt: skip
+        if odd := [name for name, changed in given.items() if changed]:
+            raise ValueError(
+                f"{odd[0]}= changes nothing where a draw is sent: its weights are not rounded, and "
+                "are trained for it.\nLeave it out, or give code='digits'."
+            )
+        decision = decide(fit, "compress", threshold, tolerance)
+        likelihood = copy.deepcopy(fit.model.likelihood)
+        folder = None if out is None else Path(out)
+        return code_draw(
+            decision.net, fit.data, how,
+            likelihood=likelihood, out=folder, resume=resume, progress=progress,
+        )  # fmt: skip
+    if out is not None or resume or progress is not None:
+        raise ValueError(
+            "out=, resume= and progress= are of code='sample', which takes minutes.\n"
+            "Leave them out, or give code='sample'."
+        )
     again, temperature = None, 1.0
     searched = retrain_epochs > 0 and threshold is None and not fit.guide.is_point
     if trained is not None and not searched:

@@ -91,6 +91,6 @@ def without_means(
     model = copy.deepcopy(model)
     local: bool | LocalReparameterization = False
     if (handler := guide.handler) is not None:
-        local = LocalReparameterization(model, handler.scales, handler.variance_dtype)
+        local = LocalReparameterization(model, handler.scales)
     own = ZeroMean(model, layers=layers, begin=guide, local=local)
     return model, own.to(fit.data.x_train.device)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..compilation.cuda_graphs import Recorded, Recorder
-from ..compilation.flat_parameters import FlatParameters
+from . import fused
+from .flat_parameters import FlatParameters
 from .settings import Settings, learning_rate_factor
 
 __all__ = ["Update"]
@@ -90,7 +91,7 @@ class Update:
         grads = [p.grad for p in staying]
         for p in staying:
             p.grad = None
-        self.optimizer.step()
+        fused.step(self.optimizer)
         for p, grad in zip(staying, grads, strict=True):
             p.grad = grad
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ...models.likelihoods import Likelihood
-from ..compilation.flat_parameters import FlatParameters
 from ..compilation.graphs import of_lists
 from ..compilation.passes import lean
 from ..compilation.trace import TracedLoss, Untraceable, joint_graph
+from . import fused
+from .flat_parameters import FlatParameters
 
 __all__ = ["PlainStep", "set_values", "values_of"]
 
@@ -111,7 +112,7 @@ class PlainStep:
                 flat.grad.mul_(factor)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.step()
+        fused.step(optimizer)
         for flat, kept in self._kept:
             flat.parameter.mul_(kept)
 

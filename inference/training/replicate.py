@@ -18,10 +18,10 @@ from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.bayesian_layer import convolves
-from ..compilation.flat_parameters import difference
 from ..posterior.depth import exact_depth_posterior
 from ..posterior.family import family
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
+from .flat_parameters import difference
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise
 

@@ -16,6 +16,7 @@ from torch import nn
 from ...guides.base import Guide
 from ...models.base import likelihood_of, priors_of
 from ...models.checks import as_number, unknown_name
+from ..compilation.products import Precision
 
 __all__ = [
     "ParameterGroup",
@@ -64,6 +65,9 @@ class Settings:
             single pair then runs Pyro's handlers at every step, replicates together run as a graph
             that is traced only. ``None`` traces, and compiles too, where a shape of batch is
             stepped often enough to pay for that; ``graph`` traces where that pays, and no more.
+        precision: ``bf16`` finds large products and convolutions of a step in bfloat16
+            (:mod:`~pyroccam.inference.compilation.products`), which takes less time on processors
+            and GPUs that have it; parameters, and what is evaluated, stay in single precision.
     """
 
     epochs: int | None = None
@@ -83,6 +87,7 @@ class Settings:
     evaluations: int = 50
     seed: int = 0
     compile: bool | Literal["graph"] | None = None
+    precision: Precision = None
 
     def __post_init__(self) -> None:
         for name, rule in _NUMBERS.items():
@@ -183,6 +188,7 @@ _WORDS: dict[str, tuple[str | None, ...]] = {
     "optimizer": ("adamw", "adam", "sgd"),
     "schedule": ("cosine", "linear", "onecycle", "constant"),
     "checkpoint": ("best", "last", None),
+    "precision": ("bf16", None),
 }
 
 

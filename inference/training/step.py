@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
-from ..compilation.flat_parameters import FlatParameters, difference
 from ..compilation.graphs import of_lists
 from ..compilation.in_regions import in_regions
 from ..compilation.passes import lean
+from ..compilation.products import products
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
 from ..compilation.worth import pays_from
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
+from .flat_parameters import FlatParameters, difference
 from .optimizer import Update
 from .settings import Settings, make_optimizer, parameter_groups
 
@@ -136,7 +137,8 @@ class TrainingStep:
         later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
 
         Raises:
-            ValueError: if the loss depends on no parameter, or the batch cannot be kept as it is.
+            ValueError: if the loss depends on no parameter, the batch cannot be kept as it is, or
+                there is nothing that the precision could be of.
             NetworkError: if the outputs of the network have no gradient.
         """
         if self.flats:
@@ -146,6 +148,12 @@ class TrainingStep:
             raise ValueError(
                 f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
                 "requires a gradient."
+            )
+        single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
+        if self.settings.precision == "bf16" and not single:
+            raise ValueError(
+                "precision='bf16' rounds products in single precision, and nothing that is trained "
+                "is float32.\nLeave precision out, or convert network and data to float32."
             )
         self.optimizer = make_optimizer(self.settings, groups)
         self._update = Update(
@@ -287,9 +295,10 @@ class TrainingStep:
         losses: list[Tensor] = []
         seen: list[dict[str, Tensor]] = []
         for k, b in enumerate(self.bounds):
-            terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
-            loss = terms.loss(b.kl_weight) / self.rows
-            loss.backward()
+            with products(self.settings.precision):
+                terms = b.terms(x, y) if len(self.pairs) == 1 else b.terms(x[k], y[k])
+                loss = terms.loss(b.kl_weight) / self.rows
+                loss.backward()
             losses.append(loss.detach())
             seen.append(terms.by_site)
         self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
@@ -366,11 +375,11 @@ class TrainingStep:
         self, x: Tensor, y: Tensor, compile: bool | Literal["graph"] | None
     ) -> tuple[Graph, list[str], list[int]]:
         together, particles = len(self.pairs) > 1, 1
-        traced = self._traced(x, y, particles)
+        traced = self._traced(x, y, particles, compile)
         if not traced.changed:
             particles = self.settings.particles  # one is traced, and mapped over all
         elif self.settings.particles > 1:  # in turn, as the pair itself does it
-            traced = self._traced(x, y, self.settings.particles)
+            traced = self._traced(x, y, self.settings.particles, compile)
         flats = list(self.flats.values())
 
         def flat(grads: list[Tensor]) -> list[Tensor]:
@@ -380,20 +389,20 @@ class TrainingStep:
                 start += len(f.slots)
             return rows
 
-        def joint(written_out: bool) -> fx.GraphModule:
-            # Written out a batch normalisation fuses, or is mapped; else torch's kernel is faster.
-            given = traced, flat, self._views, self._state, x, y, together
-            out = written_out or together
-            return joint_graph(*given, written_out=out, particles=particles)
-
-        graph = joint(compile is True)
+        given = traced, flat, self._views, self._state, x, y, together
+        graph = joint_graph(
+            *given,
+            # A batch normalisation then fuses, or is mapped; else torch's kernel is faster.
+            written_out=compile is True or together,
+            particles=particles,
+            precision=self.settings.precision,
+        )
         if compile is None:
             least, size = pays_from(graph), x.shape[1 if together else 0]
             if self.steps is None or size == self._most():
                 self.pays_from = least
-            compile = self.steps is None or self.steps[size] >= least
-            if compile and any("batch_norm" in str(n.target) for n in graph.graph.nodes):
-                graph = joint(True)
+            if self.steps is None or self.steps[size] >= least:
+                return self._build(x, y, True)
         changed = [len(self._views) + i for i in traced.changed]
         lengths = 1, len(traced.sites), len(flats)
         if compile is not True:
@@ -416,11 +425,15 @@ class TrainingStep:
         self.kind = "compiled"
         return of_lists(graph, *lengths), traced.sites, traced.changed
 
-    def _traced(self, x: Tensor, y: Tensor, particles: int) -> TracedBound:
-        """The bound as a graph that does what each pair does, for a number of particles."""
+    def _traced(self, x: Tensor, y: Tensor, particles: int, compile: Any) -> TracedBound:
+        """The bound as a graph that does what each pair does, for a number of particles.
+
+        Arguments:
+            compile: as for :meth:`_build`; one that is to be compiled is written out.
+        """
         one = (lambda k: (x[k], y[k])) if len(self.pairs) > 1 else (lambda k: (x, y))
         for b in self.bounds:
-            b.elbo.num_particles = particles
+            b.elbo.num_particles, b.elbo.joins = particles, compile is not True
         try:
             traced = TracedBound(self.bounds[0], self.rows, *one(0), self.trained)
             for k, b in enumerate(self.bounds):
@@ -432,7 +445,7 @@ class TrainingStep:
                     raise Untraceable(f"replicate {k} is not like the first: {error}") from error
         finally:
             for b in self.bounds:
-                b.elbo.num_particles = self.settings.particles
+                b.elbo.num_particles, b.elbo.joins = self.settings.particles, True
         return traced
 
     def _fall_back(self, reason: str, graph: bool = False) -> None:

@@ -463,12 +463,13 @@ class Trainer:
         if state is None:
             return False
         mine, theirs = self._identity(), state["identity"]
-        if mine["settings"] != theirs["settings"]:
-            changed = [
-                f"{k}: {theirs['settings'].get(k)!r} then, {v!r} now"
-                for k, v in mine["settings"].items()
-                if theirs["settings"].get(k) != v
-            ]
+        # A setting that there was not then is None.
+        changed = [
+            f"{k}: {theirs['settings'].get(k)!r} then, {v!r} now"
+            for k, v in mine["settings"].items()
+            if theirs["settings"].get(k) != v
+        ]
+        if changed:
             raise CheckpointError(
                 f"Cannot resume {self.out} with other settings ({'; '.join(changed)}). Use the "
                 "same, or another folder."

@@ -54,8 +54,6 @@ class LocalReparameterization(Messenger):
     Arguments:
         model: a :class:`~pyroccam.models.BayesianNetwork`.
         scales: draw group scales for each ``example`` (as published) or once for the ``batch``.
-        variance_dtype: of the product that gives the variances (``torch.bfloat16`` is faster on
-            some hardware); by default that of the inputs.
 
     Raises:
         ValueError: in use, for a site whose prior has no analytic KL to its guide.
@@ -65,15 +63,10 @@ class LocalReparameterization(Messenger):
         scales.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        scales: Scales = "example",
-        variance_dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, model: Model, scales: Scales = "example") -> None:
         super().__init__()
         one_of("scales", scales, ("example", "batch"))
-        self.scales, self.variance_dtype = scales, variance_dtype
+        self.scales = scales
         # Plain facts, no modules: a guide that is copied does not copy its model.
         self._sites = _facts(model)
         self._kept: dict[str, tuple[Any, Tensor]] = {}  # distribution and stand-in, by site
@@ -187,11 +180,10 @@ class LocalReparameterization(Messenger):
             out = out * run.on_features(multiplier, out)
         return out
 
-    def _variance(self, run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    @staticmethod
+    def _variance(run: Affine, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         """Variance of the outputs, from the standard deviations of weight and bias."""
-        dtype = x.dtype if self.variance_dtype is None else self.variance_dtype
-        square, weight = (t.to(dtype).square() for t in (x, scale))
-        return run(square, weight, None if bias is None else bias.to(dtype).square()).to(x.dtype)
+        return run(x.square(), scale.square(), None if bias is None else bias.square())
 
 
 def _facts(model: Model) -> dict[str, tuple[str, torch.Size]]:

@@ -25,9 +25,10 @@ class Normal(WeightPrior):
         loc: mean of the weights; the biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
             that begin at the values given and are learnt with the guide (empirical Bayes);
-            :func:`normal_optimum` is what learning tends to. ``"weight"`` for a scale of each
-            weight and bias, :math:`N(0, A^{-1})` with a diagonal A that is a parameter (learnt at
-            the outer level of :func:`~pyroccam.inference.select`; where both levels are one,
+            :func:`normal_optimum` is what learning tends to. ``"scale"`` for the scale alone, with
+            a loc that stays. ``"weight"`` for a scale of each weight and bias,
+            :math:`N(0, A^{-1})` with a diagonal A that is a parameter (learnt at the outer level of
+            :func:`~pyroccam.inference.select`; where both levels are one,
             :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a
             fixed prior.
 
@@ -45,11 +46,11 @@ class Normal(WeightPrior):
         Normal(scale=0.1, loc=0.0, learn=None)
     """
 
-    words = "normal:0.1, normal:fan_in, normal:learn, normal:learn-each"
+    words = "normal:0.1, normal:fan_in, normal:learn, normal:learn-scale, normal:learn-each"
 
     scale: float | Literal["fan_in"] = 1.0
     loc: float = 0.0
-    learn: Literal["layer", "weight"] | None = None
+    learn: Literal["layer", "scale", "weight"] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, str):
@@ -58,7 +59,7 @@ class Normal(WeightPrior):
             positive("Normal(scale)", self.scale)
         if not math.isfinite(self.loc):
             raise ValueError(f"Normal(loc) must be finite, got {self.loc}.")
-        one_of("Normal(learn)", self.learn, (None, "layer", "weight"))
+        one_of("Normal(learn)", self.learn, (None, "layer", "scale", "weight"))
         if self.learn == "weight" and self.loc != 0.0:
             raise ValueError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
 
@@ -69,6 +70,8 @@ class Normal(WeightPrior):
                 return cls("fan_in")
             case "learn":
                 return cls(learn="layer")
+            case "learn-scale":
+                return cls(learn="scale")
             case "learn-each":
                 return cls(learn="weight")
         return super().from_words(argument)
@@ -77,8 +80,8 @@ class Normal(WeightPrior):
         scale = layer.fan_in**-0.5 if isinstance(self.scale, str) else self.scale
         if self.learn == "weight":
             return _DiagonalNormalLayer(layer, scale)
-        if self.learn:
-            return _LearntNormalLayer(layer, self.loc, scale)
+        if self.learn is not None:
+            return _LearntNormalLayer(layer, self.loc, scale, self.learn == "layer")
         return _NormalLayer(layer, loc=self.loc, scale=scale)
 
 
@@ -94,9 +97,10 @@ class _NormalLayer(LayerPrior):
 
 
 class _LearntNormalLayer(LayerPrior):
-    def __init__(self, layer: LayerShape, loc: float, scale: float) -> None:
-        super().__init__(layer)
-        self.loc = nn.Parameter(torch.tensor(float(loc)))
+    def __init__(self, layer: LayerShape, loc: float, scale: float, moves: bool) -> None:
+        super().__init__(layer, **({} if moves else {"loc": loc}))
+        if moves:
+            self.loc = nn.Parameter(torch.tensor(float(loc)))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
 
     def latents(self) -> Mapping[str, Latent]:

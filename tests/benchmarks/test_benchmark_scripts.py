@@ -7,7 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import against, deployed, growth, harness, report, runs, steps, tracing
+from pyroccam.benchmarks import (
+    against,
+    deployed,
+    growth,
+    harness,
+    precision,
+    report,
+    runs,
+    steps,
+    tracing,
+)  # fmt: skip
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
 from pyroccam.benchmarks.harness import Plan
 from pyroccam.benchmarks.one_run import one_run
@@ -215,3 +225,17 @@ def test_against_what_is_not_there(asked, said):
     found = CliRunner().invoke(against.app, list(asked))
     assert found.exit_code == 2
     assert said in found.output
+
+
+def test_precision(monkeypatch, tmp_path):
+    leave_uncompiled(monkeypatch)
+    chosen = {"sets": "digits", "network": "lenet-300-100", "epochs": 1, "seeds": 1}
+    chosen["data-root"] = tmp_path
+    options = [f"--{name}={value}" for name, value in chosen.items()]
+    text = call(precision.app, *options, "--out", tmp_path)
+    found = json.loads((tmp_path / "cpu" / "precision.json").read_text())["runs"]
+    assert [one["precision"] for one in found] == ["full", "bf16"]
+    full, low = found
+    assert 0 < abs(full["bound"] - low["bound"]) < 0.05 * full["bound"]
+    assert f"| digits, bf16 | {report.number(low['bound'])} |" in text
+    assert precision._spread([1.0, 3.0]) == "2.00 (1.41)"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import figures, harness, report
+from pyroccam.benchmarks import figures, harness, machine, report
 from pyroccam.benchmarks.harness import Contender, Expected, Plan, Quartiles, Workload
 
 CPU = torch.device("cpu")
@@ -232,3 +232,27 @@ def test_the_time_of_one_thread_is_that_of_the_processor(monkeypatch):
     assert harness.clock_of(cuda) is time.perf_counter
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert harness.clock_of(cpu) is time.perf_counter
+
+
+def test_products_are_counted_and_beside_the_peak(clock, monkeypatch):
+    """Two networks of one 3 × 4 × 5 product each: 120 operations, at 240,000 a second 0.5 ms."""
+    monkeypatch.setattr(harness, "peak", lambda device: 240e3)
+    x, w = torch.ones(3, 4), torch.ones(4, 5)
+
+    def build():
+        run = clock.step("pyroccam eager", lambda count: 10.0)
+        return lambda: (x @ w, x @ w, run())[-1]
+
+    eager = Contender("pyroccam eager", build, networks=2)
+    compiled = contender(clock, "pyroccam compiled", lambda count: 2.0)
+    found = measured(contender(clock, "base"), eager, compiled)
+    assert (found.flops, found.peak) == (120, 240e3)
+    assert "0.500 ms" in report.table(found)
+    assert "25.0 % of pyroccam compiled" in report.table(found)
+    assert report.Report.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert measured(contender(clock, "base")).flops is None
+
+
+def test_the_peak_is_that_of_a_product():
+    """Within what a processor, or a GPU, can do."""
+    assert 1e8 < machine.peak(CPU, size=64, rounds=3) < 1e16

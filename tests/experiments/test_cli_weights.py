@@ -13,6 +13,7 @@ from pyroccam import guides, inference, models
 from pyroccam.experiments.methods import weights
 from pyroccam.experiments.methods.table import METHODS
 from pyroccam.experiments.runs.loading import load_fit
+from pyroccam.inference import draw_coding
 from pyroccam.inference.fits import retraining
 from pyroccam.inference.packing import read
 from pyroccam.inference.storage.checkpoint import seal
@@ -349,3 +350,23 @@ def test_numbers_that_were_trained_are_not_trained_again(tmp_path, monkeypatch):
     assert again["test"] == whole["test"]
     assert again["compressed"]["test"] == whole["compressed"]["test"]
     assert again["structure"]["retrained"] == whole["structure"]["retrained"]
+
+
+def test_a_draw_is_coded_and_read(run, tmp_path):
+    folder, _ = run
+    file = tmp_path / "draw.poccd"
+    said = call("compress", folder, "--code", "sample", "--size", 150, "--epochs", 1, "--out", file)
+    assert file.stat().st_size <= 150
+    assert "times the KL of the draw" in said
+    assert not (tmp_path / "draw.poccd.coding").exists()
+    call("decompress", file, "--out", tmp_path / "plain")
+    net, again = draw_coding.read(file), inference.load(tmp_path / "plain")
+    for ours, theirs in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    file.write_bytes(file.read_bytes()[:-9])
+    assert "cut off or altered" in call("decompress", file, code=2)
+    few = call("compress", folder, "--code", "sample", "--size", 20, "--out", file, code=2)
+    assert "Give at least" in few
+    assert "are of --code sample" in call("compress", folder, "--size", 20, code=2)
+    odd = call("compress", folder, "--code", "sample", "--codebook", 3, code=2)
+    assert "a draw is not rounded" in odd

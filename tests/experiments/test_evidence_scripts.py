@@ -1,42 +1,14 @@
-"""The scripts about the evidence, on the smallest of their models, and their tables."""
+"""Paths and labels, on the smallest of their models, with their tables; ladders of models."""
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.experiments.reproduce.evidence import estimators, labels, paths, tables
+from pyroccam.experiments.reproduce.evidence import labels, paths, tables
 from pyroccam.experiments.reproduce.evidence.candidates import LADDERS
 from scripts import call, read
-
-QUICK = {
-    "exact": ("exact", {}),
-    "annealed": ("annealed", {"particles": 16, "repeats": 2, "moves": 1}),
-    "bound": ("bound", {"passes": 2}),
-    "laplace, kronecker": ("laplace", {"curvature": "kronecker", "climb": 5}),
-}
-
-
-def test_a_ladder(tmp_path, monkeypatch):
-    monkeypatch.setattr(estimators, "ESTIMATORS", QUICK)
-    monkeypatch.setattr(estimators, "SETTINGS", {"steps": 5, "lr": 0.02, "compile": False})
-    short = replace(LADDERS["structure"], members=("constant", "one input"))
-    monkeypatch.setitem(estimators.LADDERS, "structure", short)
-    call(estimators, "--ladders", "structure", "--seeds", 1, "--out", tmp_path)
-    found = read(tmp_path / "structure.json")
-    constant, one = found["runs"]
-    assert [constant["weights"], one["weights"]] == [1, 2]
-    assert set(one["estimates"]) == set(QUICK)
-    assert "no evidence in closed form" in one["estimates"]["exact"]["refused"]
-    assert constant["estimates"]["exact"]["error"] == 0
-    assert constant["estimates"]["laplace, kronecker"]["value"] == pytest.approx(
-        constant["estimates"]["exact"]["value"], abs=1e-6
-    )
-    before = (tmp_path / "structure.json").read_text()
-    call(estimators, "--ladders", "structure", "--seeds", 1, "--out", tmp_path)
-    assert (tmp_path / "structure.json").read_text() == before
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -52,43 +24,6 @@ def test_members_share_their_targets(name):
     model, _ = made[0]
     if ladder.noise is not None:
         assert float(model.likelihood.scale) == pytest.approx(ladder.noise)
-
-
-def run(member, seed, held_out, **values):
-    referee = values.pop("annealed")
-    each = {
-        name: {"value": value, "error": 0.1, "seconds": 2.0}
-        if value is not None
-        else {"refused": "x"}
-        for name, value in values.items()
-    }
-    empty = {name: {"refused": "x"} for name in estimators.ESTIMATORS}
-    each["annealed"] = {"value": referee, "error": 0.1, "seconds": 9.0}
-    return {"member": member, "seed": seed, "held_out": held_out, "estimates": {**empty, **each}}
-
-
-def test_the_tables(tmp_path):
-    runs = [
-        run("1", 0, 0.5, annealed=-10.0, bound=-10.2, importance=-9.0),
-        run("2", 0, 0.2, annealed=-8.0, bound=-12.0, importance=-8.1),
-        run("1", 1, 0.3, annealed=-7.0, bound=-7.5, importance=None),
-        run("2", 1, 0.4, annealed=-9.0, bound=-9.1, importance=-9.0),
-    ]
-    (tmp_path / "width.json").write_text(json.dumps({"runs": runs}))
-    lines = [*tables.estimators(tmp_path)]
-    assert "width (4 models)" in lines[0]
-    bound = next(line for line in lines if line.startswith("| bound"))
-    assert bound == "| bound | -0.3 (-4.0 to -0.1) | 2 of 4 | 0 | 2.0 |"
-    importance = next(line for line in lines if line.startswith("| importance"))
-    assert importance.endswith("| 2 of 3 | 1 | 2.0 |")
-    chosen = {line.split(" | ")[0].strip("| "): line for line in lines[lines.index("") :] if line}
-    assert "| 2, 1 (0.000) |" in chosen["the referee"]
-    assert "| 1, 1 (0.150) |" in chosen["bound"]
-    assert "| 2, 2 (0.050) |" in chosen["importance"]
-    assert "| 2, 1 (0.000) |" in chosen["held-out rows"]
-    own, error = tables.gap(runs[0], "bound")
-    assert (own, error) == (pytest.approx(-0.2), pytest.approx(math.hypot(0.1, 0.1)))
-    assert tables.gap(runs[0], "annealed") is None
 
 
 def test_paths(tmp_path, monkeypatch):

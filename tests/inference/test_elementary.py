@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.compilation import elementary
+from pyroccam.inference.compilation import elementary, inductor
 from pyroccam.inference.compilation.elementary import FUSED, LARGE
 from pyroccam.inference.compilation.graphs import graph_of
 from pyroccam.inference.compilation.passes import LEAST, lean
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 aten = torch.ops.aten
@@ -86,3 +87,37 @@ def test_graphs_say_large_operations_otherwise(size):
     names = {getattr(n.target, "__module__", "") for n in graph.graph.nodes}
     assert (elementary.__name__ in names) is (size >= LEAST)
     assert_close(graph(x), f(x), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "turned"), [(40, 2, 2), (40, 15, 2), (40, 16, 0), (5, 7, 0)]
+)
+def test_products_of_few_columns_are_found_upright(rows, columns, turned):
+    def f(x, w, b):
+        return (torch.addmm(b, x, w.t()) * 2).sum(0), x @ w.t()
+
+    torch.manual_seed(0)
+    given = torch.randn(rows, 7), torch.randn(columns, 7), torch.randn(columns)
+    graph = make_fx(f, tracing_mode="fake")(*given)
+    elementary.upright(graph)
+    assert_close(graph(*given), f(*given))
+    products = graph.graph.find_nodes(op="call_function", target=aten.mm.default)
+    assert [tuple(n.meta["val"].shape) for n in products].count((columns, rows)) == turned
+
+
+def test_a_compiled_product_of_few_columns_has_the_layout_that_is_expected():
+    """Views of it were recorded for rows that lie one after another."""
+
+    def f(x, w, b, y):
+        z = torch.addmm(b, x, w.t())
+        flat = z.view(-1).exp()
+        picked = z.log_softmax(-1).view(2, 4, 3).gather(-1, y)
+        return z, flat.view(4, 6), picked, picked.sum() * z.view(24).t()
+
+    torch.manual_seed(0)
+    given = torch.randn(8, 7), torch.randn(3, 7), torch.randn(3), torch.randint(3, (2, 4, 1))
+    layouts = [(t.shape, t.stride(), t.dtype, t.device) for t in given]
+    call, strides = inductor.compiled(make_fx(f)(*given), layouts)
+    found, wanted = call(list(given)), f(*given)
+    assert_close(tuple(found), wanted)
+    assert [t.stride() for t in found] == strides == [t.stride() for t in wanted]

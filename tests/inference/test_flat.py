@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from pyroccam.inference.compilation.flat_parameters import FlatParameters, difference
+from pyroccam.inference.training.flat_parameters import FlatParameters, difference
 from torch import nn
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data.errors import NetworkError
+from pyroccam.inference.training import fused
 from stepping import (
     WIDTH,
     Residual,
@@ -168,3 +169,34 @@ def test_a_loss_without_parameters_is_an_error():
     model.extra = nn.Parameter(torch.zeros(1))
     with pytest.raises(NetworkError, match="depends on none of the 1 parameters"):
         step_of((model, guide))(*batches(count=1)[0])
+
+
+@pytest.mark.parametrize("make", [Adam, AdamW, SGD])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_fused_step_is_torchs_to_the_last_bit(make, hooked):
+    """With a parameter that has its first gradient late, one without, and a state taken up."""
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(n, dtype=d)) for n, d in ((7, None), (3, torch.float64))]
+    ours += [nn.Parameter(torch.randn(2)) for _ in range(2)]
+    theirs = copy.deepcopy(ours)
+    one, other = (
+        make([{"params": [p], "lr": 0.1 * (i + 1), "weight_decay": 0.1 * i}
+              for i, p in enumerate(ps)], fused=True)
+        for ps in (ours, theirs)
+    )  # fmt: skip
+    calls = []
+    if hooked:
+        one.register_step_post_hook(lambda *_: calls.append(1))
+    for t in range(6):
+        for p, q in zip(ours[:3], theirs[:3], strict=True):
+            p.grad = torch.randn_like(p) if p is not ours[2] or t % 4 == 2 else None
+            q.grad = None if p.grad is None else p.grad.clone()
+        if t == 3:
+            one.load_state_dict(copy.deepcopy(one.state_dict()))
+        fused.step(one)
+        other.step()
+        assert all(map(torch.equal, ours, theirs))
+    assert len(calls) == (6 if hooked else 0)
+    ours, theirs = one.state_dict()["state"], other.state_dict()["state"]
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[i][k], theirs[i][k]) for i in ours for k in ours[i])

@@ -340,7 +340,11 @@ def test_words(text, prior):
         (priors.parse_structure, {"text": "dirichlet:warm"}, "write dirichlet, dirichlet:TEMPERA"),
         (priors.parse_structure, {"text": "dirichlet:1:2:3"}, "FIRST:LAST"),
         (priors.Normal, {"loc": 0.5, "learn": "weight"}, r"Normal\(.* means of 0, got loc=0.5"),
-        (priors.Normal, {"learn": "unit"}, r"Normal\(learn\) must be .* None, 'layer', 'weight'"),
+        (
+            priors.Normal,
+            {"learn": "unit"},
+            r"Normal\(learn\) must be .* None, 'layer', 'scale', 'weight'",
+        ),
     ],
 )
 def test_words_and_options_that_say_no_prior(make, given, message):

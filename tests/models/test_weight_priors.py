@@ -20,6 +20,7 @@ class TestNormal(PriorCase):
         priors.Normal(0.3, loc=0.1),
         priors.Normal("fan_in"),
         priors.Normal(0.5, loc=0.2, learn="layer"),
+        priors.Normal(0.5, loc=0.2, learn="scale"),
         priors.Normal(0.5, learn="weight"),
     )
     words = (
@@ -28,18 +29,20 @@ class TestNormal(PriorCase):
         ("normal:fan_in", priors.Normal("fan_in")),
         ("normal:fan-in", priors.Normal("fan_in")),
         ("normal:learn", priors.Normal(learn="layer")),
+        ("normal:learn-scale", priors.Normal(learn="scale")),
         ("normal:learn-each", priors.Normal(learn="weight")),
     )
     refused = (
         ({"scale": 0.0}, r"scale\) must be positive and finite, got 0.0"),
         ({"scale": "fan"}, "must be one of 'fan_in'; got 'fan'"),
         ({"loc": math.inf}, r"loc\) must be finite, got inf"),
-        ({"learn": "each"}, r"learn\).*None, 'layer', 'weight'; got 'each'"),
+        ({"learn": "each"}, r"learn\).*None, 'layer', 'scale', 'weight'; got 'each'"),
         ({"learn": "weight", "loc": 1.0}, "learn='weight'\\) has means of 0, got loc=1.0"),
     )
 
     def learns(self, prior):
         names = {"layer": ["loc", "log_scale"], "weight": ["log_scale", "log_scale_bias"]}
+        names["scale"] = ["log_scale"]
         return names.get(prior.learn, [])
 
 

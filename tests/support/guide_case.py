@@ -88,6 +88,7 @@ CASES = {
     "MeanField of scales": GuideCase(scaled, guides.MeanField),
     "MeanField of gates": GuideCase(gated, lambda m: guides.MeanField(m, local=False)),
     "MeanField of structure": GuideCase(structured, lambda m: guides.MeanField(m, local=False)),
+    "MeanKL": GuideCase(network, lambda model: guides.MeanKL(model, nats=20.0)),
     "VariationalDropout": GuideCase(network, guides.VariationalDropout),
     "ZeroMean": GuideCase(network, guides.ZeroMean, falls_to=1.0),
     "ZeroMean, uniform": GuideCase(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ def _one_of_eleven(rows: int, generator: torch.Generator) -> tuple[Tensor, Tenso
 def _hidden(layers: int, inputs: int, width: int, outputs: int) -> nn.Module:
     sizes = [inputs, *[width] * layers]
     parts: list[nn.Module] = []
-    for before, after in itertools.pairwise(sizes):
+    for before, after in pairwise(sizes):
         parts += [nn.Linear(before, after), nn.Tanh()]
     return nn.Sequential(*parts, nn.Linear(sizes[-1], outputs))
 

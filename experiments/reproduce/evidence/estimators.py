@@ -18,13 +18,14 @@ import torch
 import typer
 
 from ....guides import MeanField
-from ....inference.fits.fitting import Fit, fit
+from ....inference.fits.fitting import fit
+from ....inference.fits.result import Fit
 from ....inference.marginal_likelihood import LogEvidence, evidence
 from .. import options
 from ..runner import ResultFile, Row
 from .candidates import LADDERS
 
-__all__ = ["ESTIMATORS", "REFEREES"]
+__all__ = ["ESTIMATORS"]
 
 SETTINGS: dict[str, Any] = {"steps": 1500, "lr": 0.02, "compile": "graph"}
 
@@ -42,10 +43,9 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "langevin": ("langevin", {"steps": 600, "starts": 20}),
     "prequential": (
         "prequential",
-        {"shares": [0.1, 0.2, 0.4, 0.7, 1.0], "orders": 2, "steps": 400},
+        {"shares": (0.1, 0.2, 0.4, 0.7, 1.0), "orders": 2, "steps": 400},
     ),
 }
-REFEREES = ("exact", "annealed")
 
 
 def main(

@@ -1,104 +1,79 @@
-"""Tables of the evidence by every estimator."""
+"""Markdown tables of the evidence by every estimator."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from ..markdown import header, plus_minus, read_all, row
-from .candidates import LADDERS
-from .estimators import ESTIMATORS, REFEREES
 from .paths import WAYS
 
-__all__ = ["choices", "estimators", "labels", "paths"]
+__all__ = ["evidence", "labels", "paths"]
 
-Run = dict[str, Any]
-
-ERRORS = 3.0  # standard errors within which two values agree
+REFEREES = ("exact", "annealed")
 
 
-def estimators(folder: Path) -> Iterable[str]:
-    """What each estimator differs from the referee by, in nats, and what all of them choose."""
-    files = read_all(folder, LADDERS)
-    if not files:
-        return
-    counts = {name: f"{name} ({len(f['runs'])} models)" for name, f in files.items()}
-    yield from header("less the referee, nats", *counts.values(), "agree", "above", "s")
-    for name in ESTIMATORS:
-        found = {k: [g for r in f["runs"] if (g := gap(r, name))] for k, f in files.items()}
-        every = [one for gaps in found.values() for one in gaps]
-        if name == "exact" or not every:
-            continue
-        agree = sum(abs(value) <= ERRORS * error + 1e-6 for value, error in every)
-        above = sum(value > ERRORS * error + 1e-6 for value, error in every)
-        seconds = statistics.median(
-            r["estimates"][name]["seconds"]
-            for f in files.values()
-            for r in f["runs"]
-            if "value" in r["estimates"][name]
-        )
-        yield row(
-            name, *(_range(gaps) for gaps in found.values()), f"{agree} of {len(every)}", above,
-            f"{seconds:.1f}",
+def evidence(folder: Path) -> Iterator[str]:
+    """For each ladder: how far estimates are from the referee, and which member each would take.
+
+    An estimate is above by more than its error where it exceeds the referee by more than twice the
+    standard error of both: no lower bound should be.
+    """
+    for name, content in read_all(folder).items():
+        runs = content["runs"]
+        yield f"**{name}** ({content['says']}):"
+        yield ""
+        yield from header(
+            "estimator", "less the referee, nats", "largest difference",
+            "above by more than its error", "of models", "takes what predicts best", "seconds",
         )  # fmt: skip
-    yield ""
-    yield from choices(files)
+        for estimator in content["estimators"]:
+            yield from _line(estimator, runs)
+        yield ""
 
 
-def gap(run: Run, name: str) -> tuple[float, float] | None:
-    """An estimate less that of the referee, and the standard error of this; ``None`` without one,
-    or of the referee itself."""
-    own, referee = run["estimates"][name], referee_of(run)
-    if "value" not in own or own is referee:
-        return None
-    error = math.hypot(own["error"], referee["error"])
-    return own["value"] - referee["value"], error
+def _line(estimator: str, runs: list[dict[str, Any]]) -> Iterator[str]:
+    found = [(r["estimates"][estimator], _referee(r)) for r in runs]
+    found = [(own, other) for own, other in found if "value" in own]
+    if not found:
+        return
+    apart = [own["value"] - other["value"] for own, other in found]
+    above = sum(
+        own["value"] - other["value"] > 2 * (own["error"] ** 2 + other["error"] ** 2) ** 0.5 + 1e-6
+        for own, other in found
+    )
+    seeds = sorted({r["seed"] for r in runs})
+    right = sum(_taken(estimator, runs, s) == _best(runs, s) for s in seeds)
+    yield row(
+        estimator,
+        f"{fmean(apart):+.2f}",
+        f"{max(apart, key=abs):+.2f}",
+        "" if estimator in REFEREES else above,
+        len(found),
+        f"{right} of {len(seeds)}",
+        f"{median(own['seconds'] for own, _ in found):.2g}",
+    )
 
 
-def referee_of(run: Run) -> Run:
-    """The estimate that others are held against: a closed form, if there is one."""
-    found: Run = next(e for n in REFEREES if "value" in (e := run["estimates"][n]))
-    return found
+def _referee(run: dict[str, Any]) -> dict[str, Any]:
+    estimates = run["estimates"]
+    return next(estimates[name] for name in REFEREES if "value" in estimates[name])
 
 
-def _range(gaps: list[tuple[float, float]]) -> str:
-    if not gaps:
-        return ""
-    values = sorted(value for value, _ in gaps)
-    return f"{statistics.median(values):+.1f} ({values[0]:+.1f} to {values[-1]:+.1f})"
+def _taken(estimator: str, runs: list[dict[str, Any]], seed: int) -> str | None:
+    values = {
+        r["member"]: r["estimates"][estimator]["value"]
+        for r in runs
+        if r["seed"] == seed and "value" in r["estimates"][estimator]
+    }
+    return max(values, key=values.__getitem__, default=None)
 
 
-def choices(files: dict[str, Any]) -> Iterable[str]:
-    """The model that each estimator chooses, seed by seed, and what that costs on held-out rows."""
-    yield from header("chosen (nats a held-out row worse than the best)", *files)
-    names = ["the referee", *(n for n in ESTIMATORS if n not in REFEREES), "held-out rows"]
-    for name in names:
-        cells = []
-        for found in files.values():
-            picked, lost = [], []
-            for seed in sorted({r["seed"] for r in found["runs"]}):
-                runs = [r for r in found["runs"] if r["seed"] == seed]
-                known = [r for r in runs if score(r, name) is not None]
-                if not known:
-                    continue
-                best = max(known, key=lambda r: score(r, name) or -math.inf)
-                picked.append(best["member"])
-                lost.append(best["held_out"] - min(r["held_out"] for r in runs))
-            cells.append(f"{', '.join(picked)} ({statistics.fmean(lost):.3f})" if picked else "")
-        yield row(name, *cells)
-    yield ""
-
-
-def score(run: Run, name: str) -> float | None:
-    """What a model is chosen by, the more the better; ``None`` where it is not known."""
-    if name == "held-out rows":
-        return -float(run["held_out"])
-    found = referee_of(run) if name == "the referee" else run["estimates"][name]
-    value = found.get("value")
-    return None if value is None else float(value)
+def _best(runs: list[dict[str, Any]], seed: int) -> str:
+    losses = {r["member"]: r["held_out"] for r in runs if r["seed"] == seed}
+    return min(losses, key=losses.__getitem__)
 
 
 def paths(folder: Path) -> Iterable[str]:
@@ -130,8 +105,8 @@ def labels(folder: Path) -> Iterable[str]:
         )  # fmt: skip
         for coder in dict.fromkeys(run["coder"] for run in runs):
             own = [run for run in runs if run["coder"] == coder]
-            accuracy = statistics.fmean(100 * run["accuracy"] for run in own)
-            coded = statistics.fmean(sum(run["blocks"]) for run in own) / 1000
+            accuracy = fmean(100 * run["accuracy"] for run in own)
+            coded = fmean(sum(run["blocks"]) for run in own) / 1000
             cells = (_two_parts([run.get(part) for run in own]) for part in ("bound", "file"))
             yield row(f"{coder} ({len(own)})", f"{accuracy:.1f}", *cells, f"{coded:.2f}")
         yield row(
@@ -142,10 +117,10 @@ def labels(folder: Path) -> Iterable[str]:
         yield ""
 
 
-def _two_parts(found: list[Run | None]) -> str:
+def _two_parts(found: list[dict[str, Any] | None]) -> str:
     """The sum of the two parts of a message, and each of them."""
     known = [tuple(one.values()) for one in found if one is not None and "refused" not in one]
     if not known:
         return ""
-    first, second = (statistics.fmean(one[k] for one in known) / 1000 for k in (0, 1))
+    first, second = (fmean(one[k] for one in known) / 1000 for k in (0, 1))
     return f"{first + second:.2f} ({first:.2f} + {second:.2f})"

@@ -1,0 +1,284 @@
+"""A network is sent as a draw of a posterior that is trained for it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...guides.mean_field import MeanField
+from ...guides.mean_kl import MeanKL
+from ...models.bayesian import BayesianNetwork
+from ...models.checks import one_of
+from ...models.feeding import unfed
+from ...models.layers.affine import AFFINE
+from ...models.priors.normal import Normal
+from ...models.turns import fitting
+from ..relative_entropy import CODES
+from ..relative_entropy.blocks import assignment, block_sizes
+from ..storage.lock import claimed
+from ..training.settings import Settings
+from ..training.terminal import StopSignal
+from .draw_file import Draw, encoded, overhead
+from .phases import Run
+from .posterior import Blocks, Budgeted
+from .scales import deviation, nearest
+from .sending import Sending
+from .steps import Steps
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["Drawn", "Sample", "code_draw"]
+
+CodeWord = Literal["minimal-random", "ordered-random", "a-star"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How a draw is coded.
+
+    Attributes:
+        size: of the file, in bytes, that may not be exceeded. ``None`` for two bits a weight, or
+            4,000 bytes where that is less.
+        code: ``minimal-random``, ``ordered-random`` or ``a-star``
+            (:data:`~pyroccam.inference.relative_entropy.CODES`). The size is kept by the first,
+            whose indices have a fixed length; the others are told the same KL, and take what they
+            take.
+        bits: of an index; twice the time for each more. The others look at 2^bits candidates.
+        slack: bits of an index by which the KL of a block is less: more of them bring what is sent
+            closer to a draw of the posterior.
+        epochs: passes over the training rows of each of the two trainings before the first block.
+        steps: optimiser steps after each block.
+        batch_size: rows in a step.
+        lr, coding_lr: learning rates of the trainings, and between blocks.
+        seed: of the candidates, the blocks, the order of the rows and the noise.
+    """
+
+    size: int | None = None
+    code: CodeWord = "minimal-random"
+    bits: int = 14
+    slack: float = 1.0
+    epochs: int = 20
+    steps: int = 10
+    batch_size: int = 256
+    lr: float = 3e-3
+    coding_lr: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("Sample(code)", self.code, ("minimal-random", "ordered-random", "a-star"))
+        for name, least, most in (
+            ("bits", 2, 20), ("epochs", 1, 10**6), ("steps", 0, 10**6), ("batch_size", 1, 10**9),
+            ("seed", 0, 2**20),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(
+                    f"Sample({name}) must be a whole number from {least} to {most}, got {value!r}."
+                )
+        if not 0 <= self.slack < self.bits:
+            raise ValueError(
+                f"Sample(slack) must be from 0 to less than bits={self.bits}, got {self.slack}."
+            )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A network that was sent.
+
+    Attributes:
+        net: as the file gives it, plain, in evaluation mode, on the CPU.
+        content: the file.
+        kl: of all blocks when they were coded, in bits.
+        index_bits: bits of all indices.
+        distance: mean squared distance of the weights to the means of the posterior, in variances.
+        weights, blocks: how many.
+    """
+
+    net: nn.Module
+    content: bytes
+    kl: float
+    index_bits: int
+    distance: float
+    weights: int
+    blocks: int
+
+    @property
+    def over_kl(self) -> float:
+        """Bits of the file over the KL in bits."""
+        return 8 * len(self.content) / self.kl
+
+    def write(self, path: str | Path) -> None:
+        """Write the file; :func:`pyroccam.inference.draw_coding.read` reads it."""
+        Path(path).write_bytes(self.content)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers for a result file."""
+        return {
+            "file_bytes": len(self.content), "kl_bits": self.kl, "index_bits": self.index_bits,
+            "over_kl": self.over_kl, "distance": self.distance, "weights": self.weights,
+            "blocks": self.blocks,
+        }  # fmt: skip
+
+
+def code_draw(
+    net: nn.Module,
+    data: Dataset,
+    how: Sample,
+    *,
+    likelihood: Any = None,
+    out: Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Drawn:
+    """Train a posterior over the weights of a plain network for a size, and code a draw of it.
+
+    The prior of each layer is N(0, s²). First the weights have independent normal posteriors, whose
+    KL is brought to the budget, and s is learnt (:class:`Budgeted
+    <pyroccam.inference.draw_coding.posterior.Budgeted>`). Then s is rounded as it will be sent,
+    weights are assigned to blocks at random, and each block keeps to its budget
+    (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another
+    (:class:`~pyroccam.inference.draw_coding.sending.Sending`).
+
+    Arguments:
+        net: trained as numbers, or cut from a fit; it is not changed.
+        data: with the training rows; no other rows are looked at.
+        how: see :class:`Sample`.
+        likelihood: of the targets; by default that of the task.
+        out: folder for checkpoints.
+        resume: go on from them.
+        progress: show a bar; ``None`` shows it on a terminal only.
+
+    Raises:
+        ValueError: for a size that the file cannot have.
+        Interrupted: on a signal, after saving.
+    """
+    with ExitStack() as held:
+        stop = held.enter_context(StopSignal())
+        if out is not None:
+            held.enter_context(claimed(out))
+        model = _model(net, data, likelihood)
+        names = _names(model)
+        count = sum(numbers.numel() for numbers in names.values())
+        usual = Settings(
+            optimizer="adam", weight_decay=0.0, lr=how.lr, batch_size=how.batch_size,
+            seed=how.seed, compile="graph",
+        )  # fmt: skip
+        plain = unfed(model.start_network()).cpu()
+        blocks = _blocks(plain, names, count, how)
+        nats = (how.bits - how.slack) * math.log(2)
+        total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
+        units = min(total, 4 * how.epochs)
+        run = Run(out, resume, progress, stop)
+        begin = MeanField(model)
+        held.enter_context(fitting(model, begin))
+        held.enter_context(torch.enable_grad())
+        steps = Steps(model, begin, data, usual, total)
+        Budgeted(model, begin, steps, units, nats * blocks).run(run)
+        scales = _freeze(model)
+        guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=begin)
+        Blocks(model, guide, Steps(model, guide, data, usual, total), units).run(run)
+        again = replace(usual, lr=how.coding_lr, schedule="linear")
+        sending = Sending(
+            model, guide, Steps(model, guide, data, again, how.steps * blocks),
+            code=CODES[how.code], bits=how.bits, seed=how.seed,
+        )  # fmt: skip
+        sending.run(run)
+    of_layer = dict(zip(model.layers, scales, strict=True))
+    tensors = {name: of_layer[layer.name] for name, layer in _layers(model).items()}
+    draw = Draw(tensors, how.code, how.seed, how.bits, sending.indices)
+    content, decoded = encoded(_plain(model, guide), draw)
+    bits = 8 * (len(content) - overhead(plain, tensors, how.code, how.seed))
+    kl = sum(sending.kl) / math.log(2)
+    distance = float(np.mean(sending.distances))
+    return Drawn(decoded, content, kl, bits, distance, count, blocks)
+
+
+def _model(net: nn.Module, data: Dataset, likelihood: Any) -> BayesianNetwork:
+    """The network with a normal prior of each layer, that begins as wide as its weights."""
+    parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
+    if not parts:
+        raise ValueError(
+            "The network has no layer whose weights could be drawn.\nGive one with linear or "
+            "convolutional layers."
+        )
+    prior = {}
+    for name, part in parts.items():
+        weight: Any = part.weight
+        spread = float(weight.detach().square().mean().sqrt())
+        prior[name] = Normal(spread if spread > 0 else 1.0, learn="scale")
+    model = BayesianNetwork(net, data, prior=prior, likelihood=likelihood)
+    return model.to(data.x_train.device)
+
+
+def _layers(model: BayesianNetwork) -> dict[str, Any]:
+    """The layer of each coded tensor, by its name in the plain network, in the order of sites."""
+    return {f"{layer.name}.{name}".lstrip("."): layer for layer, name in model.sites.values()}
+
+
+def _names(model: BayesianNetwork) -> dict[str, Tensor]:
+    return {
+        f"{layer.name}.{name}".lstrip("."): layer.start[name]
+        for layer, name in model.sites.values()
+    }
+
+
+def _blocks(net: nn.Module, names: dict[str, Tensor], count: int, how: Sample) -> int:
+    """How many blocks a file of the size has.
+
+    Raises:
+        ValueError: if it has none, with the size that it needs.
+    """
+    beside = overhead(net, dict.fromkeys(names, 0) | _apart(names), how.code, how.seed)
+    size = min(count // 4 + beside, 4000) if how.size is None else how.size
+    blocks = min(8 * (size - beside) // how.bits, count)
+    if blocks < 1:
+        needed = beside + math.ceil(how.bits / 8)
+        raise ValueError(
+            f"A file of {size} bytes was asked for, but how the network is built takes {beside}, "
+            f"and a block {how.bits / 8:.3g}.\nGive at least {needed}, or a smaller network."
+        )
+    return blocks
+
+
+def _apart(names: dict[str, Tensor]) -> dict[str, int]:
+    """A deviation for each layer, unlike that of the one before."""
+    layers = [name.rpartition(".")[0] for name in names]
+    order = list(dict.fromkeys(layers))
+    return {name: order.index(layer) % 256 for name, layer in zip(names, layers, strict=True)}
+
+
+def _block_of(count: int, blocks: int, seed: int) -> Tensor:
+    """The block of each weight."""
+    found = np.empty(count, np.int64)
+    found[assignment(seed, count)] = np.repeat(np.arange(blocks), block_sizes(count, blocks))
+    return torch.from_numpy(found)
+
+
+@torch.no_grad()
+def _freeze(model: BayesianNetwork) -> list[int]:
+    """Round the deviations of the priors as they are sent, and learn them no more."""
+    found = []
+    for layer in model.layers.values():
+        prior: Any = layer.prior
+        found.append(nearest(float(prior.log_scale.exp())))
+        prior.log_scale.fill_(math.log(deviation(found[-1])))
+        prior.requires_grad_(False)
+    return found
+
+
+@torch.no_grad()
+def _plain(model: BayesianNetwork, guide: MeanKL) -> nn.Module:
+    """The plain network, with what was learnt as numbers."""
+    weights: dict[str, tuple[Tensor, Tensor | None]] = {}
+    for name, layer in model.layers.items():
+        own = {key: guide.posterior(f"{name}.{key}").mean for key in layer.latents()}
+        weights[name] = layer.effective(own)
+    return unfed(model.plain(weights)).cpu()

@@ -1,0 +1,97 @@
+"""A posterior whose KL is a budget: the weight of the KL adapts while it trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from ...guides.base import NetworkGuide
+from ...models.bayesian import BayesianNetwork
+from ...models.distributions.wrapped import base
+from .phases import Phase
+from .steps import Steps
+
+__all__ = ["Blocks", "Budgeted", "divergences"]
+
+_LEAST, _MOST = 1e-3, 1e3  # the weight of the KL stays between
+_DEAD = 0.02  # part of the budget by which the KL may miss it
+
+
+class Budgeted(Phase):
+    r"""Trains a pair to a KL, by the weight β of the KL in
+
+    .. math:: -E_q \log p(y \mid w) + β \, KL(q \| p).
+
+    After each unit :math:`\log β` moves by :math:`\frac12 \log(KL / C)`, unless the KL is within
+    2 % of the budget C, and β stays in [0.001, 1000]. Deviations of priors are learnt along. A
+    posterior whose KL is fixed by its parameters (:class:`~pyroccam.guides.MeanKL`) learns them
+    badly from the start, as they are moved by the likelihood alone; it begins with this one.
+
+    Arguments:
+        model, guide, steps: of the training.
+        units: after each of which β moves; all of about as many steps.
+        nats: C.
+    """
+
+    name = "posterior"
+    every = 5
+
+    def __init__(
+        self, model: BayesianNetwork, guide: NetworkGuide, steps: Steps, units: int, nats: float
+    ) -> None:
+        super().__init__(model, guide, steps)
+        self.units, self.nats, self.beta = units, nats, 1.0
+
+    def unit(self, number: int) -> Tensor:
+        total = self.steps.total
+        loss = self.steps.make(
+            number * total // self.units, (number + 1) * total // self.units, self.beta
+        )
+        ratio = float(divergences(self.model, self.guide).sum()) / self.nats
+        if abs(ratio - 1.0) > _DEAD:
+            self.beta = min(max(self.beta * ratio**0.5, _LEAST), _MOST)
+        return loss
+
+    def extra(self) -> dict[str, Any]:
+        return {"beta": self.beta}
+
+    def take(self, extra: dict[str, Any]) -> None:
+        self.beta = float(extra["beta"])
+
+
+class Blocks(Phase):
+    """Trains a pair of blocks with a KL each, before the first is coded.
+
+    Arguments:
+        model, guide, steps: of the training.
+        units: parts of it.
+    """
+
+    name = "blocks"
+    every = 5
+
+    def __init__(
+        self, model: BayesianNetwork, guide: NetworkGuide, steps: Steps, units: int
+    ) -> None:
+        super().__init__(model, guide, steps)
+        self.units = units
+
+    def unit(self, number: int) -> Tensor:
+        total = self.steps.total
+        return self.steps.make(number * total // self.units, (number + 1) * total // self.units)
+
+
+@torch.no_grad()
+def divergences(model: BayesianNetwork, guide: NetworkGuide) -> Tensor:
+    """``KL(q || p)`` of every weight ``(n,)``, in the order of the sites, in nats."""
+    return torch.cat(
+        [
+            kl_divergence(base(guide.posterior(site)), base(layer.latents()[name].prior)).reshape(
+                -1
+            )
+            for site, (layer, name) in model.sites.items()
+        ]
+    )

@@ -1,0 +1,100 @@
+"""What is coded: independent normals, seen from a standard normal prior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .counter import halves
+from .normals import CANDIDATES, LEVELS, candidates, quantiles
+
+__all__ = ["Target", "gaussian_kl"]
+
+Doubles = NDArray[np.float64]
+
+ROWS = 2048  # candidates in memory at once
+
+
+def gaussian_kl(loc: Doubles, scale: Doubles) -> Doubles:
+    r"""``KL(N(loc, scale²) || N(0, 1))`` elementwise, in nats:
+
+    .. math:: \tfrac12 (μ^2 + σ^2 - 1) - \log σ.
+    """
+    return 0.5 * (loc * loc + scale * scale - 1) - np.log(scale)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The posterior of the weights of a block, divided by the deviation of their prior.
+
+    Arguments:
+        loc, scale: means and standard deviations ``(D,)``, double precision.
+        seed: of the candidates, which sender and receiver share.
+        block: its number.
+    """
+
+    loc: Doubles
+    scale: Doubles
+    seed: int
+    block: int
+
+    @cached_property
+    def kl(self) -> float:
+        """``KL(q || p)`` in nats."""
+        return float(gaussian_kl(self.loc, self.scale).sum())
+
+    @cached_property
+    def bound(self) -> float:
+        r"""``sup log q/p`` in nats, infinite where a scale is 1 or more and its mean not 0:
+
+        .. math:: \sum_i \frac{μ_i^2}{2 (1 - σ_i^2)} - \log σ_i.
+        """
+        wide = self.scale >= 1
+        if (wide & (self.loc != 0)).any() or (self.scale > 1).any():
+            return float("inf")
+        loc, scale = self.loc[~wide], self.scale[~wide]
+        return float((loc * loc / (2 * (1 - scale * scale)) - np.log(scale)).sum())
+
+    def log_ratios(self, rows: range) -> Doubles:
+        """``log q/p`` of candidates, ``(len(rows),)``, in nats."""
+        return self._log_ratios(candidates(self.seed, self.block, rows, len(self.loc)))
+
+    def atoms(self) -> Doubles:
+        """``log q/p`` of every value that the prior has, ``(65536,)``, of a single weight.
+
+        Raises:
+            ValueError: for a block of several weights, which has too many values.
+        """
+        self._need_one()
+        return self._log_ratios(quantiles()[:LEVELS, None])
+
+    def places(self, rows: range) -> NDArray[np.int64]:
+        """Which of those values candidates are, ``(len(rows),)``.
+
+        Raises:
+            ValueError: for a block of several weights.
+        """
+        self._need_one()
+        return halves(self.seed, CANDIDATES, self.block, rows, 1)[:, 0].astype(np.int64)
+
+    def _need_one(self) -> None:
+        if len(self.loc) != 1:
+            raise ValueError(
+                f"A block of {len(self.loc)} weights has 2^{16 * len(self.loc)} values, too many "
+                "to list: expected blocks of one weight."
+            )
+
+    def value(self, index: int) -> NDArray[np.float32]:
+        """The candidate of an index, ``(D,)``: what the receiver computes."""
+        return candidates(self.seed, self.block, range(index, index + 1), len(self.loc))[0]
+
+    def _log_ratios(self, z: NDArray[np.float32]) -> Doubles:
+        # log q - log p is quadratic: two products with all candidates, and nothing of their size.
+        precision = 1 / (self.scale * self.scale)
+        square = (0.5 * (1 - precision)).astype(np.float32)
+        linear = (self.loc * precision).astype(np.float32)
+        constant = float((-np.log(self.scale) - 0.5 * self.loc * self.loc * precision).sum())
+        return ((z * z) @ square + z @ linear).astype(np.float64) + constant

@@ -1,0 +1,204 @@
+"""Networks that are sent as a draw, from the fit to the file and back."""
+
+import copy
+import math
+import signal
+
+import pytest
+import torch
+from fitting import blobs
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.draw_coding import Sample, code_draw, decoded, read
+from pyroccam.inference.draw_coding import sending as sending_module
+from pyroccam.inference.draw_coding.phases import Phase
+from pyroccam.models import priors
+from torch import nn
+
+QUICK = {"epochs": 60, "steps": 2, "bits": 8, "batch_size": 64, "lr": 2e-2}
+
+
+def network(width=8):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def accuracy(net, x, y):
+    return float((net(x).argmax(-1) == y).float().mean())
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return blobs()
+
+
+@pytest.fixture(scope="module")
+def drawn(rows):
+    return code_draw(network(), rows, Sample(size=60, **QUICK), progress=False)
+
+
+def test_a_draw_is_sent_in_the_size_that_was_asked_for(drawn, rows):
+    assert 55 <= len(drawn.content) <= 60
+    assert type(drawn.net) is nn.Sequential
+    assert drawn.weights == 51
+    # Every block had the KL that it was given: a bit less than its index.
+    assert drawn.kl == pytest.approx(7 * drawn.blocks, rel=1e-4)
+    assert drawn.index_bits == pytest.approx(8 * drawn.blocks, abs=8)
+    assert 0.5 < drawn.distance < 2.5
+    net = decoded(drawn.content)
+    for ours, theirs in zip(drawn.net.parameters(), net.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert accuracy(net, rows.x_train, rows.y_train) > 0.7
+
+
+def test_the_receiver_has_what_was_trained(rows, monkeypatch):
+    """The posterior means of the sender, when all blocks are known, are the decoded weights."""
+    kept = []
+    before = sending_module.Sending.run
+
+    def run(self, how):
+        before(self, how)
+        kept.append({site: self.guide.posterior(site).mean.detach() for site in self.guide.sites})
+
+    monkeypatch.setattr(sending_module.Sending, "run", run)
+    found = code_draw(network(), rows, Sample(size=50, **QUICK), progress=False)
+    for site, mean in kept[0].items():
+        assert torch.allclose(found.net.get_parameter(site), mean, rtol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["ordered-random", "a-star"])
+def test_other_codes_take_what_they_take(code, rows):
+    how = Sample(size=50, code=code, **{**QUICK, "epochs": 5, "slack": 2.0})
+    found = code_draw(network(), rows, how, progress=False)
+    assert torch.equal(decoded(found.content)[0].weight, found.net[0].weight)
+
+
+def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
+    """Stopped in each of its three parts: the same file as without."""
+    how = Sample(size=50, **{**QUICK, "epochs": 4})
+    whole = code_draw(network(), rows, how, progress=False)
+    assert code_draw(network(), rows, how, progress=False).content == whole.content
+    units = {"n": 0}
+    before = Phase.run
+
+    def counting(self, run):
+        own = self.unit
+
+        def unit(number):
+            units["n"] += 1
+            if units["n"] in (3, 20, 37):
+                signal.raise_signal(signal.SIGINT)
+            return own(number)
+
+        self.unit = unit
+        before(self, run)
+
+    monkeypatch.setattr(Phase, "run", counting)
+    stops = 0
+    while True:
+        try:
+            found = code_draw(network(), rows, how, out=tmp_path, resume=stops > 0, progress=False)
+            break
+        except inference.Interrupted:
+            stops += 1
+    assert stops == 3
+    assert found.content == whole.content
+    with pytest.raises(FileExistsError, match="is being coded"):
+        code_draw(network(), rows, how, out=tmp_path, progress=False)
+    with pytest.raises(inference.CheckpointError, match="another network, or another budget"):
+        code_draw(network(9), rows, how, out=tmp_path, resume=True, progress=False)
+
+
+class WithStatistics(nn.Module):
+    """No chain, and with numbers that are not drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.other = nn.Linear(2, 6), nn.Linear(2, 6, bias=False)
+        self.norm, self.last = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x).relu() + self.other(x)))
+
+
+def test_what_is_not_drawn_is_sent_as_it_is(rows):
+    torch.manual_seed(0)
+    net = WithStatistics()
+    before = copy.deepcopy(net.state_dict())
+    how = Sample(size=900, **{**QUICK, "epochs": 5})
+    drawn = code_draw(net, rows, how, progress=False)
+    found = decoded(drawn.content)
+    assert drawn.weights == 51
+    assert len(drawn.content) <= 900
+    for ours, theirs in zip(
+        drawn.net.state_dict().values(), found.state_dict().values(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(found.norm.running_mean, before["norm.running_mean"])
+    assert not torch.equal(found.norm.weight, before["norm.weight"])
+    assert torch.equal(net.norm.weight, before["norm.weight"])
+    assert found(rows.x_test).shape == (len(rows.x_test), 3)
+
+
+def test_a_fit_is_cut_and_sent(rows, tmp_path):
+    model = models.BayesianNetwork(network(), rows, prior=priors.GroupNormalJeffreys())
+    fit = inference.fit(
+        model, guides.MeanField(model), rows, epochs=30, device="cpu", progress=False
+    )
+    before = copy.deepcopy(fit.model.state_dict())
+    small = inference.compress(
+        fit, code=Sample(size=45, **{**QUICK, "epochs": 5}), threshold="noise", progress=False
+    )
+    small.write(tmp_path / "draw.poccd")
+    net = read(tmp_path / "draw.poccd")
+    assert net(rows.x_test).shape == (len(rows.x_test), 3)
+    for was, now in zip(before.values(), fit.model.state_dict().values(), strict=True):
+        assert torch.equal(was, now)
+    with pytest.raises(ValueError, match="codebook= changes nothing where a draw is sent"):
+        inference.compress(fit, code="sample", codebook=3)
+    with pytest.raises(ValueError, match="'digits', 'sample' or a Sample"):
+        inference.compress(fit, code="zip")
+    with pytest.raises(ValueError, match="are of code='sample'"):
+        inference.compress(fit, resume=True)
+    with pytest.raises(inference.packing.PackedFileError, match="there is no such file"):
+        read(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 12}, "A file of 12 bytes was asked for.*takes 19.*\nGive at least 21"),
+        ({"bits": 30}, r"Sample\(bits\) must be a whole number from 2 to 20, got 30"),
+        ({"code": "greedy-rejection"}, "must be one of 'minimal-random'"),
+        ({"slack": 14.0}, r"Sample\(slack\) must be from 0 to less than bits=14"),
+    ],
+)
+def test_what_is_refused(given, message, rows):
+    with pytest.raises(ValueError, match=message):
+        code_draw(network(), rows, Sample(**given), progress=False)
+    with pytest.raises(ValueError, match="no layer whose weights"):
+        code_draw(nn.Sequential(nn.ReLU()), rows, Sample(), progress=False)
+
+
+def test_random_labels_cannot_be_compressed():
+    """A file of b bytes says at most 8 b bits about labels that were drawn at random, whatever the
+    network and its training: sum_n log2 p(y_n) + N log2 C <= 8 b, but for luck of 20 bits, of
+    probability 2^-20."""
+    torch.manual_seed(3)
+    x, y = torch.randn(600, 8), torch.randint(0, 2, (600,))
+    rows = data.Dataset.from_tensors(x, y, x[:20], y[:20], val_fraction=0.0)
+    net = nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 2))
+    trained = copy.deepcopy(net)
+    optimizer = torch.optim.Adam(trained.parameters(), 1e-2)
+    for _ in range(600):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(x), y).backward()
+        optimizer.step()
+
+    def said(found):
+        nats = nn.functional.cross_entropy(found(x), y, reduction="sum")
+        return len(y) - float(nats.detach()) / math.log(2)
+
+    assert said(trained) > 300  # as numbers it learns them by heart
+    how = Sample(size=40, epochs=20, steps=2, bits=8, batch_size=100, lr=1e-2)
+    drawn = code_draw(trained, rows, how, progress=False)
+    assert said(drawn.net) <= 8 * len(drawn.content) + 20

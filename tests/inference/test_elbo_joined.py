@@ -1,0 +1,116 @@
+"""The KL of small sites together is the sum of that of each."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.elbo.joined import MOST, JoinedKL
+from pyroccam.models import priors
+from torch import nn
+
+PRIORS = {
+    "normal": lambda: priors.Normal(0.7),
+    "gnj": priors.GroupNormalJeffreys,
+    "molchanov": lambda: priors.GroupNormalJeffreys(kl="molchanov"),
+    "ghs": priors.GroupHorseshoe,
+    "log-uniform": priors.LogUniform,
+}
+
+
+class Data:
+    N, task, outputs, input_shape = 100, "classification", 3, (5,)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Names of sites that were joined."""
+    names = []
+    take = JoinedKL.take
+
+    def seen(self, ours, theirs):
+        found = take(self, ours, theirs)
+        names.extend([ours["name"]] if found else [])
+        return found
+
+    monkeypatch.setattr(JoinedKL, "take", seen)
+    return names
+
+
+def loss(model, guide, joins):
+    evaluate = bound(model, guide, max_plate_nesting=1)
+    evaluate.elbo.joins = joins
+    torch.manual_seed(1)
+    with pyro.validation_enabled(False):
+        terms = evaluate.terms(torch.ones(4, 5).double(), torch.zeros(4, dtype=torch.long))
+    parameters = [p for p in guide.parameters() if p.requires_grad]
+    return terms.kl, torch.autograd.grad(terms.kl, parameters, allow_unused=True)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("name", PRIORS)
+def test_the_kl_and_its_slopes_are_the_same(name, taken):
+    net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    model = models.BayesianNetwork(net, Data, prior=PRIORS[name]()).double()
+    guide = guides.MeanField(model).double()
+    apart, apart_slopes = loss(model, guide, joins=False)
+    assert taken == []
+    together, slopes = loss(model, guide, joins=True)
+    assert sorted(taken) == sorted(guide.latents())
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=0)
+    torch.testing.assert_close(slopes, apart_slopes, rtol=1e-10, atol=1e-12)
+
+
+def site(q, p, name="w", **more):
+    plain = {"name": name, "scale": 1.0, "mask": None, "cond_indep_stack": (), **more}
+    return {**plain, "fn": q}, {**plain, "fn": p}
+
+
+def normal(*shape, scale=1.0):
+    return dist.Normal(torch.zeros(shape), torch.full(shape, scale)).to_event(len(shape))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        site(normal(3), normal(3), scale=2.0),
+        site(normal(3), normal(3), scale=torch.tensor(1.0)),
+        site(normal(3), normal(3), mask=torch.tensor(True)),
+        site(normal(3), normal(3), cond_indep_stack=("plate",)),
+        site(normal(MOST + 1), normal(MOST + 1)),
+        site(dist.Normal(torch.zeros(3), 1.0), dist.Normal(torch.zeros(3), 1.0)),
+        site(dist.Delta(torch.zeros(3)).to_event(1), normal(3)),
+        site(normal(3), dist.Cauchy(torch.zeros(3), 1.0).to_event(1)),
+        site(normal(3), dist.LogNormal(torch.zeros(3), 1.0).to_event(1)),
+        site(normal(3), normal(1)),
+    ],
+    ids=[
+        "scaled",
+        "scaled by a tensor",
+        "masked",
+        "in a plate",
+        "large",
+        "a batch",
+        "a point",
+        "unknown",
+        "no analytic KL",
+        "shapes",
+    ],
+)
+def test_other_sites_are_left_alone(pair):
+    joined = JoinedKL()
+    assert not joined.take(*pair)
+    assert joined.terms() == []
+
+
+def test_sites_of_all_shapes_by_class():
+    """Against ``N(0, 4)``: ``log 2/s + (s² - 4) / 8`` for each number; two classes, two sums."""
+    joined = JoinedKL()
+    exact = torch.zeros(())
+    for shape, s in (((2, 3), 1.0), ((), 0.5), ((4,), 2.0)):
+        assert joined.take(*site(normal(*shape, scale=s), normal(*shape, scale=2.0)))
+        exact += torch.Size(shape).numel() * (torch.tensor(2.0 / s).log() + (s * s - 4) / 8)
+    assert joined.take(*site(dist.LogNormal(0.0, 1.0), dist.LogNormal(0.0, 2.0)))
+    found = joined.terms()
+    torch.testing.assert_close(found, [exact, torch.tensor(2.0).log() - 3 / 8])

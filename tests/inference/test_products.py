@@ -1,0 +1,112 @@
+"""Products in bfloat16: what they round, what they leave, and steps that are made of them."""
+
+import pyro
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.inference import Settings
+from pyroccam.inference.compilation.products import products
+from pyroccam.inference.training.step import TrainingStep
+from torch import nn
+from torch.nn.functional import conv2d
+
+UNIT = 2.0**-8
+"""The largest relative error of rounding to bfloat16."""
+
+
+def rounded(t):
+    return t.bfloat16().double()
+
+
+def drawn(*shape, dtype=torch.float32):
+    return torch.randn(*shape, dtype=dtype)
+
+
+OPERATIONS = {
+    "mm": (lambda x, w, b: x @ w, (128, 96), (96, 96)),
+    "addmm": (lambda x, w, b: torch.addmm(b[: w.shape[1]], x, w), (128, 96), (96, 96)),
+    "bmm": (lambda x, w, b: x @ w, (4, 128, 64), (4, 64, 64)),
+    "conv": (lambda x, w, b: conv2d(x, w, b[: len(w)], padding=1), (8, 6, 14, 14), (16, 6, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_large_products_are_those_of_rounded_factors(name):
+    """Of results and gradients, against double precision with factors rounded by hand."""
+    f, *shapes = OPERATIONS[name]
+    torch.manual_seed(0)
+    x, w, b, g = drawn(*shapes[0]), drawn(*shapes[1]), drawn(200), None
+    for t in (x, w, b):
+        t.requires_grad_()
+    with products("bf16"):
+        out = f(x, w, b)
+        g = drawn(*out.shape)
+        out.backward(g)
+    low = [rounded(t.detach()).requires_grad_() for t in (x, w)]
+    bias = b.detach().double().requires_grad_()
+    exact = f(*low, bias)
+    exact.backward(rounded(g))
+    assert out.dtype == x.grad.dtype == w.grad.dtype == torch.float32
+    for found, right in ((out, exact), (x.grad, low[0].grad), (w.grad, low[1].grad)):
+        assert 0 < (found - right).abs().max() <= UNIT * right.abs().max()
+    if b.grad is not None:  # a sum, of what is not rounded
+        bias.grad = None
+        f(*low, bias).backward(g.double())
+        torch.testing.assert_close(b.grad, bias.grad.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_products_and_other_precisions_are_left(name, dtype):
+    f, *shapes = OPERATIONS[name]
+    rows = 2 if dtype == torch.float32 else shapes[0][0]
+    if name == "bmm" and rows == 2:
+        shapes = [(2, 64, 64), (2, 64, 64)]
+    torch.manual_seed(0)
+    x, w = drawn(rows, *shapes[0][1:], dtype=dtype), drawn(*shapes[1], dtype=dtype)
+    b = drawn(200, dtype=dtype)
+    with products("bf16"):
+        found = f(x, w, b)
+    assert torch.equal(found, f(x, w, b))
+
+
+class Data:
+    N, task, outputs, input_shape = 1000, "classification", 3, (64,)
+
+
+def steps(precision, compile, dtype=torch.float32):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 160), nn.ReLU(), nn.Linear(160, 3)).to(dtype)
+    model = models.BayesianNetwork(net, Data, prior=models.priors.GroupNormalJeffreys()).to(dtype)
+    guide = guides.MeanField(model).to(dtype)
+    step = TrainingStep([(model, guide)], Settings(lr=1e-3, precision=precision), compile=compile)
+    x, y = drawn(128, 64, dtype=dtype), torch.randint(3, (128,))
+    with pyro.validation_enabled(False):
+        torch.manual_seed(1)
+        losses = torch.stack([step(x, y) for _ in range(5)])
+    assert step.kind == {False: "eager", "graph": "graph", True: "compiled"}[compile]
+    row = torch.cat([flat.grad.flatten() for flat in step.flats.values()])
+    return losses, row
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("compile", ["graph", True])
+def test_steps_round_alike_however_they_run(compile):
+    """Traced and compiled as eager ones do: nearer to them than to full precision."""
+    losses, grads = steps("bf16", False)
+    exact, exact_grads = steps(None, False)
+    ours, our_grads = steps("bf16", compile)
+    assert ours.dtype == our_grads.dtype == torch.float32
+    apart = (grads - exact_grads).norm() / exact_grads.norm()
+    assert 1e-4 < apart < 0.05
+    assert (our_grads - grads).norm() / exact_grads.norm() < 0.2 * apart
+    torch.testing.assert_close(ours, losses, rtol=1e-4, atol=0)
+    torch.testing.assert_close(losses, exact, rtol=5e-3, atol=0)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_network_in_double_precision_has_no_products_to_round():
+    with pytest.raises(ValueError, match="precision='bf16' .* nothing that is trained is float32"):
+        steps("bf16", False, dtype=torch.float64)
+    with pytest.raises(ValueError, match="precision must be 'bf16' or None, got .half."):
+        Settings(precision="half")

@@ -52,7 +52,7 @@ def _line(estimator: str, runs: list[dict[str, Any]]) -> Iterator[str]:
         f"{max(apart, key=abs):+.2f}",
         "" if estimator in REFEREES else above,
         len(found),
-        f"{right} of {len(seeds)}",
+        f"{right} of {len(seeds)}" if len(found) == len(runs) else "",  # of some it cannot choose
         f"{median(own['seconds'] for own, _ in found):.2g}",
     )
 

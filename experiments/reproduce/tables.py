@@ -57,6 +57,8 @@ def sections() -> dict[str, Section]:
         Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
         Section("Structures", "structures", structure.structures),
         Section("Evidence", "evidence", evidence.evidence),
+        Section("Labels", "labels", evidence.labels),
+        Section("Evidence by optimisers", "evidence-paths", evidence.paths),
     )
     return {one.folder: one for one in found}
 

@@ -44,7 +44,7 @@ def annealed(
     Arguments:
         fit: of random weights with proper priors.
         particles: P.
-        repeats: runs beside the first.
+        repeats: runs beside the first. Of four the error itself is known within a factor of two.
         moves: at each temperature, of 8 steps.
         seed: of everything drawn; the state of the generator is left as it was.
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from ...models.contexts import plain_kernels
+from ..posterior.draws import at_once
 from .joint import Joint
 from .normals import Blocks, Dense, Diagonal, Kronecker, Precision
 
@@ -144,7 +145,7 @@ def _hessian(density: Joint, theta: Tensor, value: Callable[[Tensor], Tensor]) -
     """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time."""
     rows = []
     identity = torch.eye(density.size, dtype=theta.dtype, device=theta.device)
-    for directions in identity.split(max(1, min(density.at_once, 256))):
+    for directions in identity.split(min(256, at_once(density.numbers, density.rows))):
         with torch.enable_grad(), plain_kernels():
             # The same θ once for each direction: one pass gives the products with all of them.
             copies = theta.detach().expand(len(directions), -1).clone().requires_grad_()

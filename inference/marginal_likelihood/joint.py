@@ -47,6 +47,7 @@ class Joint:
     Attributes:
         size: n.
         rows: N.
+        numbers: weights of the network, random or not.
         passes: of one network through all rows, counted.
 
     Raises:
@@ -77,8 +78,7 @@ class Joint:
         self.shapes = {site: tuple(prior.event_shape) for site, prior in self.priors.items()}
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.size = sum(self.sizes)
-        numbers = sum(p.numel() for p in self.net.parameters())
-        self.at_once = at_once(max(numbers, 1), self.rows)
+        self.numbers = max(1, sum(p.numel() for p in self.net.parameters()))
 
     # -- θ and the sites ---------------------------------------------------------------------------
 
@@ -146,8 +146,9 @@ class Joint:
         x, y = (self.x, self.y) if chosen is None else (self.x[chosen], self.y[chosen])
         (draws,) = {len(value) for value in values.values()}
         found = []
-        for start in range(0, draws, self.at_once):
-            part = {s: value[start : start + self.at_once] for s, value in values.items()}
+        most = at_once(self.numbers, len(x))
+        for start in range(0, draws, most):
+            part = {s: value[start : start + most] for s, value in values.items()}
             weights = self._weights(part)
             self.passes += len(next(iter(part.values()))) * len(x) / self.rows
             found.append(self.model.log_prob(outputs_of(self.net, weights, x), y).sum(1))

@@ -17,7 +17,7 @@ from ..fits.result import Fit
 from .joint import Joint, joint
 from .result import LogEvidence
 
-__all__ = ["STEEPEST", "Path", "TooSteep", "descent", "langevin", "mixed_entropy", "path"]
+__all__ = ["STEEPEST", "How", "Path", "TooSteep", "descent", "langevin", "mixed_entropy", "path"]
 
 STEEPEST = 0.6838
 """Largest ``η λ`` for which ``log(1 - ηλ) >= -ηλ - (ηλ)²``."""
@@ -149,7 +149,7 @@ def _evidence(
                 'Use jacobian="bound".'
             )
         rows = None if batch_size is None or batch_size >= density.rows else batch_size
-        how = _How(objective, jacobian, by == "langevin", rows)
+        how = How(objective, jacobian, by == "langevin", rows)
         rate, seen = _followed(density, how, lr, steps, starts, evaluations)
     value, error, when = seen.best()
     return LogEvidence(
@@ -172,7 +172,16 @@ class TooSteep(ValueError):
 
 
 @dataclass(frozen=True)
-class _How:
+class How:
+    """What a step is.
+
+    Attributes:
+        objective: of the gradient.
+        jacobian: how its change of the entropy is found.
+        noisy: with the noise of Langevin dynamics.
+        batch_size: rows of a step; ``None`` for all.
+    """
+
     objective: Objective
     jacobian: Jacobian
     noisy: bool
@@ -246,14 +255,20 @@ def mixed_entropy(one: float, other: float, size: int) -> float:
 
 def path(
     density: Joint,
-    how: _How,
+    how: How,
     lr: float,
     steps: int,
     starts: int,
     evaluations: int,
     limit: float = math.inf,
+    look: Callable[[int, Tensor], None] | None = None,
 ) -> Path:
     """Steps from draws of the prior, and what the entropy does on the way.
+
+    Arguments:
+        evaluations: of the joint density, evenly on the path.
+        limit: of η times the largest curvature.
+        look: is called at each evaluation with the number of steps and θ ``(R, n)``.
 
     Raises:
         TooSteep: where η times the largest curvature comes to the limit.
@@ -265,7 +280,14 @@ def path(
     wanted = {round(steps * k / evaluations) for k in range(evaluations + 1)}
     noise = 0.5 * size * math.log(4 * math.pi * math.e * lr) if how.noisy else None
     turning = torch.randn_like(theta)
-    seen: dict[int, Tensor] = {0: density(theta)}
+    seen: dict[int, Tensor] = {}
+
+    def evaluate(step: int) -> None:
+        seen[step] = density(theta)
+        if look is not None:
+            look(step, theta)
+
+    evaluate(0)
     changes, steepest = [], 0.0
     order = torch.empty(0, dtype=torch.long, device=device)
     for step in range(1, steps + 1):
@@ -308,7 +330,7 @@ def path(
         if how.noisy:
             theta = theta + math.sqrt(2 * lr) * torch.randn_like(theta)
         if step in wanted:
-            seen[step] = density(theta)
+            evaluate(step)
     times = sorted(seen)
     return Path(
         times,
@@ -338,7 +360,7 @@ def _exact(curved: Curved, theta: Tensor) -> Tensor:
 
 
 def _followed(
-    density: Joint, how: _How, lr: float | None, steps: int, starts: int, evaluations: int
+    density: Joint, how: How, lr: float | None, steps: int, starts: int, evaluations: int
 ) -> tuple[float, Path]:
     """The path with this step, or with the largest of 0.1 / 2^k that bears it; and the step."""
     if lr is not None:

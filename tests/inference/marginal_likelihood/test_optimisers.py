@@ -10,8 +10,8 @@ from pyroccam import guides, inference
 from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.marginal_likelihood.optimisers import (
     STEEPEST,
+    How,
     TooSteep,
-    _How,
     mixed_entropy,
     path,
 )
@@ -23,7 +23,7 @@ STARTS = 400
 
 def walked(steps, noisy=False, objective="likelihood", jacobian="exact", batch_size=None, lr=LR):
     fit, _ = linear()
-    how = _How(objective, jacobian, noisy, batch_size)
+    how = How(objective, jacobian, noisy, batch_size)
     with joint(fit, "descent") as density, torch.random.fork_rng():
         torch.manual_seed(0)
         return path(density, how, lr, steps, STARTS, 5)

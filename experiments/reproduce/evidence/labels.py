@@ -1,0 +1,195 @@
+"""Bits that send the labels of a data set, by every code, and the same with labels at random.
+
+    python -m pyroccam.experiments.reproduce.evidence.labels --data-root FOLDER
+
+Codes: uniform; the bound (weights by bits back); the compressed network in a real file, and what is
+left to say of the labels with it; prequential, and switching between models block by block. No code
+compresses labels that are drawn at random.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+
+from ....data import Dataset, load
+from ....guides import CategoricalDepth, Delta, Guide, MeanField
+from ....inference.fits.fitting import Fit, fit
+from ....inference.marginal_likelihood import blocks_of, description_length, switching
+from ....inference.packing import read, write
+from ....inference.posterior.metrics import mean_spread
+from ....inference.posterior.predict import streamed
+from ....inference.pruning import compress
+from ....models import BayesianNetwork, LearntDepth
+from ....models.priors import GroupHorseshoe, GroupNormalJeffreys, Normal, WeightPrior
+from .. import options
+from ..runner import ResultFile, Row
+
+__all__ = ["CODERS", "PUBLISHED", "SETS"]
+
+# Kilobits for the labels of MNIST (Blier, Ollivier 2018, arXiv:1802.07044).
+PUBLISHED = {"mnist": {"uniform": 199.0, "prequential": 4.10}}
+
+Pair = tuple[Any, Guide]
+
+
+@dataclass(frozen=True)
+class _Set:
+    """Epochs of a fit, of its compression, and of each fit of a prequential code."""
+
+    epochs: int
+    coded_epochs: int
+    hidden: tuple[int, ...]
+    batch_size: int = 256
+
+
+SETS = {"digits": _Set(300, 200, (100,)), "mnist": _Set(40, 15, (300, 100))}
+SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
+
+
+def _bayes(
+    prior: WeightPrior, guide: Callable[[BayesianNetwork], Guide]
+) -> Callable[[Dataset, _Set], Pair]:
+    def build(rows: Dataset, own: _Set) -> Pair:
+        sizes = [math.prod(rows.input_shape), *own.hidden, rows.outputs]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for place in range(len(own.hidden)):
+            layers += [nn.Linear(sizes[place], sizes[place + 1]), nn.ReLU()]
+        net = nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+        model = BayesianNetwork(net, rows, prior=prior)
+        return model, guide(model)
+
+    return build
+
+
+def _linear(rows: Dataset, own: _Set) -> Pair:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(rows.input_shape), rows.outputs))
+    model = BayesianNetwork(net, rows, prior=Normal("fan_in"))
+    return model, MeanField(model)
+
+
+def _depth(rows: Dataset, own: _Set) -> Pair:
+    model = LearntDepth.mlp(rows.flattened(), width=own.hidden[0], max_depth=5)
+    return model, CategoricalDepth(model)
+
+
+# Name: how it is made; whether its guide has a bound that is a code; whether it is compressed.
+CODERS: dict[str, tuple[Callable[[Dataset, _Set], Pair], bool, bool]] = {
+    "linear": (_linear, True, False),
+    "gaussian": (_bayes(Normal("fan_in"), MeanField), True, True),
+    "ghs": (_bayes(GroupHorseshoe(1e-3), MeanField), True, True),
+    "gnj": (_bayes(GroupNormalJeffreys(), MeanField), False, True),
+    "delta": (_bayes(Normal("fan_in"), Delta), False, False),
+    "depth": (_depth, False, False),
+}
+
+
+def main(
+    data: options.Data = "digits",
+    data_root: options.DataRoot = None,
+    out: options.Out = options.RESULTS / "labels",
+    coders: Annotated[str, options.BY_COMMAS] = ",".join(CODERS),
+    seeds: options.Count = 2,
+    at_random: Annotated[bool, typer.Option(help="Draw the labels anew.")] = False,
+    threads: options.Count = 1,
+) -> None:
+    """Run what is missing, and write one JSON file for the data set."""
+    torch.set_num_threads(threads)
+    options.listed("set", data, SETS)
+    settings = {**vars(SETS[data]), "hidden": [*SETS[data].hidden], "shares": SHARES}
+    file = ResultFile(out / f"{data}{'-random' if at_random else ''}.json", settings=settings)
+    for seed in range(seeds):
+        rows = _data(data, seed, data_root, at_random)
+        for name in options.listed("coder", coders, CODERS):
+            if any((r["seed"], r["coder"]) == (seed, name) for r in file.runs):
+                continue
+            file.runs.append(_row(name, rows, SETS[data], seed))
+            file.write(switching=_switched(file.runs), published=PUBLISHED.get(data))
+            print(_line(file.runs[-1]), flush=True)
+
+
+def _data(name: str, seed: int, data_root: str | None, at_random: bool) -> Dataset:
+    """All training rows, and none to validate: the receiver has no others."""
+    rows = load(name, data_root=data_root, seed=seed).all_rows()
+    if not at_random:
+        return rows
+    generator = torch.Generator().manual_seed(seed)
+    assert rows.classes is not None
+    return replace(rows, y_train=torch.randint(rows.classes, (rows.N,), generator=generator))
+
+
+def _row(name: str, rows: Dataset, own: _Set, seed: int) -> Row:
+    build, is_code, is_cut = CODERS[name]
+    if name == "depth":
+        rows = rows.flattened()
+    torch.manual_seed(seed)
+    model, guide = build(rows, own)
+    common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
+    common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
+    warm: dict[str, Any] = {} if guide.is_point or name == "depth" else {"kl_warmup": 0.2}
+    found = fit(model, guide, rows, epochs=own.epochs, **common, **warm)
+    assert rows.classes is not None
+    kept: Row = {
+        "seed": seed,
+        "coder": name,
+        "uniform": rows.N * math.log2(rows.classes),
+        "accuracy": found.evaluate("test")["accuracy"],
+    }
+    if is_code:
+        length = description_length(found, passes=5)
+        kept["bound"] = {"weights": length.weights, "targets": length.targets}
+    if is_cut:
+        kept["file"] = _file(found)
+    order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
+    blocks = blocks_of(found, order, SHARES, seed=seed, epochs=own.coded_epochs)
+    kept["blocks"] = [-block.nats / math.log(2) for block in blocks]
+    return kept
+
+
+def _file(found: Fit[Any, Any]) -> Row:
+    """Bits of the network in a file, and of the labels given what is read from that."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.pocc"
+        try:
+            size = write(compress(found, threshold="noise").net, path)
+        except ValueError as error:
+            return {"refused": str(error)}
+        net = read(path)
+    x, y = found.data.split("train")
+    with torch.no_grad():
+        outputs = streamed(lambda part: net(part)[None], x)[0]
+    nats = -outputs.double().log_softmax(-1).gather(1, y[:, None]).sum()
+    return {"network": 8.0 * size.total, "labels": float(nats) / math.log(2)}
+
+
+def _switched(runs: list[Row]) -> Row:
+    """Bits of the code that switches between all models and the uniform, by seed."""
+    found = []
+    for seed in sorted({run["seed"] for run in runs}):
+        own = [run for run in runs if run["seed"] == seed]
+        shares = torch.tensor(SHARES).diff(prepend=torch.zeros(1)).double()
+        uniform = shares * own[0]["uniform"]
+        bits = torch.tensor([*[run["blocks"] for run in own], uniform.tolist()])
+        found.append({"bits": -switching(-bits.double() * math.log(2)) / math.log(2)})
+    return mean_spread(found)
+
+
+def _line(row: Row) -> str:
+    parts = [f"{row['coder']} seed {row['seed']}: accuracy {row['accuracy']:.4f}"]
+    parts += [f"uniform {row['uniform']:,.0f}", f"prequential {sum(row['blocks']):,.0f}"]
+    for name in ("bound", "file"):
+        if name in row and "refused" not in row[name]:
+            parts.append(f"{name} {' + '.join(f'{v:,.0f}' for v in row[name].values())}")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    typer.run(main)

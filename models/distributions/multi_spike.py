@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
-from ..checks import one_of
+from ..checks import one_of, shown
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
 from .spike_table import SpikeTable, log_spikes, near, place, remainder, spike_table
 
@@ -23,6 +23,7 @@ __all__ = [
     "achterhold_kl",
     "check_levels",
     "multi_spike_kl",
+    "to_levels",
 ]
 
 SpikeKL = Literal["exact", "achterhold"]
@@ -34,8 +35,11 @@ LEVELS = (3, 5, 7, 9, 11, 13, 15)
 _REFERENCE, _WINDOW = 0.2, 0.075  # of the published approximation: its largest level, and τ
 
 
-def check_levels(name: str, levels: object, kl: SpikeKL) -> None:
-    """Refuse what can be no number of levels.
+def check_levels(name: str, of_kl: str, levels: object, kl: SpikeKL) -> None:
+    """Refuse what can be no number of levels, or no KL for so many.
+
+    Arguments:
+        name, of_kl: of both, for the errors.
 
     Raises:
         ValueError: for a number that is not odd, or beyond 15; for a KL that is not known, or not
@@ -44,14 +48,20 @@ def check_levels(name: str, levels: object, kl: SpikeKL) -> None:
     if levels not in LEVELS or isinstance(levels, bool):
         raise ValueError(
             f"{name} must be an odd number in 3 ... 15, as zero is a level and the others come in "
-            f"pairs; got {levels!r}.\nTry 3 (2 bits a weight), 7 (3 bits) or 15 (4 bits)."
+            f"pairs; got {shown(levels)}.\nTry 3 (2 bits a weight), 7 (3 bits) or 15 (4 bits)."
         )
-    one_of("kl", kl, SPIKE_KLS)
+    one_of(of_kl, kl, SPIKE_KLS)
     if kl == "achterhold" and levels != 3:
         raise ValueError(
-            f"kl='achterhold' is an approximation for 3 levels, whose windows overlap for {levels}."
-            "\nTry kl='exact', which takes any number of levels, or levels=3."
+            f"{of_kl}='achterhold' is an approximation for 3 levels: its windows overlap for "
+            f"{levels}.\nTry 'exact', which takes any number of levels, or 3 levels."
         )
+
+
+def to_levels(w: Tensor, level: Tensor | float, levels: int) -> Tensor:
+    """Each number rounded to the nearest of K levels equally apart in [-level, level], ``(*)``."""
+    half = levels // 2
+    return (w / level * half).round().clamp(-half, half) / half * level
 
 
 def multi_spike_kl(
@@ -94,7 +104,7 @@ def multi_spike_kl(
         >>> multi_spike_kl(torch.tensor([0.0, 0.1, 0.5]), one * 0.1, one * 0.1)
         tensor([-0.1687,  0.1355,  2.1910])
     """
-    check_levels("levels", levels, "exact")
+    check_levels("levels", "kl", levels, "exact")
     if table is None:
         table = SpikeTable(*(part.to(loc) for part in spike_table(levels)))
     mean, deviation = torch.broadcast_tensors((loc / level).abs(), scale / level)
@@ -161,7 +171,7 @@ class MultiSpikeLogUniform(TorchDistribution):
         kl: SpikeKL = "exact",
         table: SpikeTable | None = None,
     ) -> None:
-        check_levels("levels", levels, kl)
+        check_levels("levels", "kl", levels, kl)
         self.level, self.levels, self.kl, self.table = level, levels, kl, table
         super().__init__(torch.Size(batch_shape), validate_args=False)
 

@@ -189,9 +189,9 @@ def test_the_density_is_the_mean_of_spikes():
 
 def test_what_cannot_be_is_said():
     level = torch.tensor(0.2)
-    with pytest.raises(ValueError, match=r"odd number in 3 ... 15.*got 4.\nTry 3"):
+    with pytest.raises(ValueError, match=r"odd number in 3 ... 15.*got 4\.\nTry 3"):
         MultiSpikeLogUniform(level, 4)
-    with pytest.raises(ValueError, match=r"windows overlap for 5.\nTry kl='exact'"):
+    with pytest.raises(ValueError, match=r"windows overlap for 5\.\nTry 'exact'"):
         MultiSpikeLogUniform(level, 5, kl="achterhold")
     with pytest.raises(ValueError, match="kl must be one of"):
         MultiSpikeLogUniform(level, kl="published")

@@ -60,7 +60,7 @@ class MultiSpike(WeightPrior):
         tensor([-0.3375, -0.1688,  0.0000,  0.1688,  0.3375])
     """
 
-    words = "multi-spike, multi-spike:7, multi-spike:3:achterhold"
+    words = "multi-spike, multi-spike:7, multi-spike:3:achterhold, multi-spike:3:first-free"
 
     levels: int = 3
     kl: SpikeKL = "exact"
@@ -76,9 +76,13 @@ class MultiSpike(WeightPrior):
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:
-        levels, colon, kl = argument.partition(":")
-        known: Any = kl  # which its check decides
-        return cls(int(levels), known) if colon else cls(int(levels))
+        levels, *rest = argument.split(":")
+        free = [word for word in rest if word == "first-free"]
+        kl: Any = [word for word in rest if word != "first-free"]  # its check decides which
+        if len(free) > 1 or len(kl) > 1:
+            raise ValueError("one word is there twice.")
+        options = {"kl": kl[0]} if kl else {}
+        return cls(int(levels), first="free" if free else "levels", **options)
 
     def for_network(self) -> WeightPrior:
         return _FirstFree(self) if self.first == "free" else self

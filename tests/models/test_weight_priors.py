@@ -7,11 +7,14 @@ import pytest
 import torch
 import torch.distributions as td
 from prior_case import CONV, LINEAR, PriorCase
+from pyroccam import models
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
+from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.priors import LayerShape
-from random_weights import PRIORS
+from random_weights import PRIORS, Rows
 from scipy import stats
+from torch import nn
 from torch.distributions import kl_divergence
 
 
@@ -63,6 +66,7 @@ class TestMultiSpike(PriorCase):
         ("multi-spike", priors.MultiSpike()),
         ("multi_spike:7", priors.MultiSpike(7)),
         ("multi-spike:3:achterhold", priors.MultiSpike(3, "achterhold")),
+        ("multi-spike:7:first-free", priors.MultiSpike(7, first="free")),
     )
     refused = (
         ({"levels": 4}, "levels.*odd number in 3 ... 15.*\\nTry 3"),

@@ -45,6 +45,7 @@ class MultiSpike(WeightPrior):
             ``"free"``: its prior is log-uniform, and what is left of it keeps values of its own.
         rate: learning rate of a as a multiple of that of the weights.
         least: a is at least this, divided by the square root of the weights of an output.
+        start: a begins at this multiple of the level that moves the weights least.
 
     Raises:
         ValueError: for a number of levels, a KL or a number that cannot be.
@@ -67,12 +68,14 @@ class MultiSpike(WeightPrior):
     first: Literal["levels", "free"] = "levels"
     rate: float = 0.01
     least: float = 0.25
+    start: float = 2.0
 
     def __post_init__(self) -> None:
         check_levels("MultiSpike(levels)", "MultiSpike(kl)", self.levels, self.kl)
         one_of("MultiSpike(first)", self.first, ("levels", "free"))
         positive("MultiSpike(rate)", self.rate)
         positive("MultiSpike(least)", self.least)
+        positive("MultiSpike(start)", self.start)
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:
@@ -115,7 +118,7 @@ class _MultiSpikeLayer(LayerPrior):
         self.given = prior
         self.least = prior.least / math.sqrt(layer.fan_in)
         # Of the weights that torch begins with: uniform, up to one by the root of the fan-in.
-        self.level = nn.Parameter(torch.tensor(0.675 / math.sqrt(layer.fan_in) / prior.rate))
+        self.level = nn.Parameter(torch.tensor(prior.start * 0.675 / math.sqrt(layer.fan_in) / prior.rate))
         self.level.data.clamp_(min=self.least / prior.rate)
         # Not buffers, which are numbers that a person gave; they move as buffers do.
         self.table = SpikeTable(*(part.to(self.zero) for part in spike_table(prior.levels)))
@@ -129,7 +132,7 @@ class _MultiSpikeLayer(LayerPrior):
     def begin_at(self, weight: Tensor) -> None:
         found = best_level(weight, self.given.levels)
         if found:  # a layer without a weight says nothing
-            self.level.fill_(max(found, self.least) / self.given.rate)
+            self.level.fill_(max(self.given.start * found, self.least) / self.given.rate)
 
     def latents(self) -> Mapping[str, Latent]:
         start = math.exp(-4.0)

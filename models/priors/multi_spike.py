@@ -58,7 +58,7 @@ class MultiSpike(WeightPrior):
     Example:
         >>> layer = LayerShape("fc", torch.Size([3, 4]), None, 1, False, 4)
         >>> MultiSpike(levels=5).for_layer(layer)()["weight"].levels.detach()
-        tensor([-0.3375, -0.1688,  0.0000,  0.1688,  0.3375])
+        tensor([-0.6750, -0.3375,  0.0000,  0.3375,  0.6750])
     """
 
     words = "multi-spike, multi-spike:7, multi-spike:3:achterhold, multi-spike:3:first-free"
@@ -118,7 +118,9 @@ class _MultiSpikeLayer(LayerPrior):
         self.given = prior
         self.least = prior.least / math.sqrt(layer.fan_in)
         # Of the weights that torch begins with: uniform, up to one by the root of the fan-in.
-        self.level = nn.Parameter(torch.tensor(prior.start * 0.675 / math.sqrt(layer.fan_in) / prior.rate))
+        self.level = nn.Parameter(
+            torch.tensor(prior.start * 0.675 / math.sqrt(layer.fan_in) / prior.rate)
+        )
         self.level.data.clamp_(min=self.least / prior.rate)
         # Not buffers, which are numbers that a person gave; they move as buffers do.
         self.table = SpikeTable(*(part.to(self.zero) for part in spike_table(prior.levels)))

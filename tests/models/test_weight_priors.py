@@ -76,6 +76,7 @@ class TestMultiSpike(PriorCase):
         ({"first": "last"}, "first.*levels"),
         ({"rate": 0.0}, "rate.*positive"),
         ({"least": -1.0}, "least.*positive"),
+        ({"start": math.inf}, "start.*positive"),
     )
     improper = ("weight",)
 
@@ -357,11 +358,12 @@ def test_the_levels_begin_where_rounding_moves_the_weights_least(levels):
     with torch.no_grad():
         net[0].weight.copy_(weight)
         net[1].weight.zero_()
-    model = models.BayesianNetwork(net, Rows(30), prior=priors.MultiSpike(levels))
+    prior = priors.MultiSpike(levels, start=1.5)
+    model = models.BayesianNetwork(net, Rows(30), prior=prior)
     found = model.layers["0"].latents()["weight"].levels
-    torch.testing.assert_close(found.detach(), book, atol=0.01, rtol=0)
+    torch.testing.assert_close(found.detach(), 1.5 * book, atol=0.015, rtol=0)
     # A layer of zeros says nothing of its levels; they begin by its fan-in.
-    usual = priors.MultiSpike(levels).for_layer(model.layers["1"].affine.shape)()["weight"].levels
+    usual = prior.for_layer(model.layers["1"].affine.shape)()["weight"].levels
     assert torch.equal(model.layers["1"].latents()["weight"].levels, usual)
 
 

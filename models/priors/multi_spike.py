@@ -118,10 +118,8 @@ class _MultiSpikeLayer(LayerPrior):
         self.given = prior
         self.least = prior.least / math.sqrt(layer.fan_in)
         # Of the weights that torch begins with: uniform, up to one by the root of the fan-in.
-        self.level = nn.Parameter(
-            torch.tensor(prior.start * 0.675 / math.sqrt(layer.fan_in) / prior.rate)
-        )
-        self.level.data.clamp_(min=self.least / prior.rate)
+        usual = max(0.675 * prior.start, prior.least) / math.sqrt(layer.fan_in)
+        self.level = nn.Parameter(torch.tensor(usual / prior.rate))
         # Not buffers, which are numbers that a person gave; they move as buffers do.
         self.table = SpikeTable(*(part.to(self.zero) for part in spike_table(prior.levels)))
 

@@ -58,7 +58,7 @@ class MultiSpike(WeightPrior):
     Example:
         >>> layer = LayerShape("fc", torch.Size([3, 4]), None, 1, False, 4)
         >>> MultiSpike(levels=5).for_layer(layer)()["weight"].levels.detach()
-        tensor([-0.6750, -0.3375,  0.0000,  0.3375,  0.6750])
+        tensor([-0.3375, -0.1688,  0.0000,  0.1688,  0.3375])
     """
 
     words = "multi-spike, multi-spike:7, multi-spike:3:achterhold, multi-spike:3:first-free"
@@ -68,7 +68,7 @@ class MultiSpike(WeightPrior):
     first: Literal["levels", "free"] = "levels"
     rate: float = 0.01
     least: float = 0.25
-    start: float = 2.0
+    start: float = 1.0
 
     def __post_init__(self) -> None:
         check_levels("MultiSpike(levels)", "MultiSpike(kl)", self.levels, self.kl)

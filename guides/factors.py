@@ -135,24 +135,25 @@ class BandFactor(NormalFactor):
     A mean is between minus and plus the largest level and 0.223 standard deviations, where it is
     beside that level what it is beside zero at log alpha = 3. Beyond it the weights would be far
     from what they are rounded to in the end, under as much noise as the network bears. A mean that
-    is moved across the limit is reflected, for a clamp would let it go no gradient, or, with that
-    of the limit, run away.
+    is moved across the limit is reflected: under a clamp it would have no gradient, and with that
+    of what is clamped it would run away. The limit has a gradient, so the data, too, move the
+    level.
 
     Arguments:
         loc, scale, max_scale: see :class:`NormalFactor`; means beyond the limit begin there.
         prior: of the layer, with levels of its ``weight``, which it learns.
 
     References:
-        Achterhold et al. 2018, Variational network quantization, who clip after each step.
+        Achterhold et al. 2018, Variational network quantization, who clip after each step, and
+        learn levels by the KL alone.
     """
 
     def __init__(
         self, loc: Tensor, scale: float, prior: LayerPrior, *, max_scale: float = math.inf
     ) -> None:
-        # Not a submodule: what the prior learns has one name, in the state of the model.
-        self.held: tuple[LayerPrior, ...]
         super().__init__(loc, scale, max_scale=max_scale)
-        object.__setattr__(self, "held", (prior,))
+        # Not a submodule: what the prior learns has one name, in the state of the model.
+        self.held = (prior,)
         with torch.no_grad():
             limit = self._limit(self.log_scale.exp())
             self.loc.copy_(torch.minimum(torch.maximum(self.loc, -limit), limit))
@@ -166,6 +167,7 @@ class BandFactor(NormalFactor):
         limit = self._limit(scale)
         inside = torch.minimum(torch.maximum(self.loc, -limit), limit)
         reflected = 2.0 * inside - self.loc
+        # More than three limits away it would be across the other one.
         return torch.minimum(torch.maximum(reflected, -limit), limit)
 
 

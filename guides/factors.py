@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from ..models.distributions.relaxed import RelaxedGate
 from ..models.distributions.wrapped import base
+from ..models.priors.base import LayerPrior
 
-__all__ = ["Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
+__all__ = ["BandFactor", "Evidence", "Factor", "GateFactor", "GaussianFactor", "NormalFactor"]
+
+_NEAR = math.exp(-1.5)  # |mean| / deviation at log alpha = 3
 
 
 class Evidence(NamedTuple):
@@ -105,7 +108,12 @@ class NormalFactor(GaussianFactor):
             # With the gradient of the limit: by that of a clamp, zero, it would never come back.
             log_scale = log_scale - (log_scale - self.max_log_scale).clamp(min=0.0).detach()
         kind = dist.LogNormal if self.positive else dist.Normal
-        return kind(self.loc, log_scale.exp(), validate_args=False).to_event(self.loc.dim())
+        scale = log_scale.exp()
+        return kind(self.located(scale), scale, validate_args=False).to_event(self.loc.dim())
+
+    def located(self, scale: Tensor) -> Tensor:
+        """The location, beside this scale."""
+        return self.loc
 
     def moments(self, power: float) -> tuple[Tensor, Tensor]:
         if not self.positive:
@@ -119,6 +127,48 @@ class NormalFactor(GaussianFactor):
 
     def cdf(self, value: Tensor) -> Tensor | None:
         return super().cdf(value.log() if self.positive else value)
+
+
+class BandFactor(NormalFactor):
+    """Independent normals of weights that gather around levels: their means stay near them.
+
+    A mean is between minus and plus the largest level and 0.223 standard deviations, where it is
+    beside that level what it is beside zero at log alpha = 3. Beyond it the weights would be far
+    from what they are rounded to in the end, under as much noise as the network bears. A mean that
+    is moved across the limit is reflected: under a clamp it would have no gradient, and with that
+    of what is clamped it would run away. The limit has a gradient, so the data, too, move the
+    level.
+
+    Arguments:
+        loc, scale, max_scale: see :class:`NormalFactor`; means beyond the limit begin there.
+        prior: of the layer, with levels of its ``weight``, which it learns.
+
+    References:
+        Achterhold et al. 2018, Variational network quantization, who clip after each step, and
+        learn levels by the KL alone.
+    """
+
+    def __init__(
+        self, loc: Tensor, scale: float, prior: LayerPrior, *, max_scale: float = math.inf
+    ) -> None:
+        super().__init__(loc, scale, max_scale=max_scale)
+        # Not a submodule: what the prior learns has one name, in the state of the model.
+        self.held = (prior,)
+        with torch.no_grad():
+            limit = self._limit(self.log_scale.exp())
+            self.loc.copy_(torch.minimum(torch.maximum(self.loc, -limit), limit))
+
+    def _limit(self, scale: Tensor) -> Tensor:
+        levels = self.held[0]()["weight"].levels
+        assert levels is not None
+        return levels[-1] + _NEAR * scale.detach()
+
+    def located(self, scale: Tensor) -> Tensor:
+        limit = self._limit(scale)
+        inside = torch.minimum(torch.maximum(self.loc, -limit), limit)
+        reflected = 2.0 * inside - self.loc
+        # More than three limits away it would be across the other one.
+        return torch.minimum(torch.maximum(reflected, -limit), limit)
 
 
 class GateFactor(Factor):

@@ -17,7 +17,7 @@ from ..models.layers.local_reparameterisation import LocalReparameterization, Sc
 from ..models.priors.base import Latent
 from .base import NetworkGuide, Words
 from .edges import StructureFamily
-from .factors import Factor, GateFactor, NormalFactor
+from .factors import BandFactor, Factor, GateFactor, NormalFactor
 
 __all__ = ["MeanField", "NetworkGuide", "relaxed", "start", "suited"]
 
@@ -97,6 +97,8 @@ def suited(
     scale = suggested if scale is None else scale
     support = latent.prior.support
     support = getattr(support, "base_constraint", support)
+    if latent.levels is not None:
+        return BandFactor(loc, scale, layer.prior, max_scale=max_scale)
     if support is constraints.real:
         return NormalFactor(loc, scale, max_scale=max_scale)
     if support in (constraints.positive, constraints.nonnegative):

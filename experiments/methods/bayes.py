@@ -18,6 +18,7 @@ from ...inference.posterior.draws import DrawnNetwork, Noise
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation, refuse_uncut
+from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
 from .base import Pair, Stage
@@ -108,6 +109,12 @@ class Bayes(OverWeights):
             likelihood=self.likelihood,
             random_biases=self.random_biases,
         )
+        if self.finish and levels_of(model):
+            raise ValueError(
+                f"Under the prior {self.prior} weights end on levels, which training as numbers at "
+                f"the end (finish={self.finish:g}) would leave.\nAdd --set finish=0, or take the "
+                "method vnq."
+            )
         limit = self.max_scale
         if isinstance(limit, str):
             limit = {next(iter(model.layers)): float(limit.removeprefix(_FIRST))}

@@ -87,6 +87,15 @@ METHODS: dict[str, Method] = {
             **_TRAINED,
         ),
         Bayes(
+            "vnq",
+            "variational network quantisation: each weight on one of a few levels, or zero",
+            "Achterhold, Koehler, Schmeink, Genewein 2018, Variational network quantization, ICLR",
+            _WEIGHTS,
+            prior="multi-spike",
+            start=0.25,
+            threshold=3.0,
+        ),
+        Bayes(
             "variance",
             "a variance network: hidden weights of mean zero, all in their deviations",
             _VARIANCE,

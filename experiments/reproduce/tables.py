@@ -47,6 +47,7 @@ def sections() -> dict[str, Section]:
         Section("UCI", "uci", depth.uci),
         Section("Noise", "noise", depth.noise),
         Section("Compression", "compression", _compression),
+        Section("Quantisation", "quantisation", _quantisation),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance.networks),
         Section("Mean propagation", "mean_propagation", variance.mean_propagation),
@@ -101,6 +102,30 @@ def _compression(folder: Path) -> Iterable[str]:
                     published.get("architecture") or "", published.get("bits") or "",
                     *("" if cell is None else f"{cell:g}" for cell in cells), "",
                 )  # fmt: skip
+        yield ""
+
+
+def _quantisation(folder: Path) -> Iterable[str]:
+    found = read_all(folder)
+    for network in sorted({one["config"]["network"] for one in found.values()}):
+        yield from header(
+            f"{short(network)}, prior (seeds)", "epochs", "original error, %", "means, %",
+            "pruned and quantised, %", "weights left, %", "file, kB",
+        )  # fmt: skip
+        own = [one for one in found.values() if one["config"]["network"] == network]
+        for one in own:
+            spread, config = one["spread"], one["config"]
+            errors = ("original_error", "mean_error", "error")
+            yield row(
+                f"`{config['options']['prior']}` ({len(one['runs'])})",
+                config["settings"]["epochs"],
+                *(plus_minus(spread[name], 2) if name in spread else "" for name in errors),
+                plus_minus(spread["nonzero_percent"], 1),
+                plus_minus(spread["file_bytes"], 1, 1e-3),
+            )
+        if (published := own[0]["published"]) is not None:
+            cells = ("epochs", "original_error", "mean_error", "error", "nonzero_percent")
+            yield row("published", *(f"{published[name]:g}" for name in cells), "")
         yield ""
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor, nn
 
-from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
 from ...models.plain.torch_only import torch_only
@@ -34,6 +33,7 @@ from .decision import decide, inside, smallest
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
 from .thresholds import TOLERANCE, Threshold
+from .weight_sharing import levels_of
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
@@ -156,7 +156,10 @@ def compress(
     are, and other weights keep 23 of float32's 24 significand bits, unless a ``codebook`` is asked
     for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
-    component, or to zero (:func:`~pyroccam.inference.pruning.weight_sharing.assign`).
+    component, or to zero (:func:`~pyroccam.inference.pruning.weight_sharing.assign`). Under
+    :class:`~pyroccam.models.priors.MultiSpike` means are rounded to the nearest level of their
+    layer (:func:`~pyroccam.inference.pruning.weight_sharing.on_levels`), with any posterior that
+    has means, and what is above the thresholds is zero; cuts are judged by such weights.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
@@ -234,14 +237,19 @@ def compress(
             "trained= is what a search for the smallest network is compared with; none is made.\n"
             "Leave it out, or give retrain_epochs= without a threshold for a posterior."
         )
+    if retrain_epochs and levels_of(fit.model):
+        raise ValueError(
+            f"retrain_epochs={retrain_epochs}: weights that are rounded to the levels of their "
+            "prior, and trained as numbers, would leave them.\nLeave it out (finish=0 of a method)."
+        )
     if searched:
         decision, again = smallest(fit, retrain_epochs, trained, tolerance)
     else:
-        decision = decide(fit, "compress", threshold, tolerance)
+        decision = decide(fit, "compress", threshold, tolerance, to_levels=True)
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
     if retrain_epochs:
-        if _shared(model, guide, None):
+        if _shared(model, decision.sizes, None):
             raise ValueError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."
@@ -263,7 +271,9 @@ def compress(
     bits = {
         n: replace(b, significand=b.significand + more if b.total else 0) for n, b in bits.items()
     }
-    shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
+    shared = {
+        n: index for n, index in _shared(model, decision.sizes, codebook).items() if bits[n].total
+    }
     if {*shared} == {name for name, b in bits.items() if b.total}:
         for rule, value, usual in (
             ("significand", significand, "relative"),
@@ -308,11 +318,13 @@ def compress(
     )
 
 
-def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None) -> dict[str, int]:
-    """Bits of an index, for layers whose weights share values: as asked, or as the guide has it."""
+def _shared(
+    model: BayesianNetwork, sizes: Mapping[str, int], asked: PerLayer | None
+) -> dict[str, int]:
+    """Bits of an index, for layers whose weights share values: as asked, or as they have it."""
     found = {
         name: max(1, (size - 1).bit_length())
-        for name, size in guide.sizes.items()
+        for name, size in sizes.items()
         if not {*model.layers[name].latents()} - {"weight", "bias"}  # no scales
     }
     if asked is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from .relevance import Irrelevance, irrelevance
 from .thresholds import Chosen, Threshold, choose_thresholds, refuse_uncut, with_zeros
-from .weight_sharing import assigned_guide, mixtures
+from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
@@ -67,6 +67,7 @@ class Decision:
         report: what the cut left of each layer.
         irrelevance, thresholds: by layer; both empty for a point estimate.
         warnings: what a person should know of the thresholds, said already.
+        sizes: values that the weights of a layer share, by layer, where they share few.
     """
 
     model: BayesianNetwork
@@ -77,10 +78,16 @@ class Decision:
     irrelevance: dict[str, Irrelevance]
     thresholds: dict[str, float]
     warnings: list[str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def decide(
-    fit: Fit, asking: str, threshold: Threshold | None = None, tolerance: float | None = None
+    fit: Fit,
+    asking: str,
+    threshold: Threshold | None = None,
+    tolerance: float | None = None,
+    *,
+    to_levels: bool = False,
 ) -> Decision:
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
@@ -91,11 +98,13 @@ def decide(
         fit: of a :class:`~pyroccam.models.BayesianNetwork`.
         asking: the function that needs it, for the error.
         threshold, tolerance: see :func:`~pyroccam.inference.pruning.compression.compress`.
+        to_levels: round the means of layers whose prior has levels to these first, so that
+            thresholds are chosen and judged by weights as they will be.
 
     Raises:
         TypeError: for a fit of another model.
         ValueError: for layers without means, random structure, thresholds that cannot be, or any
-            threshold for a point estimate.
+            threshold for a point estimate; for a layer whose weights all round to zero.
     """
     depth = "To cut the depth of a learnt-depth network use inference.prune."
     model, guide = require(fit, BayesianNetwork, asking, depth)
@@ -103,6 +112,9 @@ def decide(
     if guide.free_values and mixtures(model):
         guide = assigned_guide(model, guide)
     whole = mean_network(model, guide)
+    levels = levels_of(model) if to_levels else {}
+    if levels:
+        whole = on_levels(whole, levels)
     found: dict[str, Irrelevance] = {}
     chosen = Chosen({}, [])
     if guide.is_point:
@@ -115,7 +127,9 @@ def decide(
     net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
     for sentence in chosen.warnings:
         warnings.warn(sentence, stacklevel=3)
-    return Decision(model, guide, whole, net, report, found, *chosen)
+    # Zero is none of the values: where weights are says which are zero.
+    sizes = {**guide.sizes, **{name: len(own) - 1 for name, own in levels.items()}}
+    return Decision(model, guide, whole, net, report, found, *chosen, sizes)
 
 
 def trainings(rate_is_known: bool) -> int:

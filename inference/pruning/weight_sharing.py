@@ -1,11 +1,14 @@
-"""After soft weight-sharing: every weight is set to the mean of the component it belongs to."""
+"""Weights that have gathered around a few values are set to them: to the mean of the component that
+they belong to, after soft weight-sharing, or to the nearest of the levels of their prior."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...guides.codebook import Codebook
@@ -15,7 +18,17 @@ from ...models.distributions.mixture import Components, NormalMixture
 from ...models.distributions.wrapped import base
 from ..posterior.weight_moments import moments
 
-__all__ = ["Assigned", "assign", "assigned_guide", "belongs", "books", "merged", "mixtures"]
+__all__ = [
+    "Assigned",
+    "assign",
+    "assigned_guide",
+    "belongs",
+    "books",
+    "levels_of",
+    "merged",
+    "mixtures",
+    "on_levels",
+]
 
 
 @dataclass(frozen=True)
@@ -160,6 +173,43 @@ def merged(components: Components, *, within: float = 1e-10) -> Components:
         mixing[i], loc[i], variance[i] = both, mean, second - mean.square()
         mixing, loc, variance = mixing[rest], loc[rest], variance[rest]
     return Components(mixing, loc, variance.sqrt())
+
+
+def levels_of(model: Model) -> dict[str, Tensor]:
+    """The levels of every layer whose prior has some, rising, ``(K,)``, on the CPU, by the name of
+    the layer; empty for other priors, and other models."""
+    found = {name: layer.latents()["weight"].levels for name, layer in model.layers.items()}
+    return {name: own.detach().cpu() for name, own in found.items() if own is not None}
+
+
+@torch.no_grad()
+def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of a network whose weights are rounded to the nearest level.
+
+    Arguments:
+        net: with layers of these names.
+        levels: by layer, rising, ``(K,)``.
+
+    Raises:
+        ValueError: where nothing but zeros would be left of a layer.
+
+    References:
+        Achterhold et al. 2018, Variational network quantization, equation 15: the level of the
+        greatest density under the posterior.
+    """
+    rounded = copy.deepcopy(net)
+    for name, own in levels.items():
+        weight = rounded.get_parameter(f"{name}.weight".lstrip("."))
+        book = own.to(weight)
+        nearest = book[torch.bucketize(weight, (book[1:] + book[:-1]) / 2)]
+        if not nearest.count_nonzero():
+            raise ValueError(
+                f"All weights of layer {name!r} are nearest to zero of its levels, up to "
+                f"{float(book[-1]):.3g}: the largest is {float(weight.abs().max()):.3g}.\nTrain "
+                "longer, with a smaller kl_weight, or with more levels= of priors.MultiSpike."
+            )
+        weight.copy_(nearest)
+    return rounded
 
 
 def belongs(weights: Tensor, components: Components) -> Tensor:

@@ -78,6 +78,7 @@ class BayesianLayer(nn.Module):
         made: Any = layer
         self.weight_prior = prior
         self.prior = prior.for_layer(self.affine.shape).to(made.weight)
+        self.prior.begin_at(made.weight)
         # Not a submodule: a blank of the layer, without weights, to make plain layers of.
         self.blank = (copy.deepcopy(layer).to("meta"),)
         self.register_buffer("start_weight", made.weight.detach().clone(), persistent=False)

@@ -4,6 +4,7 @@ from types import ModuleType as _ModuleType
 
 from ..distributions.log_uniform import ImproperLogUniform
 from ..distributions.mixture import NormalMixture
+from ..distributions.multi_spike import MultiSpikeLogUniform
 from .ard import *
 from .base import *
 from .depth import *
@@ -12,6 +13,7 @@ from .group_horseshoe import *
 from .group_normal_jeffreys import *
 from .half_cauchy import *
 from .log_uniform import *
+from .multi_spike import *
 from .normal import *
 from .parsing import *
 from .spike_slab import *

@@ -68,12 +68,15 @@ class Latent:
             its logarithm if it is positive, of its logit in the unit interval. A location of
             ``None`` is for weights and biases: they begin where the network's are.
         unbounded: the density is infinite somewhere, so that its mode is no estimate.
+        levels: of weights that gather around a few values, these, rising, ``(K,)``: they are
+            rounded to them in the end.
     """
 
     prior: Any
     power: float = 1.0
     start: tuple[float | None, float] = (None, 1e-2)
     unbounded: bool = False
+    levels: Tensor | None = None
 
 
 class LayerPrior(nn.Module):
@@ -103,6 +106,13 @@ class LayerPrior(nn.Module):
     def standard_bias(self, start: float = 1e-2) -> dict[str, Latent]:
         """The ``bias`` of a layer that has one, standard normal."""
         return {} if self.layer.bias is None else {"bias": self.standard(self.layer.bias, start)}
+
+    def begin_at(self, weight: Tensor) -> None:
+        """Let what is learnt begin at the weights that the network has; nothing does by default.
+
+        Arguments:
+            weight: of the layer, in its shape.
+        """
 
     def latents(self) -> Mapping[str, Latent]:
         """Latents by name below the layer's; ``weight`` and, for a layer that has one, ``bias``."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce import compression
+from pyroccam.experiments.reproduce import compression, quantisation, tables
 from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
 from pyroccam.experiments.runs.config import changed_settings
 from scipy.stats import norm
@@ -139,3 +139,23 @@ def test_compression(tmp_path, monkeypatch):
     assert "Seed 0 was not compressed: The network cannot be cut." in str(outcome.exception)
     names = ("my.nets:resnet", "lenet-300-100")  # a colon is no good in the name of a file
     assert [compression.short(name) for name in names] == ["resnet", "lenet-300-100"]
+
+
+def test_quantisation(tmp_path, capsys):
+    small = ("--set", "hidden=[8]", "--epochs", 4, "--set", "lr=0.01", "--set", "kl_weight=0.05")
+    folder = tmp_path / "quantisation"
+    call(quantisation, "--data", "digits", "--network", "perceptron", "--rows", "exact,published",
+         "--seeds", 1, *small, "--out", folder)  # fmt: skip
+    for name, prior in quantisation.ROWS.items():
+        if name in ("exact", "published"):
+            found = read(folder / f"digits-perceptron-{name}.json")
+            assert found["config"]["options"]["prior"] == prior
+            (run,) = found["runs"]
+            assert 0 <= run["original_error"] < 90
+            assert run["bits"] == [1, 1]
+            assert found["spread"]["error"]["mean"] == pytest.approx(run["error"])
+    capsys.readouterr()
+    tables.main(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    (exact,) = [line for line in lines if "`multi-spike` (1)" in line]
+    assert f"{read(folder / 'digits-perceptron-exact.json')['runs'][0]['error']:.2f}" in exact

@@ -46,7 +46,7 @@ GUIDES = {
 POINTS = ("delta", "pruned", "spliced", "codebook")
 
 # Priors with a density that is infinite somewhere.
-NO_MODE = {"LogUniform", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SpikeSlab"}
+NO_MODE = {"LogUniform", "MultiSpike", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SpikeSlab"}
 
 # Priors of weights to which a normal has no KL in closed form.
 NO_KL = {"GaussianMixture"}

@@ -7,11 +7,14 @@ import pytest
 import torch
 import torch.distributions as td
 from prior_case import CONV, LINEAR, PriorCase
+from pyroccam import models
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
+from pyroccam.models.distributions.wrapped import base
 from pyroccam.models.priors import LayerShape
-from random_weights import PRIORS
+from random_weights import PRIORS, Rows
 from scipy import stats
+from torch import nn
 from torch.distributions import kl_divergence
 
 
@@ -54,6 +57,34 @@ class TestLogUniform(PriorCase):
     )
     refused = (({"kl": "sigmoid"}, "'exact', 'molchanov', 'refit'; got 'sigmoid'"),)
     improper = ("weight",)
+
+
+class TestMultiSpike(PriorCase):
+    variants = (
+        priors.MultiSpike(),
+        priors.MultiSpike(5, rate=0.1, least=1.0),
+        priors.MultiSpike(kl="achterhold"),
+    )
+    words = (
+        ("multi-spike", priors.MultiSpike()),
+        ("multi_spike:7", priors.MultiSpike(7)),
+        ("multi-spike:3:achterhold", priors.MultiSpike(3, "achterhold")),
+        ("multi-spike:7:first-free", priors.MultiSpike(7, first="free")),
+    )
+    refused = (
+        ({"levels": 4}, "levels.*odd number in 3 ... 15.*\\nTry 3"),
+        ({"levels": True}, "levels.*got True"),
+        ({"levels": 5, "kl": "achterhold"}, "kl.*windows overlap for 5"),
+        ({"kl": "published"}, "kl.*exact"),
+        ({"first": "last"}, "first.*levels"),
+        ({"rate": 0.0}, "rate.*positive"),
+        ({"least": -1.0}, "least.*positive"),
+        ({"start": math.inf}, "start.*positive"),
+    )
+    improper = ("weight",)
+
+    def learns(self, prior):
+        return ["level"]
 
 
 class TestGroupNormalJeffreys(PriorCase):
@@ -320,3 +351,45 @@ def test_settings_of_priors_as_published():
     assert priors.GroupHorseshoe().tau0 == 1e-5
     spike = priors.SpikeSlab()
     assert (spike.slab, spike.temperature, spike.scale) == (0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("levels", [3, 7])
+def test_the_levels_begin_where_rounding_moves_the_weights_least(levels):
+    book = torch.linspace(-0.31, 0.31, levels)
+    weight = book[torch.randint(levels, (40, 30))] + 0.002 * torch.randn(40, 30)
+    net = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 2))
+    with torch.no_grad():
+        net[0].weight.copy_(weight)
+        net[1].weight.zero_()
+    prior = priors.MultiSpike(levels, start=1.5)
+    model = models.BayesianNetwork(net, Rows(30), prior=prior)
+    found = model.layers["0"].latents()["weight"].levels
+    torch.testing.assert_close(found.detach(), 1.5 * book, atol=0.015, rtol=0)
+    # A layer of zeros says nothing of its levels; they begin by its fan-in.
+    usual = prior.for_layer(model.layers["1"].affine.shape)()["weight"].levels
+    assert torch.equal(model.layers["1"].latents()["weight"].levels, usual)
+
+
+def test_a_level_does_not_fall_below_the_least_and_can_come_back():
+    layer = priors.MultiSpike(least=0.5).for_layer(LINEAR)
+    layer.level.data.fill_(-3.0)
+    levels = layer()["weight"].levels
+    torch.testing.assert_close(levels.detach(), torch.tensor([-0.25, 0.0, 0.25]))  # fan-in 4
+    (slope,) = torch.autograd.grad(levels[-1], layer.level)
+    assert slope == pytest.approx(0.01)
+
+
+def test_the_first_layer_may_be_free_in_every_network():
+    prior = priors.MultiSpike(first="free")
+    for _ in range(2):
+        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        model = models.BayesianNetwork(net, Rows(3), prior=prior)
+        kinds = [type(base(one.latents()["weight"].prior)) for one in model.layers.values()]
+        assert kinds == [priors.ImproperLogUniform, priors.MultiSpikeLogUniform]
+        # As when it is narrowed: each layer has the prior of the one before.
+        again = {name: one.weight_prior for name, one in model.layers.items()}
+        narrow = models.BayesianNetwork(net, Rows(3), prior=again)
+        assert [one.latents()["weight"].levels is None for one in narrow.layers.values()] == [
+            True,
+            False,
+        ]

@@ -1,0 +1,199 @@
+"""The density of several spikes, and the KL of a normal to it, against what does not know of it."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from pyroccam.models.distributions.log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl
+from pyroccam.models.distributions.multi_spike import (
+    MultiSpikeLogUniform,
+    achterhold_kl,
+    multi_spike_kl,
+)
+from pyroccam.models.distributions.spike_table import SpikeTable, spike_table
+from scipy.integrate import quad
+from torch.distributions import Normal, kl_divergence
+from torch.fx.experimental.proxy_tensor import make_fx
+
+OFF = {3: 6e-5, 5: 2e-4, 7: 2e-4, 15: 6e-4}  # nats, as the docstring says
+ONE = torch.tensor(1.0, dtype=torch.float64)
+
+
+def by_quadrature(loc, scale, levels):
+    """The KL at a = 1, by adaptive quadrature of what it is, poles and all."""
+    c = np.linspace(-1.0, 1.0, levels)
+
+    def integrand(w):
+        q = math.exp(-0.5 * ((w - loc) / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
+        return -q * math.log(sum(1 / max(abs(w - one), 1e-300) for one in c) / levels)
+
+    inner = [one for one in c if abs(one - loc) < 12 * scale]
+    cuts = sorted({loc - 12 * scale, *inner, loc, loc + 12 * scale})
+
+    def between(a, b):  # steps shrink to both ends, where the poles are
+        def graded(y):
+            return integrand(a + (b - a) * y * y * (3 - 2 * y)) * (b - a) * 6 * y * (1 - y)
+
+        return quad(graded, 0, 1, limit=400, epsabs=1e-7, epsrel=1e-7)[0]
+
+    total = sum(between(a, b) for a, b in pairwise(cuts))
+    return total - LOG_DENSITY_AT_ONE - 0.5 * math.log(2 * math.pi * math.e * scale**2)
+
+
+@pytest.mark.parametrize("levels", OFF)
+def test_the_kl_is_the_integral_near_levels_between_them_and_far_away(levels):
+    gap = 2.0 / (levels - 1)
+    points = [
+        (0.0, 1e-4), (0.0, 0.05), (0.0, 0.8), (0.0, 30.0),
+        (gap, 1e-5), (gap * 1.004, 0.004), (gap * 0.51, 0.02), (gap * 0.5, 1e-3),
+        (1.0, 0.02), (1.014, 0.0217), (1.0 - 0.3 * gap, 0.2 * gap), (1.3, 0.3), (1.81, 1.4),
+        (2.5, 1e-3), (2.5, 0.7), (9.0, 4.0), (40.0, 15.0), (500.0, 1.0),
+    ]  # fmt: skip
+    loc, scale = torch.tensor(points, dtype=torch.float64).T
+    exact = torch.tensor([by_quadrature(*point, levels) for point in points], dtype=torch.float64)
+    assert (multi_spike_kl(loc, scale, ONE, levels) - exact).abs().max() < OFF[levels]
+
+
+def test_the_kl_is_the_mean_of_log_densities_at_draws():
+    draws = 400_000
+    q = Normal(torch.tensor([0.0, 0.12, 0.2, 0.35]), torch.tensor([0.1, 0.02, 0.1, 0.2]))
+    p = MultiSpikeLogUniform(torch.tensor(0.2), batch_shape=(4,))
+    torch.manual_seed(0)
+    w = q.sample((draws,))
+    ratio = (q.log_prob(w) - p.log_prob(w)).double()
+    error = ratio.std(0) / math.sqrt(draws)
+    # Four standard errors: one of 4,000 such sets of four would be refused by chance.
+    assert ((ratio.mean(0) - kl_divergence(q, p)).abs() < 4 * error + 1e-4).all()
+    assert error.max() < 4e-3
+
+
+@pytest.mark.parametrize("kl", ["exact", "achterhold"])
+def test_the_kl_is_symmetric_and_knows_no_unit(kl):
+    loc, scale = torch.randn(2, 200, dtype=torch.float64).mul(0.3)
+    scale = scale.abs() + 1e-3
+    kl = multi_spike_kl if kl == "exact" else achterhold_kl
+    found = kl(loc, scale, 0.2 * ONE)
+    torch.testing.assert_close(kl(-loc, scale, 0.2 * ONE), found)
+    torch.testing.assert_close(kl(loc * 7.0, scale * 7.0, 1.4 * ONE), found)
+
+
+@pytest.mark.parametrize("levels", [3, 7])
+def test_levels_that_come_together_are_the_log_uniform_prior(levels):
+    loc = torch.tensor([0.0, 0.02, -0.3, 1.0], dtype=torch.float64)
+    scale = torch.tensor([0.3, 0.02, 0.1, 0.01], dtype=torch.float64)
+    kl = multi_spike_kl(loc, scale, 1e-7 * ONE, levels)
+    torch.testing.assert_close(kl, log_uniform_kl(loc, scale), atol=1e-5, rtol=0)
+    # And where the deviation is wide beside the levels, nothing is left of either.
+    assert multi_spike_kl(ONE, 1e6 * ONE, ONE, levels).abs() < 1e-5
+
+
+def test_a_narrow_posterior_pays_the_log_density_less_its_entropy():
+    loc, scale = torch.tensor([0.3, 0.74, 1.6, 7.0], dtype=torch.float64), 1e-7
+    density = MultiSpikeLogUniform(ONE).log_prob(loc)
+    limit = -density - 0.5 * math.log(2 * math.pi * math.e * scale**2)
+    found = multi_spike_kl(loc, torch.full_like(loc, scale), ONE)
+    torch.testing.assert_close(found, limit, atol=6e-5, rtol=0)
+
+
+@pytest.mark.parametrize("levels", [3, 7])
+def test_gradients_are_finite_differences_of_the_kl_and_of_the_integral(levels):
+    torch.manual_seed(0)
+    loc = torch.cat([torch.rand(60) * 1.3, torch.rand(20) * 6, torch.zeros(1)]).double()
+    loc[::2] *= -1
+    scale = torch.exp(torch.rand(81).double() * 6 - 5)
+    level = torch.full((81,), 1.1, dtype=torch.float64)
+    values = [one.clone().requires_grad_() for one in (loc, scale, level)]
+    found = torch.autograd.grad(multi_spike_kl(*values, levels).sum(), values)
+    for k, slope in enumerate(found):
+        step = 1e-5 * (scale if k == 0 else values[k].detach())
+        sides = []
+        for sign in (1, -1):
+            moved = [one.detach().clone() for one in values]
+            moved[k] += sign * step
+            sides.append(multi_spike_kl(*moved, levels))
+        # In units of the deviation, for the mean: beside a level it is steep.
+        assert ((sides[0] - sides[1]) / 2 - slope * step).abs().max() < 2e-9, k
+    for at in (0, 3, 11, 65):
+        h = 1e-3 * scale[at].item()
+        sides = [
+            by_quadrature((abs(loc[at].item()) + d) / 1.1, scale[at].item() / 1.1, levels)
+            for d in (h, -h)
+        ]
+        slope = (sides[0] - sides[1]) / (2 * h) * (1 if loc[at] >= 0 else -1)
+        assert abs(slope - found[0][at].item()) * scale[at].item() < 5e-4
+
+
+def test_the_level_learns_by_the_scaling_identity():
+    loc, scale = (torch.randn(50, dtype=torch.float64).abs().requires_grad_() for _ in range(2))
+    level = (0.7 * ONE).requires_grad_()
+    multi_spike_kl(loc, scale, level).sum().backward()
+    moved = (loc * loc.grad + scale * scale.grad).sum()
+    torch.testing.assert_close(level.grad * 0.7, -moved)
+
+
+def test_a_traced_step_has_the_same_value_and_gradient():
+    table = SpikeTable(*(part.float() for part in spike_table(3)))
+
+    def step(loc, scale, level):
+        inputs = [one.detach().requires_grad_() for one in (loc, scale, level)]
+        kl = multi_spike_kl(*inputs, 3, table).sum()
+        return [kl.detach(), *torch.autograd.grad(kl, inputs)]
+
+    first = torch.randn(3, 4), torch.rand(3, 4) + 0.01, torch.tensor(0.5)
+    traced = make_fx(step)(*first)
+    other = torch.randn(3, 4) * 3, torch.rand(3, 4) + 0.01, torch.tensor(1.3)
+    for found, expected in zip(traced(*other), step(*other), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_single_precision_is_as_good():
+    torch.manual_seed(0)
+    loc, scale = torch.randn(2, 500).mul(0.2)
+    scale, level = scale.abs() + 1e-4, torch.tensor(0.15)
+    exact = multi_spike_kl(loc.double(), scale.double(), level.double(), 7)
+    assert (multi_spike_kl(loc, scale, level, 7) - exact).abs().max() < 2e-5
+
+
+def test_the_published_approximation_is_what_the_paper_says():
+    level = 0.2 * ONE
+    # At a level one window is open, and at a level alpha is infinite: it costs nothing.
+    at_levels = achterhold_kl(torch.tensor([-0.2, 0.2], dtype=torch.float64), 0.01 * ONE, level)
+    assert at_levels.abs().max() < 2e-3
+    # Half way, by hand: two windows of exp(-0.1² / 2 0.075²) = 0.4111 and of exp(-8) = 3e-4.
+    u, near_zero = math.exp(-(0.1**2) / (2 * 0.075**2)), math.exp(-(0.3**2) / (2 * 0.075**2))
+
+    def mol(m):
+        gate = 1 / (1 + math.exp(1.8732 - 1.48695 * math.log(m * m)))
+        return 0.63576 * gate + 0.5 * math.log1p(m * m)
+
+    expected = u * mol(10.0) + near_zero * mol(30.0) + (1 - u - near_zero) * mol(10.0)
+    found = achterhold_kl(0.1 * ONE, 0.01 * ONE, level)
+    torch.testing.assert_close(found, expected * ONE, atol=1e-6, rtol=0)
+    loc = torch.linspace(0, 0.6, 61, dtype=torch.float64)[:, None]
+    scale = torch.exp(torch.linspace(-5, 0.6, 57, dtype=torch.float64))
+    apart = multi_spike_kl(loc, scale, level) - achterhold_kl(loc, scale, level)
+    assert 0.67 < (apart.max() - apart.min()) / 2 < 0.71
+
+
+def test_the_density_is_the_mean_of_spikes():
+    p = MultiSpikeLogUniform(torch.tensor(0.3), 5)
+    torch.testing.assert_close(p.codebook, torch.tensor([-0.3, -0.15, 0.0, 0.15, 0.3]))
+    w = torch.tensor([0.1, -0.7, 4.0])
+    spikes = (w[:, None] - p.codebook).abs().reciprocal().mean(1)
+    torch.testing.assert_close(p.log_prob(w), spikes.log() + LOG_DENSITY_AT_ONE)
+    assert p.log_prob(torch.tensor(0.15)).isinf()
+    assert p.expand((2, 3)).batch_shape == (2, 3)
+
+
+def test_what_cannot_be_is_said():
+    level = torch.tensor(0.2)
+    with pytest.raises(ValueError, match=r"odd number in 3 ... 15.*got 4\.\nTry 3"):
+        MultiSpikeLogUniform(level, 4)
+    with pytest.raises(ValueError, match=r"windows overlap for 5\.\nTry 'exact'"):
+        MultiSpikeLogUniform(level, 5, kl="achterhold")
+    with pytest.raises(ValueError, match="kl must be one of"):
+        MultiSpikeLogUniform(level, kl="published")
+    with pytest.raises(NotImplementedError, match="Draw from a guide"):
+        MultiSpikeLogUniform(level).sample()

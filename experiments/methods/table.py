@@ -10,6 +10,7 @@ from typing import Any
 from ...models.checks import unknown_name
 from .base import Method
 from .bayes import Bayes
+from .coded import Coded
 from .depth import AtDepth, ByGradient, ClosedForm, MarginalLikelihood
 from .dropout import Dropout, GaussianDropout
 from .points import DeepCompression, Surgery
@@ -76,6 +77,15 @@ METHODS: dict[str, Method] = {
             _COMPRESSION,
             _WEIGHTS,
             prior="ghs:1e-5",
+            **_GROUPS,
+        ),
+        Coded(
+            "miracle",
+            "a file of a given size (--set size=...): a draw of a posterior that is trained for it",
+            "Havasi, Peharz, Hernández-Lobato 2019, arXiv:1810.00440; Lin, Heinrich, Flamich, "
+            "Hernández-Lobato 2023, arXiv:2307.07816",
+            _WEIGHTS,
+            prior="gnj",
             **_GROUPS,
         ),
         Bayes(

@@ -131,6 +131,9 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
             f"; its file has {sizes} bytes, {_mean(rates, '.1f')} times fewer than all "
             "parameters had as 32-bit numbers"
         )
+    if all("draw" in one for one in run.seeds):
+        sizes = one_of_each([one["draw"]["file_bytes"] for one in run.seeds])
+        out += f"; a draw of the posterior of its weights was sent in {sizes} bytes"
     return f"{out}."
 
 

@@ -122,6 +122,12 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
         "smaller than all parameters of the network were."
     )
+    if "draw" in metrics:
+        part = metrics["draw"]
+        console.say(
+            f"A draw of the posterior of these weights was sent in {part['file_bytes']:,} bytes, "
+            f"{part['over_kl']:.3g} times its KL."
+        )
     if "not_described" in structure:
         console.say(*said_of_tensors(structure["not_described"]))
     for sentence in structure.get("warnings", ()):
@@ -143,6 +149,8 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         (*named["deterministic"], size, seconds),
         ("compressed", small["test_after_reading"], small["parameters"], after),
     ]
+    if "draw" in metrics:
+        rows.append(("read from the draw's file", metrics["draw"]["test"], None, None))
     console.print(_table(rows))
     console.say(
         f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "

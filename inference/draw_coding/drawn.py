@@ -36,7 +36,7 @@ from .steps import Steps
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Drawn", "Sample", "code_draw"]
+__all__ = ["CodeWord", "Drawn", "Sample", "code_draw"]
 
 CodeWord = Literal["minimal-random", "ordered-random", "a-star"]
 

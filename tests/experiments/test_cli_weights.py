@@ -178,6 +178,7 @@ def test_evaluate_reads_the_file_back(run):
 def test_every_method_over_weights_runs(method, tmp_path):
     # Methods over point estimates have no threshold, and fits of their own lengths.
     options = {"threshold": "valley", "retrain": 1, "surgery": 1, "c": 0.5}
+    options |= {"size": 300, "coding": 1, "between": 0}
     mine = [f"{k}={v}" for k, v in options.items() if k in METHODS[method].options]
     more = [part for one in mine for part in ("--set", one)]
     call("fit", method, *SMALL, *more, "--out", tmp_path / "run")
@@ -187,7 +188,19 @@ def test_every_method_over_weights_runs(method, tmp_path):
         assert "structure" not in found  # there is no mean network to cut
     else:
         assert found["structure"]["weights"] > 0
-    load_fit(tmp_path / "run", "cpu")
+    fit = load_fit(tmp_path / "run", "cpu")
+    if method == "miracle":
+        path = tmp_path / "run" / "draw.poccd"
+        assert 295 <= found["draw"]["file_bytes"] == path.stat().st_size <= 300
+        net = METHODS[method].smaller(fit, tmp_path / "run")
+        assert weights.evaluate(fit, net) == pytest.approx(found["draw"]["test"])
+        x, _ = fit.data.split("test")
+        assert torch.equal(net(x), draw_coding.read(path)(x))
+
+
+def test_a_size_is_of_a_code_that_keeps_it():
+    said = call("fit", "miracle", *SMALL, "--set", "size=300", "--set", "code=a-star", code=2)
+    assert "size=300 is kept by code=minimal-random only" in said.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""A method whose result is a file of a given size: a draw of a posterior that is trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from torch import nn
+
+from ...data import Dataset
+from ...inference import draw_coding
+from ...inference.draw_coding import CodeWord
+from ...inference.fits.fitting import Fit
+from ...inference.training.settings import Settings
+from .base import Finished
+from .bayes import Bayes
+from .options import FromOne, FromZero, Rule
+from .weights import DRAW, draw_run
+
+__all__ = ["Coded"]
+
+Bits = Annotated[int, Rule("bits of an index, from 2 to 20", lambda n: 2 <= n <= 20)]
+
+
+@dataclass(frozen=True)
+class Coded(Bayes):
+    """Weights are random under a prior that cuts; what is left is trained for the size of a file,
+    and a draw of its posterior is sent.
+
+    Attributes:
+        size: of the file, in bytes; two bits a weight, or 4,000 bytes where that is less, if left
+            out.
+        code: of the draw, see :class:`~pyroccam.inference.draw_coding.Sample`.
+        bits: of an index.
+        coding: epochs of each of the two trainings before the first block is coded.
+        between: optimiser steps after each block.
+    """
+
+    lengths = ("coding",)
+
+    size: FromOne | None = None
+    code: CodeWord = "minimal-random"
+    bits: Bits = 14
+    coding: FromOne = 20
+    between: FromZero = 10
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        return {**super().trainings(settings, data, compare), "draw": (2, self.coding)}
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        yield from super().refusals(settings, data)
+        if self.size is not None and self.code != "minimal-random":
+            yield "size", f"is kept by code=minimal-random only, and code={self.code}."
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """With the draw: its size, the price of it, and what it scores when it is read."""
+        found = super().report(run)
+        result = run.fits[-1]
+        how = {
+            "size": self.size, "code": self.code, "bits": self.bits, "epochs": self.coding,
+            "steps": self.between, "seed": run.settings.seed % 2**20,
+        }  # fmt: skip
+        with TemporaryDirectory() as scratch:
+            path = (Path(scratch) if run.out is None else run.out) / DRAW
+            drawn, scores = draw_run(
+                result, self.threshold, self.tolerance, path, resume=True, **how
+            )
+        return {**found, "draw": {**drawn.to_json(), "test": scores}}
+
+    def smaller(self, result: Fit, folder: Path) -> nn.Module:
+        if not (folder / DRAW).is_file():
+            return super().smaller(result, folder)
+        return draw_coding.read(folder / DRAW)

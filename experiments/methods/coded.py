@@ -37,6 +37,8 @@ class Coded(Bayes):
         bits: of an index.
         coding: epochs of each of the two trainings before the first block is coded.
         between: optimiser steps after each block.
+        shift: pixels by which images are moved at random while the posterior is trained for the
+            size, where that changes no label.
     """
 
     lengths = ("coding",)
@@ -46,6 +48,7 @@ class Coded(Bayes):
     bits: Bits = 14
     coding: FromOne = 20
     between: FromZero = 10
+    shift: FromZero = 0
 
     def trainings(
         self, settings: Settings, data: Dataset, compare: bool
@@ -56,6 +59,8 @@ class Coded(Bayes):
         yield from super().refusals(settings, data)
         if self.size is not None and self.code != "minimal-random":
             yield "size", f"is kept by code=minimal-random only, and code={self.code}."
+        if len(data.input_shape) != 3:
+            yield "shift", f"moves images, and the inputs are {tuple(data.input_shape)}."
 
     def report(self, run: Finished) -> dict[str, Any]:
         """With the draw: its size, the price of it, and what it scores when it is read."""
@@ -63,7 +68,7 @@ class Coded(Bayes):
         result = run.fits[-1]
         how = {
             "size": self.size, "code": self.code, "bits": self.bits, "epochs": self.coding,
-            "steps": self.between, "seed": run.settings.seed % 2**20,
+            "steps": self.between, "shift": self.shift, "seed": run.settings.seed % 2**20,
         }  # fmt: skip
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if run.out is None else run.out) / DRAW

@@ -59,6 +59,9 @@ class Sample:
         steps: optimiser steps after each block.
         batch_size: rows in a step.
         lr, coding_lr: learning rates of the trainings, and between blocks.
+        shift: pixels by which images ``(C, H, W)`` are moved at random in every step, where that
+            changes no label. A budget of bits does not keep a posterior from learning the training
+            rows by heart; more of them do.
         seed: of the candidates, the blocks, the order of the rows and the noise.
     """
 
@@ -71,13 +74,14 @@ class Sample:
     batch_size: int = 256
     lr: float = 3e-3
     coding_lr: float = 1e-3
+    shift: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("Sample(code)", self.code, ("minimal-random", "ordered-random", "a-star"))
         for name, least, most in (
             ("bits", 2, 20), ("epochs", 1, 10**6), ("steps", 0, 10**6), ("batch_size", 1, 10**9),
-            ("seed", 0, 2**20),
+            ("shift", 0, 100), ("seed", 0, 2**20),
         ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or not least <= value <= most:
@@ -165,6 +169,11 @@ def code_draw(
         stop = held.enter_context(StopSignal())
         if out is not None:
             held.enter_context(claimed(out))
+        if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
+            raise ValueError(
+                f"Sample(shift={how.shift}) moves images (channels, height, width), and the inputs "
+                f"are {tuple(data.input_shape)}.\nLeave shift out."
+            )
         model = _model(net, data, likelihood)
         names = _names(model)
         count = sum(numbers.numel() for numbers in names.values())
@@ -182,14 +191,14 @@ def code_draw(
         begin = MeanField(model)
         held.enter_context(fitting(model, begin))
         held.enter_context(torch.enable_grad())
-        steps = Steps(model, begin, data, usual, total)
+        steps = Steps(model, begin, data, usual, total, how.shift)
         Budgeted(model, begin, steps, units, nats * blocks).run(run)
         scales = _freeze(model)
         guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=begin)
-        Blocks(model, guide, Steps(model, guide, data, usual, total), units).run(run)
+        Blocks(model, guide, Steps(model, guide, data, usual, total, how.shift), units).run(run)
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
-            model, guide, Steps(model, guide, data, again, how.steps * blocks),
+            model, guide, Steps(model, guide, data, again, how.steps * blocks, how.shift),
             code=CODES[how.code], bits=how.bits, seed=how.seed,
         )  # fmt: skip
         sending.run(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
@@ -16,7 +16,23 @@ from ..training.step import TrainingStep
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "shifted"]
+
+
+def shifted(x: Tensor, most: int) -> Tensor:
+    """Images, each moved by up to so many pixels in both directions, with its rim repeated.
+
+    Arguments:
+        x: ``(B, C, H, W)``.
+        most: pixels.
+    """
+    rows, channels, height, width = x.shape
+    framed = nn.functional.pad(x, (most,) * 4, mode="replicate").flatten(2)
+    wide = width + 2 * most
+    down, right = torch.randint(0, 2 * most + 1, (2, rows, 1, 1), device=x.device)
+    at = (down + torch.arange(height, device=x.device)[:, None]) * wide
+    at = at + right + torch.arange(width, device=x.device)
+    return framed.gather(2, at.reshape(rows, 1, -1).expand(-1, channels, -1)).reshape(x.shape)
 
 
 class Steps:
@@ -30,6 +46,7 @@ class Steps:
         data: with the training rows.
         settings: of the optimiser, its schedule over all steps, the batch, the seed.
         total: steps.
+        shift: pixels by which images are moved at random.
     """
 
     def __init__(
@@ -39,8 +56,10 @@ class Steps:
         data: Dataset,
         settings: Settings,
         total: int,
+        shift: int = 0,
     ) -> None:
         self.data, self.settings, self.total = data, settings, max(total, 1)
+        self.shift = shift
         self.batch = min(settings.batch_size, data.N)
         ahead = {self.batch: self.total}
         self.step = TrainingStep([(model, guide)], settings, compile=settings.compile, steps=ahead)
@@ -61,7 +80,10 @@ class Steps:
         with seeded((self.settings.seed << 40) + start, self.device):
             for number in range(start, stop):
                 rows = self._rows(number)
-                loss = self.step.evaluate(self.data.x_train[rows], self.data.targets[rows])
+                x = self.data.x_train[rows]
+                if self.shift:
+                    x = shifted(x, self.shift)
+                loss = self.step.evaluate(x, self.data.targets[rows])
                 self.step.update(number / self.total)
         return loss
 

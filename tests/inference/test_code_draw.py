@@ -12,6 +12,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.inference.draw_coding import Sample, code_draw, decoded, read
 from pyroccam.inference.draw_coding import sending as sending_module
 from pyroccam.inference.draw_coding.phases import Phase
+from pyroccam.inference.draw_coding.steps import shifted
 from pyroccam.models import priors
 from torch import nn
 
@@ -175,6 +176,7 @@ def test_a_fit_is_cut_and_sent(rows, tmp_path):
     [
         ({"size": 12}, "A file of 12 bytes was asked for.*takes 19.*\nGive at least 21"),
         ({"bits": 30}, r"Sample\(bits\) must be a whole number from 2 to 20, got 30"),
+        ({"shift": 1}, r"Sample\(shift=1\) moves images.*\(2,\).\nLeave shift out"),
         ({"code": "greedy-rejection"}, "must be one of 'minimal-random'"),
         ({"slack": 14.0}, r"Sample\(slack\) must be from 0 to less than bits=14"),
     ],
@@ -184,6 +186,44 @@ def test_what_is_refused(given, message, rows):
         code_draw(network(), rows, Sample(**given), progress=False)
     with pytest.raises(ValueError, match="no layer whose weights"):
         code_draw(nn.Sequential(nn.ReLU()), rows, Sample(), progress=False)
+
+
+def test_images_are_moved_by_some_pixels_and_their_rims_repeated():
+    x = torch.arange(40.0).reshape(1, 2, 4, 5).repeat(500, 1, 1, 1)
+    moved = {}
+    for down in range(-2, 3):
+        for right in range(-2, 3):
+            rows = (torch.arange(4) + down).clamp(0, 3)
+            columns = (torch.arange(5) + right).clamp(0, 4)
+            moved[down, right] = x[0][:, rows][:, :, columns]
+    torch.manual_seed(0)
+    found = [[k for k, one in moved.items() if torch.equal(one, image)] for image in shifted(x, 2)]
+    assert {len(ways) for ways in found} == {1}
+    counts = [sum(ways == [k] for ways in found) for k in moved]  # 20 ± 4.4 of each
+    assert min(counts) > 2
+    assert max(counts) < 45
+
+
+def test_a_posterior_that_saw_moved_images_knows_them():
+    """A bright pixel in the left or in the right half, always in the same rows of training."""
+    generator = torch.Generator().manual_seed(0)
+
+    def images(count, row):
+        y = torch.randint(0, 2, (count,), generator=generator)
+        x = torch.zeros(count, 1, 5, 5)
+        x[torch.arange(count), 0, row, 1 + 2 * y] = 4.0
+        return x, y
+
+    (x, y), (x_test, y_test) = images(300, 2), images(200, 1)
+    rows = data.Dataset.from_tensors(x, y, x_test, y_test, standardise=False)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(25, 2))
+    nlls = {}
+    for shift in (0, 1):
+        found = code_draw(net, rows, Sample(size=60, shift=shift, **QUICK), progress=False)
+        assert torch.equal(decoded(found.content)(x_test), found.net(x_test))
+        with torch.no_grad():
+            nlls[shift] = float(nn.functional.cross_entropy(found.net(x_test), y_test))
+    assert nlls[1] < 0.5 * nlls[0]
 
 
 def test_random_labels_cannot_be_compressed():

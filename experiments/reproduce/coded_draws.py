@@ -1,12 +1,13 @@
 """Draws of posteriors in small files: bytes against test error, and codes against each other.
 
-    python -m pyroccam.experiments.reproduce.coded_draws --run FOLDER --sizes 1000,2000
+    python -m pyroccam.experiments.reproduce.coded_draws --runs FOLDER,FOLDER --sizes 1000,2000
     python -m pyroccam.experiments.reproduce.coded_draws --codes
 
-The first takes the network that is left of a run of ``gnj``, cut by its own rule, and codes it as a
-draw for each size and seed. Nothing is chosen on test rows, or on validation rows: the draw is
-trained on the training rows for a given time. What is reported is measured with the network that is
-decoded from the file. A finished row is kept. The second codes Gaussian blocks of a known KL.
+The first takes the network that is left of each run of ``gnj``, cut by its own rule, and codes it
+as a draw for each size, with the seed of the run. Nothing is chosen on test rows, or on validation
+rows: the draw is trained on the training rows for a given time. What is reported is measured with
+the network that is decoded from the file. A finished row is kept. The second codes Gaussian blocks
+of a known KL.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ SPREAD = ("error", "val_error", "file_bytes", "kl_bits", "over_kl", "distance", 
 
 
 def main(
-    run: Annotated[Path | None, typer.Option(help="Folder of a run of gnj.")] = None,
+    runs: Annotated[str, options.BY_COMMAS] = "",
     sizes: Annotated[str, options.BY_COMMAS] = "1000",
-    seeds: options.Count = 1,
     epochs: options.Count = 20,
     steps: options.Count = 10,
     bits: options.Count = 14,
+    shift: Annotated[int, typer.Option(min=0, help="Pixels by which images are moved.")] = 0,
+    code: str = "minimal-random",
     codes: Annotated[bool, typer.Option("--codes", help="Measure the codes alone.")] = False,
     draws: options.Count = 300,
     out: options.Out = options.RESULTS / "coded_draws",
@@ -65,45 +67,48 @@ def main(
         ]
         rows += [code_row("greedy-rejection", kl, min(draws, 100), 1) for kl in (0.3, 1.0, 2.0)]
         write_json(out / "codes.json", {"rows": rows, "versions": versions()})
-    if run is not None:
-        for size in map(int, sizes.split(",")):
-            _code(run, size, seeds, epochs, steps, bits, out, data_root)
+    how = {"epochs": epochs, "steps": steps, "bits": bits, "shift": shift, "code": code}
+    for size in map(int, sizes.split(",")):
+        for folder in filter(None, runs.split(",")):
+            _code(Path(folder), size, how, out, data_root)
     if found := sorted(out.glob("*-[0-9]*.json")):
         figure(found, out / "draws.png")
 
 
-def _code(
-    folder: Path, size: int, seeds: int, epochs: int, steps: int, bits: int, out: Path,
-    data_root: str | None,
-) -> None:  # fmt: skip
+def _code(folder: Path, size: int, how: dict[str, Any], out: Path, data_root: str | None) -> None:
     config = RunConfig.read(folder)
+    seed = int(config.settings["seed"])
+    whole = asdict(Sample(size=size, seed=seed, **how))
+    settings = {k: v for k, v in whole.items() if k != "seed"}
+    shift, code = how["shift"], how["code"]
+    parts = [config.flat()["network"], *([f"shift-{shift}"] if shift else [])]
+    parts += [code] if code != "minimal-random" else []
+    path = out / f"{'-'.join([*parts, str(size)])}.json"
+    file = ResultFile(path, config=settings)
+    if not file.missing([seed]):
+        return
     fit = load_fit(folder, "cpu", data_root=data_root)
     decision = decide(fit, "compress", config.options.get("threshold"))
-    how = Sample(size=size, bits=bits, epochs=epochs, steps=steps)
-    settings = {k: v for k, v in asdict(how).items() if k != "seed"}
-    path = out / f"{config.flat()['network']}-{size}.json"
-    file = ResultFile(path, config=settings)
-    for seed in file.missing(range(seeds)):
-        begun = time.perf_counter()
-        drawn = code_draw(decision.net, fit.data, Sample(**{**settings, "seed": seed}))
-        net = decoded(drawn.content)
-        scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
-        row: Row = {
-            "seed": seed,
-            "error": 100 * (1 - scores["test"]["accuracy"]),
-            "val_error": 100 * (1 - scores["val"]["accuracy"]),
-            "train_error": 100 * (1 - scores["train"]["accuracy"]),
-            "nll": scores["test"]["nll"],
-            "architecture": decision.report.architecture,
-            **drawn.to_json(),
-            "seconds": time.perf_counter() - begun,
-        }
-        file.add(row, lambda rows: mean_spread([{k: r[k] for k in SPREAD} for r in rows]))
-        print(
-            f"{path.stem} seed {seed}: {row['error']:.2f} % (train {row['train_error']:.2f}), "
-            f"{row['file_bytes']} bytes, {row['over_kl']:.3f} of the KL, {row['seconds']:.0f} s",
-            flush=True,
-        )
+    begun = time.perf_counter()
+    drawn = code_draw(decision.net, fit.data, Sample(**whole))
+    net = decoded(drawn.content)
+    scores = {split: evaluate(fit, net, split) for split in ("train", "val", "test")}
+    row: Row = {
+        "seed": seed,
+        "error": 100 * (1 - scores["test"]["accuracy"]),
+        "val_error": 100 * (1 - scores["val"]["accuracy"]),
+        "train_error": 100 * (1 - scores["train"]["accuracy"]),
+        "nll": scores["test"]["nll"],
+        "architecture": decision.report.architecture,
+        **drawn.to_json(),
+        "seconds": time.perf_counter() - begun,
+    }
+    file.add(row, lambda rows: mean_spread([{k: r[k] for k in SPREAD} for r in rows]))
+    print(
+        f"{path.stem} seed {seed}: {row['error']:.2f} % (train {row['train_error']:.2f}), "
+        f"{row['file_bytes']} bytes, {row['over_kl']:.3f} of the KL, {row['seconds']:.0f} s",
+        flush=True,
+    )
 
 
 def code_row(word: str, kl_bits: float, draws: int, weights: int = 24) -> Row:

@@ -70,15 +70,18 @@ class Joint:
         given = {} if structure is None else structure
         self.structure = {site: value[None] for site, value in given.items()}
         self.size, self.rows, self.passes = 0, len(self.x), 0.0
-        self.priors: dict[str, Any] = {}
-        if model.structure.keys() <= self.structure.keys():
-            priors = self.model.priors_given(self.structure)
-            self.priors = {s: prior for s, prior in priors.items() if s not in self.structure}
+        self.priors = self._priors()
         self.transforms = {site: biject_to(p.support) for site, p in self.priors.items()}
         self.shapes = {site: tuple(prior.event_shape) for site, prior in self.priors.items()}
         self.sizes = [math.prod(shape) for shape in self.shapes.values()]
         self.size = sum(self.sizes)
         self.numbers = max(1, sum(p.numel() for p in self.net.parameters()))
+
+    def _priors(self) -> dict[str, Any]:
+        if not self.model.structure.keys() <= self.structure.keys():
+            return {}
+        priors = self.model.priors_given(self.structure)
+        return {s: prior for s, prior in priors.items() if s not in self.structure}
 
     # -- θ and the sites ---------------------------------------------------------------------------
 
@@ -211,6 +214,21 @@ class Joint:
                 shape = self.shapes[site]
                 kept.append(value.detach().double().expand(1, *shape).reshape(-1))
         return torch.cat(means), torch.cat(scales)
+
+    def update_priors(self, theta: Tensor, variance: Tensor) -> dict[str, float]:
+        """MacKay's update of what priors learn, at a normal with this mean and these variances,
+        ``(n,)`` each; the standard deviation of the prior of the weights by layer, where there is
+        one. The model of the fit is not changed."""
+        found = {}
+        parts = (part.split(self.sizes) for part in (theta, variance.sqrt()))
+        moments = dict(zip(self.shapes, zip(*parts, strict=True), strict=True))
+        for name, layer in self.model.layers.items():
+            sites = {k: s for s, (owner, k) in self.model.sites.items() if owner is layer}
+            if layer.prior.updated({key: moments[site] for key, site in sites.items()}):
+                prior: Any = base(layer.latents()["weight"].prior)
+                found[name] = float(prior.scale.flatten()[0])
+        self.priors = self._priors()
+        return found
 
 
 @contextmanager

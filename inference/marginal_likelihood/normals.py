@@ -26,6 +26,11 @@ class Precision(Protocol):
         """``log |P|``."""
         ...
 
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of ``P⁻¹``, ``(n,)``."""
+        ...
+
     def solve(self, vector: Tensor) -> Tensor:
         """``P⁻¹ v``, ``(n,)``."""
         ...
@@ -71,6 +76,10 @@ class Dense:
     def log_det(self) -> float:
         return 2.0 * float(self.root.diagonal().log().sum())
 
+    @property
+    def variance(self) -> Tensor:
+        return torch.cholesky_inverse(self.root).diagonal()
+
     def solve(self, vector: Tensor) -> Tensor:
         return torch.cholesky_solve(vector[:, None], self.root)[:, 0]
 
@@ -103,6 +112,10 @@ class Diagonal:
     @property
     def log_det(self) -> float:
         return float(self.precision.log().sum())
+
+    @property
+    def variance(self) -> Tensor:
+        return self.precision.reciprocal()
 
     def solve(self, vector: Tensor) -> Tensor:
         return vector / self.precision
@@ -148,6 +161,11 @@ class Kronecker:
     def log_det(self) -> float:
         return float(self.eigenvalues.log().sum())
 
+    @property
+    def variance(self) -> Tensor:
+        outer, inner = self._outer[1].square(), self._inner[1].square()
+        return (outer @ self.eigenvalues.reciprocal() @ inner.T).flatten()
+
     def solve(self, vector: Tensor) -> Tensor:
         outer, inner = self._outer[1], self._inner[1]
         turned = outer.T @ vector.reshape(self.eigenvalues.shape) @ inner
@@ -172,6 +190,14 @@ class Blocks:
     @property
     def log_det(self) -> float:
         return sum(one.log_det for _, one in self.parts)
+
+    @property
+    def variance(self) -> Tensor:
+        each = [(where, one.variance) for where, one in self.parts]
+        found = each[0][1].new_empty(sum(len(where) for where, _ in each))
+        for where, part in each:
+            found[where] = part
+        return found
 
     def solve(self, vector: Tensor) -> Tensor:
         found = torch.empty_like(vector)

@@ -114,6 +114,15 @@ class LayerPrior(nn.Module):
             weight: of the layer, in its shape.
         """
 
+    def updated(self, normals: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
+        """MacKay's update of what is learnt: set it, where it has one, and say so.
+
+        Arguments:
+            normals: by name of a latent the means and the standard deviations of its weights, under
+                a normal at the peak of the joint density.
+        """
+        return False
+
     def latents(self) -> Mapping[str, Latent]:
         """Latents by name below the layer's; ``weight`` and, for a layer that has one, ``bias``."""
         raise NotImplementedError

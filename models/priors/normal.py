@@ -110,6 +110,26 @@ class _LearntNormalLayer(LayerPrior):
             found["bias"] = Latent(normal(self.layer.bias, self.loc, scale))
         return found
 
+    @torch.no_grad()
+    def updated(self, normals: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
+        """``s² <- Σ (μ_i - m)² / γ``, with ``γ = Σ (1 - σ_i² / s²)`` weights that the data tell,
+        and m the mean of μ if it is learnt.
+
+        References:
+            MacKay 1992, A practical Bayesian framework for backpropagation networks, for m = 0.
+        """
+        loc, scale = (
+            torch.cat([p.flatten() for p in parts]) for parts in zip(*normals.values(), strict=True)
+        )
+        if isinstance(self.loc, nn.Parameter):
+            self.loc.fill_(loc.mean())
+        told = (1.0 - (scale / self.log_scale.exp()).square()).sum()
+        apart = (loc - self.loc).square().sum()
+        # Where the data tell nothing, or no weight is anything, the ratio is no variance.
+        if told > 0 and apart > 0:
+            self.log_scale.fill_(0.5 * (apart / told).log())
+        return True
+
 
 class _DiagonalNormalLayer(LayerPrior):
     def __init__(self, layer: LayerShape, scale: float) -> None:

@@ -14,6 +14,7 @@ from .half_cauchy import *
 from .log_uniform import *
 from .normal import *
 from .parsing import *
+from .shared_normal import *
 from .spike_slab import *
 from .structure import *
 from .student_t import *

@@ -5,6 +5,7 @@ Adding a method is adding a row here; a new kind of one is a class with its opti
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...models.checks import unknown_name
@@ -30,6 +31,9 @@ _WEIGHTS = {
     **_ADAM, "lr": 2e-3, "kl_warmup": 0.1, "batch_size": 64, "epochs": None, "steps": 6000,
 }  # fmt: skip
 _TRAINED: dict[str, Any] = {"start": 0.25, "finish": 0.2}
+# Of log alpha, above which the mean of a weight is within 0.83 deviations of 0: there the posterior
+# has a density above 0.709 of that at its mean.
+_SAFE = -2.0 * math.log(0.83)
 # The limit is that of the authors' code: without it, weights that mean nothing in a group that does
 # are noise of the prior's size.
 _GROUPS: dict[str, Any] = {**_TRAINED, "max_scale": "first:0.2"}
@@ -104,6 +108,15 @@ METHODS: dict[str, Method] = {
             prior="multi-spike",
             start=0.25,
             threshold=3.0,
+        ),
+        Bayes(
+            "graves",
+            "one normal prior for all weights of a layer, at its best; cut by signal to noise",
+            "Graves 2011, Practical variational inference for neural networks",
+            _WEIGHTS,
+            prior="shared-normal",
+            threshold=_SAFE,
+            **_TRAINED,
         ),
         Bayes(
             "variance",

@@ -20,6 +20,7 @@ from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.draw_coding import Drawn, Sample
 from ...inference.fits.fitting import Fit
+from ...inference.marginal_likelihood import description_length
 from ...inference.packing import PackedSize, is_described, quantised, read, write
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.family import require
@@ -54,11 +55,15 @@ __all__ = [
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
 
+MESSAGE_PASSES = 3
+"""Passes of the training rows for the length of a message: few show an error, and it is small."""
+
 
 class OverWeights(Method):
     """Any method over the weights of any network, which is compressed in the end."""
 
     over = "net"
+    passes = 3.0  # the message takes passes of the training rows
 
     # Options of some; those that have none predict and compress in this way.
     noise: Noise = "weights"
@@ -98,7 +103,7 @@ class OverWeights(Method):
         result, first, out = run.fits[-1], run.fits[0], run.out
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
-        found: dict[str, Any] = {"parameters": count_parameters(mean)}
+        found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
         if run.numbers is not None:
             found["numbers"] = {
                 "parameters": count_parameters(run.numbers.net),
@@ -141,6 +146,14 @@ class OverWeights(Method):
         }
         found["structure"] = {**small.to_json(), **sizes}
         return found
+
+
+def _message(result: Fit) -> dict[str, Any]:
+    """Bits that send weights and targets by the bound, where its prior and guide are a code."""
+    try:
+        return {"message": description_length(result, passes=MESSAGE_PASSES).to_json()}
+    except ValueError:  # points, an improper prior or rows with weights
+        return {}
 
 
 def named_layers(asked: str | float | Sequence[str] | None, net: nn.Module) -> list[str] | None:

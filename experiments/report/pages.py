@@ -219,6 +219,9 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
         add(f"ms per batch, {kind} network", times, ".2f", None)
     bytes_ = [[float(s) for one in run.seeds if (s := _file_bytes(one))] for run in runs]
     add("file, bytes", bytes_, ",.0f", False)
+    for part, title in (("weights", "weights"), ("targets", "targets"), ("total", "both")):
+        each = [[one["message"][part] for one in run.seeds if "message" in one] for run in runs]
+        add(f"bits by the bound, {title}", each, ",.0f", False if part == "total" else None)
     took = [[training_seconds(one) for one in run.seeds] for run in runs]
     add("training of a seed, s", took, ".0f", None)
     note = (

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...inference.posterior.metrics import mean_spread
-from ..runs.summary import METRICS
+from ..runs.summary import METRICS, said_of_message
 from .files import RunFiles
 from .numbers import Network, listed, networks, one_of_each, training_seconds
 
@@ -16,7 +16,10 @@ __all__ = ["data_of", "summary"]
 def summary(run: RunFiles) -> list[str]:
     """Method and data; what was learnt; how much smaller; how well it predicts."""
     small = next((one for one in networks(run.seeds) if one.kind == "small"), None)
-    parts = [_what(run), _doubts(run), _learnt(run), _smaller(run, small), _scores(run, small)]
+    parts = [
+        _what(run), _doubts(run), _learnt(run), _smaller(run, small), _message(run),
+        _scores(run, small),
+    ]  # fmt: skip
     return [part for part in parts if part]
 
 
@@ -135,6 +138,11 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
         sizes = one_of_each([one["draw"]["file_bytes"] for one in run.seeds])
         out += f"; a draw of the posterior of its weights was sent in {sizes} bytes"
     return f"{out}."
+
+
+def _message(run: RunFiles) -> str:
+    found = [one["message"] for one in run.seeds if "message" in one]
+    return said_of_message(found) if found else ""
 
 
 def _scores(run: RunFiles, small: Network | None) -> str:

@@ -78,6 +78,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gnj": _GROUPS,
     "ghs": {**_GROUPS, "narrow_tolerance": 0.02},
     "sparse-vd": {**_NUMBERS, "epochs": 60, "threshold": 3.0},
+    "graves": {**_NUMBERS, "tolerance": None, "epochs": 30},
 }
 
 SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",
@@ -141,6 +142,7 @@ def _row(outcome: Outcome) -> Row:
         **{k: structure[k] for k in ("nonzero_percent", "weights", "file_bytes", "file_rate")},
         **structure["rates"],
         "thresholds": structure["thresholds"],
+        **({"message": metrics["message"]} if "message" in metrics else {}),
         "seconds": metrics["seconds"],
         "engine": metrics["engine"],
         "device": metrics["device"],

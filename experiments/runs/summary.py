@@ -11,7 +11,14 @@ from rich.table import Table
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
-__all__ = ["METRICS", "print_repeats", "print_run", "said_of_speed", "said_of_tensors"]
+__all__ = [
+    "METRICS",
+    "print_repeats",
+    "print_run",
+    "said_of_message",
+    "said_of_speed",
+    "said_of_tensors",
+]
 
 METRICS = {
     "accuracy": "accuracy",
@@ -128,6 +135,8 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
             f"A draw of the posterior of these weights was sent in {part['file_bytes']:,} bytes, "
             f"{part['over_kl']:.3g} times its KL."
         )
+    if "message" in metrics:
+        console.say(said_of_message([metrics["message"]]))
     if "not_described" in structure:
         console.say(*said_of_tensors(structure["not_described"]))
     for sentence in structure.get("warnings", ()):
@@ -155,6 +164,27 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
     console.say(
         f"Beside the network that was given it is {said_of_speed(small['seconds_by_batch'])}. "
         f"{_trained(metrics)}"
+    )
+
+
+def said_of_message(messages: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the bits of a message, the mean of several.
+
+    Arguments:
+        messages: of :meth:`~pyroccam.inference.marginal_likelihood.DescriptionLength.to_json`, with
+            a total.
+    """
+    names = ("total", "weights", "per_row", "rows")
+    total, weights, each, rows = (sum(m[n] for m in messages) / len(messages) for n in names)
+    uniform = messages[0]["uniform"]
+    beside = (
+        "targets count as densities of what is standardised"
+        if uniform is None
+        else f"{uniform / rows:.3g} if classes were equally likely"
+    )
+    return (
+        f"By the bound the message of weights and targets has {total:,.0f} bits, {weights:,.0f} of "
+        f"them for the weights; that is {each:.3g} a row ({beside})."
     )
 
 

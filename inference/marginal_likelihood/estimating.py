@@ -55,7 +55,7 @@ def bound(fit: Fit, *, passes: int = 20, seed: int = 0) -> LogEvidence:
 
 
 def _without_evidence(fit: Fit) -> str | None:
-    if (site := improper_site(fit.model)) is None:
+    if (site := improper_site(fit.model, given=True)) is None:
         return None
     return (
         f"The prior of site {site!r} has no finite integral: the value is known up to a constant, "

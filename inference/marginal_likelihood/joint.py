@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..fits.result import Fit
 
-__all__ = ["Joint", "improper_site", "joint", "refuse_improper"]
+__all__ = ["Joint", "improper_site", "joint", "numbers_of", "refuse_improper"]
 
 
 class Joint:
@@ -259,25 +259,39 @@ def joint(fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None) -> I
         yield Joint(model, guide, fit.data, structure)
 
 
-def refuse_improper(model: Model) -> None:
+def refuse_improper(model: Model, given: bool = False) -> None:
     """Refuse a prior without a finite integral.
+
+    Arguments:
+        given: see :func:`improper_site`.
 
     Raises:
         ValueError: naming its site.
     """
-    if (site := improper_site(model)) is not None:
+    if (site := improper_site(model, given)) is not None:
         layer, name = model.sites[site]
         prior = base(layer.latents()[name].prior)
         raise ValueError(
-            f"The prior of site {site!r}, {type(prior).__name__}, has no finite integral, so that "
-            "there is no evidence, and no code of the weights.\n"
+            f"The prior of site {site!r}, {type(prior).__name__}, has no finite integral, or none "
+            "that is fixed, so that there is no evidence, and no code of the weights.\n"
             "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."
         )
 
 
-def improper_site(model: Model) -> str | None:
-    """The first site whose prior has no finite integral."""
+def improper_site(model: Model, given: bool = False) -> str | None:
+    """The first site whose prior has no finite integral, or none that is fixed.
+
+    Arguments:
+        given: a prior whose numbers depend on the posterior is not one: a bound, or a message, can
+            take them as given.
+    """
     for site, (layer, name) in model.sites.items():
-        if is_improper(layer.latents()[name].prior):
+        prior = layer.latents()[name].prior
+        if is_improper(prior) and not (given and numbers_of(prior)):
             return site
     return None
+
+
+def numbers_of(prior: Any) -> int:
+    """Numbers of a prior that depend on the posterior."""
+    return int(getattr(prior, "numbers", 0))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ...models.contexts import evaluating
 from ...models.learnt_depth import log_likelihood_by_depth
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.depth import exact_depth_posterior
-from .joint import refuse_improper
+from .joint import numbers_of, refuse_improper
 
 __all__ = ["DescriptionLength", "description_length", "refuse_points"]
 
@@ -53,6 +53,11 @@ class DescriptionLength:
         """Bits for each row."""
         return None if self.total is None else self.total / self.rows
 
+    def to_json(self) -> dict[str, float | int | None]:
+        """All but the latents one by one."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "by_site"}
+        return {**own, "total": self.total, "per_row": self.per_row}
+
 
 def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> DescriptionLength:
     r"""The description length of a fit by its bound, in bits, part by part.
@@ -79,7 +84,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
     """
     fit.data.refuse_weights("A description length")
     refuse_points(fit, "A description length", "Fit guides.MeanField, or pack it to a file.")
-    refuse_improper(fit.model)
+    refuse_improper(fit.model, given=True)
     if getattr(fit.guide, "sums_out", False):
         return _summed_out(fit)
     found = lower_bound(fit.model, fit.guide, fit.data, passes=passes, seed=seed)
@@ -112,14 +117,16 @@ def _message(
     nats: float,
     by_site: Mapping[str, float],
 ) -> DescriptionLength:
-    classes = fit.data.classes
+    classes, model = fit.data.classes, fit.model
+    own = (layer.latents()[name].prior for layer, name in model.sites.values())
+    learnt = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return DescriptionLength(
         structure,
         weights,
         targets,
         nats / math.log(2.0),
         fit.data.N,
-        sum(p.numel() for p in fit.model.parameters() if p.requires_grad),
+        learnt + sum(map(numbers_of, own)),
         None if classes is None else fit.data.N * math.log2(classes),
         by_site,
     )

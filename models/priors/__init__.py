@@ -16,6 +16,7 @@ from .log_uniform import *
 from .multi_spike import *
 from .normal import *
 from .parsing import *
+from .shared_normal import *
 from .spike_slab import *
 from .structure import *
 from .student_t import *

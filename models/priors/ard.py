@@ -1,4 +1,4 @@
-"""Automatic relevance determination: normal priors whose variances are always at their best."""
+"""Normal priors that are always at their best, and automatic relevance determination."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class EmpiricalNormal(TorchDistribution):
 
     .. math:: Σ_{sets} \frac n2 \log mean(μ² + σ²) - ½ Σ \log σ²
 
-    and ``½ log(1 + μ²/σ²)`` for a set of one. This KL is registered: it is what
+    and ``½ log(1 + μ²/σ²)`` for a set of one. Where the mean of the prior serves best, too
+    (``moves``), it is the mean of μ, and μ is taken from there
+    (:func:`~pyroccam.models.priors.normal_optimum`). This KL is registered: it is what
     ``guides.MeanField`` and Pyro's ``TraceMeanField_ELBO`` use. There is no fixed density behind
     it. ``log_prob`` is the greatest one for the *given* weights,
     :math:`-\frac n2 \log(2 π e \, mean(w²))`, which for single weights is -log|w| and a constant.
@@ -42,6 +44,10 @@ class EmpiricalNormal(TorchDistribution):
         event_shape: of the weights.
         shared: dims of the event that share one variance, counted from its left; ``()`` for a
             variance of each weight.
+        moves: they share a mean as well, in place of 0.
+
+    Raises:
+        ValueError: for a mean of each weight, at which every KL would be 0.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
@@ -51,8 +57,15 @@ class EmpiricalNormal(TorchDistribution):
         event_shape: Sequence[int],
         shared: Sequence[int] = (),
         batch_shape: Sequence[int] = (),
+        moves: bool = False,
     ) -> None:
+        if moves and not shared:
+            raise ValueError(
+                "EmpiricalNormal: got moves=True and shared=(), expected dims that share a mean.\n"
+                "A prior of each weight alone would be its posterior, at no cost. Share all dims."
+            )
         self.shared = tuple(dim - len(event_shape) for dim in shared)
+        self.moves = moves
         super().__init__(torch.Size(batch_shape), torch.Size(event_shape), validate_args=False)
 
     @property
@@ -61,20 +74,32 @@ class EmpiricalNormal(TorchDistribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EmpiricalNormal:
         shared = [dim + len(self.event_shape) for dim in self.shared]
-        return type(self)(self.event_shape, shared, batch_shape)
+        return type(self)(self.event_shape, shared, batch_shape, self.moves)
 
-    def _log_variance(self, square: Tensor) -> Tensor:
-        """Sum over the event of the log of the shared variance, ``(*batch)``."""
-        events = tuple(range(-len(self.event_shape), 0))
-        if self.shared:
-            square = square.mean(self.shared, keepdim=True)
-        n = math.prod(self.event_shape[dim] for dim in self.shared)
-        return n * square.log().sum(events)
+    @property
+    def _sharing(self) -> int:
+        """Weights of a set."""
+        return math.prod(self.event_shape[dim] for dim in self.shared)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of the prior depend on the posterior: a variance of each set, and where
+        it moves a mean."""
+        return self.event_shape.numel() // self._sharing * (1 + self.moves)
+
+    def _variance(self, loc: Tensor, scale: Tensor | None = None) -> Tensor:
+        """The best variance of each set, ``(*batch, *event)`` with 1 for the dims that share it,
+        for weights at ``loc``, with a deviation of ``scale`` from there if there is one."""
+        if self.moves:
+            loc = loc - loc.mean(self.shared, keepdim=True)
+        square = loc.square() if scale is None else loc.square() + scale.square()
+        return square.mean(self.shared, keepdim=True) if self.shared else square
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """``(*batch)``, with the best variance for ``value``; infinite where that is zero."""
-        n = self.event_shape.numel()
-        best = -0.5 * (n * math.log(2.0 * math.pi * math.e) + self._log_variance(value.square()))
+        """``(*batch)``, with what is best for ``value``; infinite where that variance is zero."""
+        n, events = self.event_shape.numel(), tuple(range(-len(self.event_shape), 0))
+        log_variance = self._sharing * self._variance(value).log().sum(events)
+        best = -0.5 * (n * math.log(2.0 * math.pi * math.e) + log_variance)
         return best.expand(torch.broadcast_shapes(best.shape, self.batch_shape))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -97,11 +122,12 @@ def _kl_normal_empirical(q: Independent, p: EmpiricalNormal) -> Tensor:
     base = q.base_dist
     if not isinstance(base, TorchNormal) or q.event_shape != p.event_shape:
         raise NotImplementedError
-    if not p.shared:
+    if p.shared:
+        # Weight by weight: differences of sums over a layer would be too coarse in float32.
+        each = p._variance(base.loc, base.scale).log() - 2.0 * base.scale.log()
+    else:
         each = torch.log1p((base.loc / base.scale).square())
-        return 0.5 * each.sum(tuple(range(-len(p.event_shape), 0)))
-    shared = p._log_variance(base.loc.square() + base.scale.square())
-    return 0.5 * shared - base.scale.log().sum(tuple(range(-len(p.event_shape), 0)))
+    return 0.5 * each.sum(tuple(range(-len(p.event_shape), 0)))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ class Normal(WeightPrior):
         loc: mean of the weights; the biases have mean 0 in a fixed prior.
         learn: ``"layer"`` for one loc and one scale per layer, shared by its weights and biases,
             that begin at the values given and are learnt with the guide (empirical Bayes);
-            :func:`normal_optimum` is what learning tends to. ``"scale"`` for the scale alone, with
-            a loc that stays. ``"weight"`` for a scale of each weight and bias,
+            :func:`normal_optimum` is what learning tends to, and what
+            :class:`~pyroccam.models.priors.SharedNormal` always has. ``"scale"`` for the scale
+            alone, with a loc that stays. ``"weight"`` for a scale of each weight and bias,
             :math:`N(0, A^{-1})` with a diagonal A that is a parameter (learnt at the outer level of
             :func:`~pyroccam.inference.select`; where both levels are one,
             :class:`~pyroccam.models.priors.ARD` has the optimum in closed form). ``None`` for a

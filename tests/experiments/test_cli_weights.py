@@ -188,6 +188,7 @@ def test_every_method_over_weights_runs(method, tmp_path):
         assert "structure" not in found  # there is no mean network to cut
     else:
         assert found["structure"]["weights"] > 0
+    assert ("message" in found) == (method in ("ghs", "graves", "bayes"))
     fit = load_fit(tmp_path / "run", "cpu")
     if method == "miracle":
         path = tmp_path / "run" / "draw.poccd"
@@ -201,6 +202,17 @@ def test_every_method_over_weights_runs(method, tmp_path):
 def test_a_size_is_of_a_code_that_keeps_it():
     said = call("fit", "miracle", *SMALL, "--set", "size=300", "--set", "code=a-star", code=2)
     assert "size=300 is kept by code=minimal-random only" in said.replace("\n", " ")
+
+
+def test_a_run_tells_the_bits_of_its_message(tmp_path):
+    said = call("fit", "graves", *SMALL, "--set", "threshold=valley", "--out", tmp_path / "run")
+    found = metrics_of(tmp_path / "run")["message"]
+    fit = load_fit(tmp_path / "run", "cpu")
+    again = inference.description_length(fit, passes=weights.MESSAGE_PASSES)
+    assert found == pytest.approx(again.to_json(), rel=1e-5)
+    assert found["total"] == found["weights"] + found["targets"]
+    assert found["per_row"] == found["total"] / found["rows"]
+    assert f"the message of weights and targets has {found['total']:,.0f} bits" in said
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,34 @@
 """Options of methods check themselves by their types."""
 
+import math
 import re
 
 import pytest
+import torch
+from pyroccam import data, guides, models
 from pyroccam.experiments.methods import METHODS, find
+from pyroccam.inference.pruning.relevance import irrelevance
+from torch import nn
+
+
+def test_graves_cuts_by_signal_to_noise():
+    """As the ratio of the densities of the posterior at 0 and at its mean has it."""
+    net = nn.Linear(40, 30)
+    rows = data.Dataset.from_tensors(*[torch.randn(9, n) for n in (40, 30)] * 2)
+    model = models.BayesianNetwork(net, rows, prior=models.priors.SharedNormal())
+    guide = guides.MeanField(model)
+    q = guide.factor_of(".weight")
+    with torch.no_grad():
+        q.loc.normal_()
+        q.log_scale.normal_()
+        normal = torch.distributions.Normal(q.loc, q.log_scale.exp())
+        ratio = (normal.log_prob(torch.zeros(())) - normal.log_prob(q.loc)).exp()
+    values = irrelevance(model, guide)[""].values
+    cut = values > find("graves").options["threshold"]
+    assert 100 < cut.sum() < 1100
+    assert torch.equal(cut, (q.loc / q.log_scale.exp()).abs() < 0.83)
+    assert torch.equal(cut, ratio > math.exp(-(0.83**2) / 2))
+    assert math.exp(-(0.83**2) / 2) == pytest.approx(0.709, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -147,7 +147,9 @@ def test_the_page_of_repeats_has_their_spread(repeated):
 
 
 def test_runs_side_by_side_have_comparable_columns(compressed, repeated, tmp_path):
-    other = made(tmp_path / "other", [scores(0.5)], data="spirals")
+    message = {"weights": 1500.0, "targets": 700.0, "total": 2200.0, "per_row": 2.0, "rows": 1100}
+    message["uniform"] = None
+    other = made(tmp_path / "other", [scores(0.5)], data="spirals", message=message)
     page = report([compressed, repeated, other])
     read = check(page)
     head, *rows = read.table("The runs side by side")
@@ -161,6 +163,11 @@ def test_runs_side_by_side_have_comparable_columns(compressed, repeated, tmp_pat
     assert table["accuracy, small network"][2] == ""
     assert "±" in table["accuracy, whole network"][1]
     assert table["file, bytes"] == [f"{small['structure']['file_bytes']:,}", "", ""]
+    bits = {"weights": "1,500", "targets": "700", "both": "2,200"}
+    assert {n: table[f"bits by the bound, {n}"] for n in bits} == {
+        name: ["", "", value] for name, value in bits.items()
+    }
+    assert "2,200 bits, 1,500 of them for the weights" in page
     assert "different data" in page
     heads = [one.text for one in read.of("h2")]
     assert heads == ["Side by side", "Figures", "small", "deep", "other"]

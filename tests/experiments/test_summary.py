@@ -1,7 +1,7 @@
 """Sentences at the end of a run."""
 
 import pytest
-from pyroccam.experiments.runs.summary import said_of_speed
+from pyroccam.experiments.runs.summary import said_of_message, said_of_speed
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,13 @@ def test_a_speed_never_contradicts_the_times_beside_it(seconds, before, quartile
     both = said_of_speed([{**one, "batch": 1}, one])
     assert "in a batch of 1 row (" in both
     assert both.endswith(said_of_speed([one]))
+
+
+def test_a_message_is_said_with_what_it_would_be_without_a_model():
+    first = {"total": 3000.0, "weights": 2000.0, "per_row": 3.0, "rows": 1000, "uniform": 3321.9}
+    other = {**first, "total": 2000.0, "weights": 1500.0, "per_row": 2.0}
+    assert said_of_message([first, other]) == (
+        "By the bound the message of weights and targets has 2,500 bits, 1,750 of them for the "
+        "weights; that is 2.5 a row (3.32 if classes were equally likely)."
+    )
+    assert "densities" in said_of_message([{**first, "uniform": None}])

@@ -165,11 +165,12 @@ def test_what_is_tracked_stands_in_the_history(tmp_path):
 # -- going on ---------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("prior", [priors.GroupNormalJeffreys(), priors.SharedNormal()], ids=str)
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(prior, tmp_path, monkeypatch):
     rows = table()
 
     def attempt(**more):
-        return inference.fit(*bayesian(rows, net=noisy_net()), rows, **{**QUICK, **more})
+        return inference.fit(*bayesian(rows, prior, net=noisy_net()), rows, **{**QUICK, **more})
 
     def kill(trainer):
         if trainer.step_number == 7:

@@ -43,6 +43,7 @@ def double_batches(seed, count=3, size=18):
         (priors.GroupNormalJeffreys(), {"scales": "batch"}),
         (priors.GroupHorseshoe(), {}),
         (priors.SpikeSlab(), {}),
+        (priors.SharedNormal(), {}),
         (priors.Normal(learn="layer"), {"guide": guides.VariationalDropout}),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",

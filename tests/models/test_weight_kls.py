@@ -14,7 +14,7 @@ from pyroccam.models.distributions.log_uniform import (
     molchanov_kl,
     refit_kl,
 )
-from pyroccam.models.priors import EmpiricalNormal, ImproperLogUniform
+from pyroccam.models.priors import EmpiricalNormal, ImproperLogUniform, normal_optimum
 from pyroccam.models.priors.student_t import mean_log_distance, student_t_kl
 from scipy.integrate import quad
 from torch.distributions import kl_divergence
@@ -296,25 +296,69 @@ def test_gradients_of_log_normal_kls(prior):
 # Empirical normal
 
 
-@pytest.mark.parametrize("shared", [(), (0,), (1,), (0, 1)])
-def test_empirical_normal_is_the_best_normal(shared):
+@pytest.mark.parametrize(
+    ("shared", "moves"),
+    [((), False), *((s, m) for s in ((0,), (1,), (0, 1)) for m in (False, True))],
+)
+def test_empirical_normal_is_the_best_normal(shared, moves):
     torch.manual_seed(0)
     q = dist.Normal(torch.randn(3, 4, dtype=F64), torch.rand(3, 4, dtype=F64) + 0.1)
     shape = [1 if dim in shared else n for dim, n in enumerate((3, 4))]
     log_variance = torch.zeros(shape, dtype=F64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([log_variance], max_iter=200, tolerance_grad=1e-10)
+    mean = torch.zeros(shape, dtype=F64, requires_grad=moves)
+    learnt = [log_variance, mean] if moves else [log_variance]
+    optimiser = torch.optim.LBFGS(learnt, max_iter=200, tolerance_grad=1e-10)
 
     def closure():
         optimiser.zero_grad()
-        loss = kl_divergence(q, dist.Normal(t(0.0), (log_variance / 2).exp())).sum()
+        loss = kl_divergence(q, dist.Normal(mean, (log_variance / 2).exp())).sum()
         loss.backward()
         return loss
 
     optimiser.step(closure)
-    found = kl_divergence(q.to_event(2), EmpiricalNormal((3, 4), shared))
+    found = kl_divergence(q.to_event(2), EmpiricalNormal((3, 4), shared, moves=moves))
     assert float(found) == pytest.approx(float(closure().detach()), abs=1e-8)
     if not shared:
         torch.testing.assert_close(found, 0.5 * torch.log1p((q.loc / q.scale) ** 2).sum())
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_gradient_of_the_best_normal_is_that_of_the_normal_held(moves):
+    """And of differences: the prior at its minimum does not count."""
+    torch.manual_seed(0)
+    at = [torch.randn(3, 4, dtype=F64) + 1, torch.rand(3, 4, dtype=F64) + 0.1]
+    p = EmpiricalNormal((3, 4), (0, 1), moves=moves)
+
+    def kl(loc, scale):
+        return kl_divergence(dist.Normal(loc, scale).to_event(2), p)
+
+    values = [one.clone().requires_grad_() for one in at]
+    found = torch.autograd.grad(kl(*values), values)
+    if moves:
+        held = dist.Normal(*normal_optimum(*at))
+    else:
+        held = dist.Normal(t(0.0), (at[0].square() + at[1].square()).mean().sqrt())
+    of_held = torch.autograd.grad(kl_divergence(dist.Normal(*values), held).sum(), values)
+    torch.testing.assert_close(found, of_held)
+    for which in (0, 1):
+        for place in ((0, 0), (2, 3)):
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [one.clone() for one in at]
+                moved[which][place] += step
+                ends.append(float(kl(*moved)))
+            slope = (ends[0] - ends[1]) / 2e-6
+            assert slope == pytest.approx(float(found[which][place]), rel=1e-6, abs=1e-7)
+
+
+def test_the_best_normal_of_a_large_layer_in_single_precision():
+    """By its sums alone, of a few million, the KL of so many weights would be off by nats."""
+    torch.manual_seed(0)
+    loc, scale = 1e-3 * torch.randn(400, 800), 1e-3 * (0.9 + 0.2 * torch.rand(400, 800))
+    p = EmpiricalNormal((400, 800), (0, 1), moves=True)
+    found = float(kl_divergence(dist.Normal(loc, scale).to_event(2), p))
+    known = dist.Normal(loc.double(), scale.double()).to_event(2)
+    assert found == pytest.approx(float(kl_divergence(known, p)), rel=1e-6)
 
 
 def test_empirical_normal_needs_a_normal():
@@ -338,6 +382,7 @@ def pairs():
         "half-cauchy": (dist.LogNormal, dist.HalfCauchy(torch.tensor(1e-5))),
         "empirical": (dist.Normal, EmpiricalNormal((5,))),
         "empirical shared": (dist.Normal, EmpiricalNormal((5,), (0,))),
+        "empirical, moving": (dist.Normal, EmpiricalNormal((5,), (0,), moves=True)),
     }
 
 

@@ -6,7 +6,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.distributions as td
-from prior_case import CONV, LINEAR, PriorCase
+from prior_case import CONV, LINEAR, ONE, PriorCase
 from pyroccam import models
 from pyroccam.guides.factors import GateFactor, NormalFactor
 from pyroccam.models import priors
@@ -130,6 +130,11 @@ class TestARD(PriorCase):
     improper = ("weight",)
 
 
+class TestSharedNormal(PriorCase):
+    variants = (priors.SharedNormal(),)
+    words = (("shared_normal", priors.SharedNormal()),)
+
+
 class TestStudentT(PriorCase):
     variants = (priors.StudentT(2.0, scale=0.5),)
     words = (("student-t:2", priors.StudentT(2.0)),)
@@ -237,6 +242,31 @@ def test_log_density_of_ard_is_the_best_one():
     assert expanded.shared == (-1,)
 
 
+def test_all_weights_of_a_layer_share_a_normal_and_its_biases_another():
+    found = priors.SharedNormal().for_layer(LayerShape("fc", *map(torch.Size, ([3, 4], [3])), 1,
+                                                       False, 4)).double()()  # fmt: skip
+    for latent, values in zip(found.values(), (torch.randn(3, 4), torch.randn(3)), strict=True):
+        w = values.double() + 2
+        best = dist.Normal(w.mean(), w.std(correction=0)).log_prob(w).sum()
+        torch.testing.assert_close(latent.prior.log_prob(w), best)
+        assert latent.unbounded
+        assert latent.prior.numbers == 2
+    assert [priors.ARD(per).for_layer(LINEAR)()["weight"].prior.numbers
+            for per in ("weight", "group", "layer")] == [12, 4, 1]  # fmt: skip
+    one = priors.SharedNormal().for_layer(ONE)()  # would be sent for nothing
+    for latent in one.values():
+        q = dist.Normal(torch.full(latent.prior.event_shape, 0.3), 0.1)
+        q = q.to_event(len(latent.prior.event_shape))
+        known = kl_divergence(dist.Normal(0.3, 0.1), dist.Normal(0.0, 1.0))
+        torch.testing.assert_close(kl_divergence(q, latent.prior), known)
+
+
+def test_a_mean_of_each_weight_is_refused():
+    with pytest.raises(ValueError, match=r"got moves=True and shared=\(\), expected dims") as found:
+        priors.EmpiricalNormal((3,), moves=True)
+    assert str(found.value).count("\n") == 1
+
+
 @pytest.mark.parametrize(("per", "sizes"), [("weight", 40), ("group", 5), ("layer", 1)])
 def test_ard_shares_variances(per, sizes):
     layer = LayerShape("conv", torch.Size([5, 2, 2, 2]), None, 0, True, 8)
@@ -318,9 +348,10 @@ def test_parse_weights_errors(text, message):
         priors.parse_weights(text)
 
 
-@pytest.mark.parametrize("shared", [(), (1,), (0, 1)])
-def test_each_of_a_batch_has_its_own_best_variances(shared):
-    p, values = priors.EmpiricalNormal((2, 3), shared), torch.randn(4, 2, 3, dtype=torch.float64)
+@pytest.mark.parametrize(("shared", "moves"), [((), 0), ((1,), 0), ((0, 1), 0), ((0, 1), 1)])
+def test_each_of_a_batch_has_its_own_best_variances(shared, moves):
+    p = priors.EmpiricalNormal((2, 3), shared, moves=bool(moves))
+    values = torch.randn(4, 2, 3, dtype=torch.float64)
     log_probs = torch.stack([p.log_prob(value) for value in values])
     torch.testing.assert_close(p.expand((4,)).log_prob(values), log_probs)
     q = [dist.Normal(value, 0.2 + value.abs()).to_event(2) for value in (*values, values)]

@@ -191,6 +191,35 @@ def test_a_depth_is_structure_and_numbers_have_no_code(guide):
     assert found.structure == pytest.approx(kl, abs=1e-4)
 
 
+def test_a_prior_that_depends_on_the_posterior_is_given():
+    """The message is that of a fixed prior with the numbers which the posterior ends at."""
+    rows = classes(60, epochs=1).data
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    model = models.BayesianNetwork(net, rows, prior=priors.SharedNormal())
+    fit = inference.fit(model, guides.MeanField(model), rows, epochs=20, lr=0.03, progress=False)
+    found = inference.description_length(fit)
+    assert found.numbers == 2 * 4
+    total = 0.0
+    for site in fit.guide.latents():
+        q = fit.guide.posterior(site).base_dist
+        held = torch.distributions.Normal(*priors.normal_optimum(q.loc, q.scale))
+        known = torch.distributions.kl_divergence(q, held).sum().detach() / math.log(2)
+        assert found.by_site[site] == pytest.approx(float(known), rel=1e-4)
+        total += float(known)
+    assert found.weights == pytest.approx(total, rel=1e-4)
+    assert found.to_json() == {
+        "structure": 0, "weights": found.weights, "targets": found.targets, "error": found.error,
+        "rows": 60, "numbers": 8, "uniform": 60.0, "total": found.total,
+        "per_row": found.total / 60,
+    }  # fmt: skip
+    assert inference.evidence(fit).doubt is None
+    with pytest.raises(
+        ValueError, match="EmpiricalNormal, has no finite integral, or none that is"
+    ):
+        inference.evidence(fit, by="importance")
+
+
 def test_what_has_no_message():
     fit, _ = linear()
     model, rows = fit.model, fit.data

@@ -1,0 +1,64 @@
+"""One normal prior for all weights of a layer, whose mean and variance are always at their best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .ard import EmpiricalNormal
+from .base import Latent, LayerPrior, LayerShape, WeightPrior
+
+__all__ = ["SharedNormal"]
+
+
+@dataclass(frozen=True)
+class SharedNormal(WeightPrior):
+    r"""``N(m, s²)`` whose m and s² all weights of a layer share, optimised in closed form; another
+    one for its biases.
+
+    .. math:: m = mean(μ_i), \qquad s² = mean(σ_i² + (μ_i - m)²), \qquad
+        KL = ½ Σ_i \log \frac{s²}{σ_i²}
+
+    for a posterior :math:`N(μ_i, σ_i²)` of each. m and s² are put into the KL
+    (:class:`~pyroccam.models.priors.EmpiricalNormal`) and are no state: setting them before every
+    step has the same gradients, since the KL does not change with m and s² at its minimum. So they
+    are at their best in every step, however it runs, and belong to the posterior that is saved:
+    :func:`~pyroccam.models.priors.normal_optimum` gives them. ``Normal(learn="layer")`` learns them
+    by gradient, and has a density.
+
+    The source shares one normal in the whole network. Here it is one for a layer, as layers of
+    different size have weights of different size: the KL is never larger, for two more numbers to
+    send. A single number is N(0, 1): it would be its own prior, at no cost.
+
+    Needs a guide that is normal at the weights, such as ``guides.MeanField``, and a bound with
+    closed-form KLs.
+
+    References:
+        Graves 2011, Practical variational inference for neural networks, whose published s² has no
+        σ_i²: with that the prior is too narrow.
+
+    Example:
+        >>> from pyroccam.models import priors
+        >>> priors.parse_weights("shared-normal")
+        SharedNormal()
+    """
+
+    words = "shared-normal"
+
+    def for_layer(self, layer: LayerShape) -> LayerPrior:
+        return _SharedNormalLayer(layer)
+
+
+class _SharedNormalLayer(LayerPrior):
+    def latents(self) -> Mapping[str, Latent]:
+        found = {"weight": self._shared(self.layer.weight)}
+        if self.layer.bias is not None:
+            found["bias"] = self._shared(self.layer.bias)
+        return found
+
+    def _shared(self, shape: torch.Size) -> Latent:
+        if shape.numel() == 1:
+            return self.standard(shape)
+        return Latent(EmpiricalNormal(shape, range(len(shape)), moves=True), unbounded=True)

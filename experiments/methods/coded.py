@@ -18,7 +18,7 @@ from ...inference.training.settings import Settings
 from .base import Finished
 from .bayes import Bayes
 from .options import FromOne, FromZero, Rule
-from .weights import DRAW, draw_run
+from .weights import DRAW, draw_run, sent
 
 __all__ = ["Coded"]
 
@@ -75,7 +75,8 @@ class Coded(Bayes):
             drawn, scores = draw_run(
                 result, self.threshold, self.tolerance, path, resume=True, **how
             )
-        return {**found, "draw": {**drawn.to_json(), "test": scores}}
+        left = sent(result, drawn.net, len(drawn.content))
+        return {**found, "draw": {**drawn.to_json(), **left, "test": scores}}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / DRAW).is_file():

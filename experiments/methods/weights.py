@@ -48,6 +48,7 @@ __all__ = [
     "named_layers",
     "network_of_file",
     "refuse_names",
+    "sent",
     "tell_uncuttable",
     "try_to_cut",
 ]
@@ -129,6 +130,7 @@ class OverWeights(Method):
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}
             read_back = evaluate(result, again)
+        found |= sent(result, again, written.total)
         if out is not None and run.figures:
             draw_compressed(result, small, written, out / "figures", first)
         small.net.to(data.x_test.device)
@@ -154,6 +156,21 @@ def _message(result: Fit) -> dict[str, Any]:
         return {"message": description_length(result, passes=MESSAGE_PASSES).to_json()}
     except ValueError:  # points, an improper prior or rows with weights
         return {}
+
+
+def sent(result: Fit, net: nn.Module, size: int) -> dict[str, Any]:
+    """Bits that send the classes of the training rows: ``uniform`` if nothing is known of them, and
+    with a network in a file, which is sent first.
+
+    Arguments:
+        net: read from the file.
+        size: of the file, in bytes.
+    """
+    data: Dataset = result.data
+    if data.classes is None or data.weights is not None:
+        return {}
+    left = evaluate(result, net, "train")["nll"] * data.N / math.log(2)
+    return {"sent": {"uniform": data.N * math.log2(data.classes), "file": 8.0 * size, "left": left}}
 
 
 def named_layers(asked: str | float | Sequence[str] | None, net: nn.Module) -> list[str] | None:

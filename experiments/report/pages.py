@@ -222,6 +222,8 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
     for part, title in (("weights", "weights"), ("targets", "targets"), ("total", "both")):
         each = [[one["message"][part] for one in run.seeds if "message" in one] for run in runs]
         add(f"bits by the bound, {title}", each, ",.0f", False if part == "total" else None)
+    bits = [[_sent(one["sent"]) for one in run.seeds if "sent" in one] for run in runs]
+    add("bits of the file and of the labels with it", bits, ",.0f", False)
     took = [[training_seconds(one) for one in run.seeds] for run in runs]
     add("training of a seed, s", took, ".0f", None)
     note = (
@@ -237,6 +239,10 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
 
 def _metric(name: str, network: Network) -> list[float]:
     return [test[name] for test in network.test if name in test]
+
+
+def _sent(bits: dict[str, float]) -> float:
+    return bits["file"] + bits["left"]
 
 
 def _file_bytes(metrics: dict[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...inference.posterior.metrics import mean_spread
-from ..runs.summary import METRICS, said_of_message
+from ..runs.summary import METRICS, said_of_labels, said_of_message
 from .files import RunFiles
 from .numbers import Network, listed, networks, one_of_each, training_seconds
 
@@ -141,8 +141,9 @@ def _smaller(run: RunFiles, small: Network | None) -> str:
 
 
 def _message(run: RunFiles) -> str:
-    found = [one["message"] for one in run.seeds if "message" in one]
-    return said_of_message(found) if found else ""
+    found = {name: [one[name] for one in run.seeds if name in one] for name in ("message", "sent")}
+    said = {"message": said_of_message, "sent": said_of_labels}
+    return " ".join(said[name](each) for name, each in found.items() if each)
 
 
 def _scores(run: RunFiles, small: Network | None) -> str:

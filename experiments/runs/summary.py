@@ -15,6 +15,7 @@ __all__ = [
     "METRICS",
     "print_repeats",
     "print_run",
+    "said_of_labels",
     "said_of_message",
     "said_of_speed",
     "said_of_tensors",
@@ -129,6 +130,8 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         f"The file has {structure['file_bytes']:,} bytes: {structure['file_rate']:.3g} times "
         "smaller than all parameters of the network were."
     )
+    if "sent" in metrics:
+        console.say(said_of_labels([metrics["sent"]]))
     if "draw" in metrics:
         part = metrics["draw"]
         console.say(
@@ -185,6 +188,21 @@ def said_of_message(messages: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"By the bound the message of weights and targets has {total:,.0f} bits, {weights:,.0f} of "
         f"them for the weights; that is {each:.3g} a row ({beside})."
+    )
+
+
+def said_of_labels(found: Sequence[Mapping[str, float]]) -> str:
+    """A sentence on the bits that send labels with a file, the mean of several.
+
+    Arguments:
+        found: of :func:`~pyroccam.experiments.methods.weights.sent`.
+    """
+    uniform, file, left = (
+        sum(one[n] for one in found) / len(found) for n in ("uniform", "file", "left")
+    )
+    return (
+        f"To send the training labels takes {uniform:,.0f} bits if nothing is known of them, and "
+        f"{file + left:,.0f} with the file ({file:,.0f} of them)."
     )
 
 

@@ -1,6 +1,7 @@
 """Methods over random weights on the command line, from training to the small file."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_a_run_compresses_its_network_and_says_how_much_is_left(run):
     for scores in (*ways.values(), found["compressed"]["test"]):
         assert scores["accuracy"] > 0.5  # of ten classes
     assert ways["ensemble"]["nll"] < ways["stochastic"]["nll"]  # Jensen's inequality
+    sent, rows = found["sent"], load_fit(folder, "cpu").data
+    assert sent["uniform"] == pytest.approx(rows.N * math.log2(10))
+    assert sent["file"] == 8 * structure["file_bytes"]
+    with torch.no_grad():
+        outputs = read(folder / "compressed.pocc")(rows.x_train)
+    left = torch.nn.functional.cross_entropy(outputs, rows.targets, reduction="sum")
+    assert sent["left"] == pytest.approx(float(left) / math.log(2), rel=1e-4)
+    assert f"and {sent['file'] + sent['left']:,.0f} with the file" in " ".join(said.split())
     # Rounding of the biases to half precision and the file's own are in the number read back.
     before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
     assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
@@ -195,6 +204,7 @@ def test_every_method_over_weights_runs(method, tmp_path):
         assert 295 <= found["draw"]["file_bytes"] == path.stat().st_size <= 300
         net = METHODS[method].smaller(fit, tmp_path / "run")
         assert weights.evaluate(fit, net) == pytest.approx(found["draw"]["test"])
+        assert found["draw"]["sent"]["file"] == 8 * path.stat().st_size
         x, _ = fit.data.split("test")
         assert torch.equal(net(x), draw_coding.read(path)(x))
 

@@ -28,6 +28,7 @@ from ...inference.figures.canvas import new_figure, save
 from ...inference.figures.style import styled
 from ...inference.posterior.metrics import mean_spread
 from ...inference.pruning.decision import decide
+from ...inference.pruning.thresholds import Threshold
 from ...inference.relative_entropy import CODES, Target
 from ...inference.relative_entropy.integers import BitWriter
 from ...inference.relative_entropy.target import gaussian_kl
@@ -51,6 +52,10 @@ def main(
     bits: options.Count = 14,
     shift: Annotated[int, typer.Option(min=0, help="Pixels by which images are moved.")] = 0,
     code: str = "minimal-random",
+    batch_size: options.Count = 256,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Cut by this tolerance, and not by the run's own rule.")
+    ] = None,
     codes: Annotated[bool, typer.Option("--codes", help="Measure the codes alone.")] = False,
     draws: options.Count = 300,
     out: options.Out = options.RESULTS / "coded_draws",
@@ -68,14 +73,18 @@ def main(
         rows += [code_row("greedy-rejection", kl, min(draws, 100), 1) for kl in (0.3, 1.0, 2.0)]
         write_json(out / "codes.json", {"rows": rows, "versions": versions()})
     how = {"epochs": epochs, "steps": steps, "bits": bits, "shift": shift, "code": code}
+    how["batch_size"] = batch_size
     for size in map(int, sizes.split(",")):
         for folder in filter(None, runs.split(",")):
-            _code(Path(folder), size, how, out, data_root)
+            _code(Path(folder), size, how, tolerance, out, data_root)
     if found := sorted(out.glob("*-[0-9]*.json")):
         figure(found, out / "draws.png")
 
 
-def _code(folder: Path, size: int, how: dict[str, Any], out: Path, data_root: str | None) -> None:
+def _code(
+    folder: Path, size: int, how: dict[str, Any], tolerance: float | None, out: Path,
+    data_root: str | None,
+) -> None:  # fmt: skip
     config = RunConfig.read(folder)
     seed = int(config.settings["seed"])
     whole = asdict(Sample(size=size, seed=seed, **how))
@@ -84,11 +93,13 @@ def _code(folder: Path, size: int, how: dict[str, Any], out: Path, data_root: st
     parts = [config.flat()["network"], *([f"shift-{shift}"] if shift else [])]
     parts += [code] if code != "minimal-random" else []
     path = out / f"{'-'.join([*parts, str(size)])}.json"
-    file = ResultFile(path, config=settings)
+    cut = {} if tolerance is None else {"tolerance": tolerance}
+    file = ResultFile(path, config={**settings, **cut})
     if not file.missing([seed]):
         return
     fit = load_fit(folder, "cpu", data_root=data_root)
-    decision = decide(fit, "compress", config.options.get("threshold"))
+    rule: Threshold | None = config.options.get("threshold") if tolerance is None else "validation"
+    decision = decide(fit, "compress", rule, tolerance)
     begun = time.perf_counter()
     drawn = code_draw(decision.net, fit.data, Sample(**whole))
     net = decoded(drawn.content)

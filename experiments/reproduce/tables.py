@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,7 @@ def sections() -> dict[str, Section]:
         Section("Noise", "noise", depth.noise),
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
+        Section("Coded draws", "coded_draws", _draws),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance.networks),
         Section("Mean propagation", "mean_propagation", variance.mean_propagation),
@@ -127,6 +129,30 @@ def _quantisation(folder: Path) -> Iterable[str]:
             cells = ("epochs", "original_error", "mean_error", "error", "nonzero_percent")
             yield row("published", *(f"{published[name]:g}" for name in cells), "")
         yield ""
+
+
+def _draws(folder: Path) -> Iterable[str]:
+    found = {name: one for name, one in read_all(folder).items() if "runs" in one}
+    if not found:
+        return
+    yield from header(
+        "network, images moved by (seeds)", "left", "file, bytes", "file over KL",
+        "training error, %", "test error, %",
+    )  # fmt: skip
+    for name, one in sorted(found.items(), key=lambda pair: pair[1]["config"]["size"]):
+        runs, spread, config = one["runs"], one["spread"], one["config"]
+        network, shift = name, config["shift"]
+        for part in (config["size"], config["code"], f"shift-{shift}"):
+            network = network.removesuffix(f"-{part}")
+        yield row(
+            f"{network}, {shift} px ({len(runs)})",
+            ", ".join(dict.fromkeys(run["architecture"] for run in runs)),
+            f"{spread['file_bytes']['mean']:,.0f}",
+            f"{spread['over_kl']['mean']:.2f}",
+            f"{fmean(run['train_error'] for run in runs):.2f}",
+            plus_minus(spread["error"], 2),
+        )
+    yield ""
 
 
 def _trained_on(found: dict[str, Any]) -> tuple[str, str]:

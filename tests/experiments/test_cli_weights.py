@@ -7,12 +7,14 @@ import re
 import numpy as np
 import onnxruntime
 import pytest
+import scripts
 import torch
 from command_line import SMALL, WHOLE, call, metrics_of
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
 from pyroccam.experiments.methods import weights
 from pyroccam.experiments.methods.table import METHODS
+from pyroccam.experiments.reproduce import coded_draws, tables
 from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.inference import draw_coding
 from pyroccam.inference.fits import retraining
@@ -405,3 +407,31 @@ def test_a_draw_is_coded_and_read(run, tmp_path):
     assert "are of --code sample" in call("compress", folder, "--size", 20, code=2)
     odd = call("compress", folder, "--code", "sample", "--codebook", 3, code=2)
     assert "a draw is not rounded" in odd
+
+
+def test_draws_of_runs_by_size(run, tmp_path, capsys):
+    """A row for each run, from its seed; another size, rule or shift is a file of its own."""
+    folder, _ = run
+    out = tmp_path / "coded_draws"
+    quick = ("--runs", folder, "--epochs", 1, "--steps", 1, "--bits", 8, "--out", out)
+    scripts.call(coded_draws, *quick, "--sizes", "150,200", "--shift", 1)
+    scripts.call(coded_draws, *quick, "--sizes", 150, "--tolerance", 0.5, "--code", "a-star")
+    assert {path.name for path in out.iterdir()} == {
+        "perceptron-shift-1-150.json", "perceptron-shift-1-200.json",
+        "perceptron-a-star-150.json", "draws.png",
+    }  # fmt: skip
+    found = scripts.read(out / "perceptron-shift-1-200.json")
+    (row,) = found["runs"]
+    assert row["seed"] == load_fit(folder, "cpu").settings.seed
+    assert 150 < row["file_bytes"] <= 200
+    assert found["config"]["shift"] == 1
+    other = scripts.read(out / "perceptron-a-star-150.json")
+    assert other["config"]["tolerance"] == 0.5
+    assert other["runs"][0]["weights"] < row["weights"]
+    before = (out / "perceptron-shift-1-200.json").stat().st_mtime_ns
+    scripts.call(coded_draws, *quick, "--sizes", 200, "--shift", 1)
+    assert (out / "perceptron-shift-1-200.json").stat().st_mtime_ns == before
+    capsys.readouterr()
+    tables.main(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(f"1 px (1) | {row['architecture']} | {row['file_bytes']}" in one for one in lines)

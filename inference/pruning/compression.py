@@ -19,7 +19,7 @@ from ..cutting.report import CutReport
 from ..draw_coding import Drawn, Sample, code_draw
 from ..fits.retraining import Retrained, retrain, row_changes, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
-from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
+from ..packing.quantise import Codebook, FixedPoint, Multiples, Rounding, Significand, quantised
 from ..packing.rates import (
     FLOAT_BITS,
     Layer,
@@ -241,7 +241,7 @@ def compress(
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
     if retrain_epochs:
-        if _shared(model, guide, None):
+        if _shared(model, guide, None) or guide.steps:
             raise ValueError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."
@@ -264,7 +264,8 @@ def compress(
         n: replace(b, significand=b.significand + more if b.total else 0) for n, b in bits.items()
     }
     shared = {n: index for n, index in _shared(model, guide, codebook).items() if bits[n].total}
-    if {*shared} == {name for name, b in bits.items() if b.total}:
+    stepped = {n: s for n, s in guide.steps.items() if bits[n].total and n not in shared}
+    if {*shared, *stepped} == {name for name, b in bits.items() if b.total}:
         for rule, value, usual in (
             ("significand", significand, "relative"),
             ("exponent", exponent, "range"),
@@ -275,7 +276,9 @@ def compress(
                     f"values: an index has neither. Leave out {rule}=, or codebook=."
                 )
     bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
+    bits |= {name: _whole_bits(kept[name][0], step) for name, step in stepped.items()}
     rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
+    rounded |= {where[name]: Multiples(step) for name, step in stepped.items()}
     sizes = layers_of(small)
     # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
     layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
@@ -319,6 +322,12 @@ def _shared(model: BayesianNetwork, guide: NetworkGuide, asked: PerLayer | None)
         for name, index in by_layer("codebook", asked, model).items():
             found[name] = int(index)
     return found
+
+
+def _whole_bits(kept: Tensor, step: float) -> LayerBits:
+    """Bits of the whole numbers of a step that are not zero."""
+    most = int((kept.abs().max() / step).round())
+    return LayerBits(most.bit_length(), 0)
 
 
 def _with_books(

@@ -11,6 +11,7 @@ from .gaussian_mixture import *
 from .group_horseshoe import *
 from .group_normal_jeffreys import *
 from .half_cauchy import *
+from .integers import *
 from .log_uniform import *
 from .normal import *
 from .parsing import *

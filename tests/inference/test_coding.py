@@ -88,7 +88,10 @@ def test_zeros_in_rows_or_columns_are_cheaper_than_zeros_anywhere(axis):
     _, coded, _ = there_and_back(values, 200)
     anywhere = entropy_bits(kept)
     within = sum(entropy_bits(line) for line in (kept if axis == 0 else kept.T))
-    assert 8 * coded <= 1.01 * within + 64
+    # Without a table: what there is to learn is half a digit of log2 of the rows for each line with
+    # something in it, and less of the others.
+    learning = sum(0.5 * np.log2(200) if d else 1.0 for d in density)
+    assert 8 * coded <= 1.01 * within + 64 + learning
     assert within < 0.6 * anywhere
 
 

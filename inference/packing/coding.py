@@ -39,6 +39,7 @@ __all__ = ["get_floats", "put_floats"]
 Array = NDArray[Any]
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
 LARGEST_CODEBOOK = 2**12
+MOST_OF_SMALLEST = 8  # steps in the smallest number of a layer
 LARGEST_LEARNT = 2**22  # numbers whose mask is tried in several ways, each as slow as reading
 _LEARNT = 3  # the axis of a mask that is none
 # What a table costs, roughly, after the tables are compressed: an entry, and an empty place.
@@ -218,15 +219,17 @@ def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bo
         halves = values.astype(np.float16)
     if np.array_equal(halves.astype(np.float32), values):
         costs[_RAW16] = 16.0 * len(values)
-    steps = _multiples(values)
-    if steps is not None:
-        costs[_STEPS] = 40.0 + len(values) + _table_bits(np.bincount(np.abs(steps))[1:])
     # Where all digits may join the symbol, every value has its own probability already.
     some = values[:: 1 + len(values) // 2**14]
+    step = None
     if books and not complete and len(np.unique(some)) <= LARGEST_CODEBOOK:
         book, index, counts = np.unique(values, return_inverse=True, return_counts=True)
         if len(book) <= LARGEST_CODEBOOK:
             costs[_BOOK] = _table_bits(counts) + _best_leading(_split(book))[1]
+            step = _step_of(book)
+    if step is not None:
+        sizes = _sizes(values, step)
+        costs[_STEPS] = 40.0 + len(values) + _table_bits(np.bincount(sizes)[1:])
     kind = min(costs, key=lambda k: costs[k])
     writer.number(kind)
     if kind == _BOOK:
@@ -237,8 +240,8 @@ def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bo
         writer.categorical(index, table)
     elif kind == _FLOATS:
         _put_split(writer, split, leading)
-    elif kind == _STEPS and steps is not None:
-        _put_multiples(writer, values, steps)
+    elif kind == _STEPS and step is not None:
+        _put_multiples(writer, values, step)
     else:
         words = (halves if kind == _RAW16 else values).view(np.uint16)
         writer.raw(words, np.full(len(words), 16))
@@ -271,34 +274,48 @@ def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np
 # -- whole multiples of a step --------------------------------------------------------------------
 
 
-def _multiples(values: NDArray[np.float32]) -> NDArray[np.int64] | None:
-    """The whole numbers of which the values are multiples of the smallest, if they are and are
-    small."""
-    size = np.abs(values)
-    step = size.min()
-    if float(size.max()) >= LARGEST_ALPHABET * float(step):
-        return None
-    whole = np.rint(values.astype(np.float64) / step).astype(np.int64)
-    return whole if np.array_equal(multiples(step[None], whole, np.zeros(1)), values) else None
+def _step_of(values: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """A step ``(1,)`` of which all are whole multiples as float32 multiplies them, if there is one
+    of which the smallest is a small multiple."""
+    size = np.abs(values).astype(np.float64)
+    least, most = size.min(), size.max()
+    for multiple in range(1, MOST_OF_SMALLEST + 1):
+        number = np.rint(multiple * (most / least))
+        if number > LARGEST_ALPHABET:
+            return None
+        near = np.array([most / number], dtype=np.float32)  # right but for its last digit or two
+        for ulps in (0, 1, -1, 2, -2):
+            step = (near.view(np.int32) + ulps).view(np.float32)
+            if step > 0 and np.array_equal(_times(step, _sizes(values, step), values < 0), values):
+                return step
+    return None
+
+
+def _sizes(values: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.int64]:
+    return np.rint(np.abs(values).astype(np.float64) / step).astype(np.int64)
+
+
+def _times(step: NDArray[np.float32], size: Array, negative: Array) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # of a step that is tried
+        return multiples(step, size, negative.astype(np.int64))
 
 
 def _put_multiples(
-    writer: SymbolWriter, values: NDArray[np.float32], whole: NDArray[np.int64]
+    writer: SymbolWriter, values: NDArray[np.float32], step: NDArray[np.float32]
 ) -> None:
     writer.version = 2
-    size = np.abs(whole)
-    step = np.abs(values).min()[None]
+    size = _sizes(values, step)
     writer.raw(step.astype("<f4").view("<u2"), np.full(2, 16))
     writer.number(int(size.max()))
     table = bytes_of_counts(np.bincount(size)[1:])
     writer.table(table)
     writer.categorical(size - 1, table)
-    writer.raw(whole < 0, np.ones(len(whole), dtype=np.int32))
+    writer.raw(values < 0, np.ones(len(size), dtype=np.int32))
 
 
 def _get_multiples(reader: SymbolReader, count: int) -> NDArray[np.float32]:
     step, most = reader.words(2, 16).astype("<u2", copy=False).view("<f4"), reader.number()
-    if not (0 < most <= LARGEST_ALPHABET and step[0] > 0 and np.isfinite(most * step[0])):
+    if not (0 < most <= LARGEST_ALPHABET and step[0] > 0 and most * float(step[0]) < 3.4e38):
         raise PackedFileError("A step, or the largest multiple of it, is impossible.")
     size = reader.categorical(count, reader.table(most)).astype(np.int64) + 1
     values = np.empty(count, dtype=np.float32)

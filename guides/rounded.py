@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from ..models.bayesian import BayesianNetwork
@@ -14,7 +13,7 @@ from ..models.distributions.blurred import BlurredLogistics, RoundedPoint
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.priors.base import Latent
-from .base import NetworkGuide, Words, key
+from .base import NetworkGuide, Words
 from .delta import Delta, PointFactor
 from .edges import StructureFamily
 from .factors import Factor

@@ -113,6 +113,11 @@ class Bayes(OverWeights):
             limit = {next(iter(model.layers)): float(limit.removeprefix(_FIRST))}
         more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
+        if self.finish and guide.steps:
+            raise ValueError(
+                f"finish={self.finish}: what is left would be trained as numbers, which are no "
+                f"multiples of a step, and guide={self.guide!r} has steps.\nSet finish=0."
+            )
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
         refuse_names(model, self.threshold, self.narrow_at)

@@ -12,8 +12,8 @@ probabilities of 24 (Duda, arXiv:1311.2540, in the form of the library constrict
 What that library decodes is decoded here by Python, more slowly: a million symbols take a second
 or two.
 
-A file is of the lowest version that has all of its writings: 2 for whole multiples of a step, and for
-densities that are learnt from the rows before.
+A file is of the lowest version that has all of its writings: 2 for whole multiples of a step, and
+for densities that are learnt from the rows before.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def learnt_mask(source: Source, count: int, rows: int) -> Array:
         count: numbers.
         rows: of the matrix; divides ``count``.
     """
-    start = source.number() / 8
+    start = max(source.number(), 1) / 8
     told = source.number()
     least, most = DENSITIES[1], DENSITIES[254]
     whole = DENSITIES[source.table(1)[0]].clip(least, most)

@@ -1,4 +1,4 @@
-"""Whole numbers of a learnt step, whose probabilities are learnt with them: what is cheap to send."""
+"""Whole numbers of a learnt step, with learnt probabilities: weights that are cheap to send."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from ..models.bayesian import BayesianNetwork
 from ..models.distributions.blurred import BlurredLogistics, RoundedPoint
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
+from ..models.layers.bayesian_layer import power as powered
 from ..models.priors.base import Latent
 from .base import NetworkGuide, Words
 from .delta import Delta, PointFactor
@@ -25,19 +25,26 @@ class RoundedFactor(PointFactor):
     """A point of whole multiples of a width.
 
     Arguments:
-        value: at the start, in the unit of the network's weights; it stays in that unit, so that
-            one learning rate suits these weights and others.
-        unit: of the network's weights, what a whole number is at the start.
+        value: at the start, in the unit of the network's weights. It stays in that unit, so that
+            one learning rate suits these weights and others, and a longer step makes smaller
+            numbers of the same weights.
         width: of a whole number as the site has it, ``()``.
+        multipliers: points ``()`` that the layer multiplies the site by, and their powers.
         noise: see :class:`~pyroccam.models.distributions.blurred.RoundedPoint`.
     """
 
     width: Tensor
 
-    def __init__(self, value: Tensor, unit: float, width: Tensor, noise: bool) -> None:
+    def __init__(
+        self,
+        value: Tensor,
+        width: Tensor,
+        multipliers: Sequence[tuple[Factor, float]],
+        noise: bool,
+    ) -> None:
         super().__init__()
         self.value = nn.Parameter(value.detach().clone())
-        self.unit, self.noise = unit, noise
+        self.held, self.noise = tuple(multipliers), noise  # of other sites: no submodules
         self.register_buffer("width", width.detach().clone(), persistent=False)
 
     @property
@@ -45,7 +52,10 @@ class RoundedFactor(PointFactor):
         return self.value
 
     def forward(self) -> Any:
-        fn = RoundedPoint(self.value / self.unit, self.width, self.noise)
+        unit = self.width
+        for factor, exponent in self.held:
+            unit = unit * powered(base(factor()).v, exponent)
+        fn = RoundedPoint(self.value / unit, self.width, self.noise)
         return fn.to_event(self.value.dim())
 
 
@@ -104,7 +114,13 @@ class Rounded(Delta):
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         fn = base(latent.prior)
         if isinstance(fn, BlurredLogistics):
-            return RoundedFactor(layer.start[name], _unit(layer, name), fn.width, self._noise)
+            others = {n: one for n, one in layer.latents().items() if n not in ("weight", "bias")}
+            multipliers = [
+                (self.factor_of(f"{layer.name}.{other}"), one.power)
+                for other, one in others.items()
+                if name == "weight" or layer.covers_bias(one.prior.event_shape)
+            ]
+            return RoundedFactor(layer.start[name], fn.width, multipliers, self._noise)
         if name == "weight":
             raise TypeError(
                 f"guides.{type(self).__name__} rounds weights to steps, which the prior of site "
@@ -131,16 +147,3 @@ class Rounded(Delta):
             for site in self.sites
             if site.endswith(".step")
         }
-
-
-def _unit(layer: BayesianLayer, name: str) -> float:
-    """What one width of a site is of the network's weights at the start."""
-    unit = float(base(layer.latents()[name].prior).width)
-    for other, latent in layer.latents().items():
-        if other in ("weight", "bias"):
-            continue
-        if name == "weight" or layer.covers_bias(latent.prior.event_shape):
-            start = latent.start[0]
-            assert start is not None
-            unit *= math.exp(latent.power * start)
-    return unit

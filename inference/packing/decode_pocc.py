@@ -335,8 +335,8 @@ def _numbers(source: _Source, count: int) -> Array:
         return words.view("<f4" if kind else "<f2").astype(np.float32)
     if kind == 4:  # a step, and whole numbers of it
         step, most = source.raw(np.full(2, 16)).astype("<u2").view("<f4"), source.number()
-        size = source.categorical(count, source.table(most)) + 1
-        return multiples(step.astype(np.float32), size, source.raw(np.full(count, 1)))
+        sizes = source.categorical(count, source.table(most)) + 1
+        return multiples(step.astype(np.float32), sizes, source.raw(np.full(count, 1)))
     lowest, floor, digits, leading, exponents = (source.number() for _ in range(5))
     symbols = source.categorical(count, source.table(2 * exponents << leading))
     upper, top = symbols >> leading, symbols & ((1 << leading) - 1)

@@ -40,8 +40,10 @@ def test_a_finished_run_is_loaded_and_its_weights_are_whole_numbers(run):
     result = load_fit(folder)
     assert isinstance(result.guide, guides.Rounded)
     net = read(folder / "compressed.pocc")
-    weights = [p for p in net.parameters() if p.dim() == 2]
-    for weight, step in zip(weights, result.guide.steps.values(), strict=True):
+    weights = {name.split(".")[0]: p for name, p in net.named_parameters() if p.dim() == 2}
+    assert weights.keys() == result.guide.steps.keys()
+    for layer, step in result.guide.steps.items():
+        weight = weights[layer].detach()
         whole = weight.double() / torch.tensor(step).double()
         assert (whole - whole.round()).abs().max() < 1e-4
         assert 2 < weight.unique().numel() < 100

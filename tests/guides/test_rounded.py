@@ -215,6 +215,22 @@ def test_the_file_is_the_network_and_as_long_as_was_said(result, tmp_path):
     assert [b.total for b in small.bits.values()] == [n.bit_length() + 1 for n in numbers]
 
 
+def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
+    """Whole numbers drawn from P: -log2 P of them, and 3 % more at most for what is not known of P,
+    and for the bytes around them."""
+    torch.manual_seed(0)
+    fn = BlurredLogistics(t64(MIXING).log(), t64(SCALE).log(), t64(1.0))
+    k = torch.arange(-40, 41)
+    drawn = k[torch.multinomial(fn.log_mass(k.double()).exp(), 200 * 300, replacement=True)]
+    net = nn.Linear(300, 200, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(drawn.reshape(200, 300) * torch.tensor(0.0371))
+    bits = -float(fn.log_mass(drawn.double()).sum()) / math.log(2)
+    size = write(net, tmp_path / "net.pocc")
+    assert size.tensors[0].writing == "multiples"
+    assert 0.995 * bits < 8 * size.total < 1.03 * bits
+
+
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
     with pytest.raises(TypeError, match=r"'\.weight', Normal, does not have: use priors\.Integers"):

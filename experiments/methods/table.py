@@ -47,7 +47,7 @@ _POINT = {**_ADAM, "lr": 1e-3, "kl_warmup": 0.0, "batch_size": 256, "epochs": 30
 # description of weights and labels together, which predicts worse. No checkpoint of before the end
 # has all of the gain in length.
 _WHOLE = {
-    **_ADAM, "lr": 3e-3, "kl_warmup": 0.2, "kl_weight": 0.3, "batch_size": 64, "epochs": None,
+    **_ADAM, "lr": 6e-3, "kl_warmup": 0.2, "kl_weight": 0.1, "batch_size": 64, "epochs": None,
     "steps": 6000, "checkpoint": "last",
 }  # fmt: skip
 

@@ -83,6 +83,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gnj": _GROUPS,
     "ghs": {**_GROUPS, "narrow_tolerance": 0.02},
     "sparse-vd": {**_NUMBERS, "epochs": 60, "threshold": 3.0},
+    "epr": {"batch_size": 256, "epochs": 40, "lr": 6e-3, "kl_weight": 0.1},
 }
 
 SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",

@@ -1,10 +1,12 @@
 """Whole numbers of a learnt step: what they cost, how they learn, what is left in a file."""
 
 import math
+import os
+import signal
 
 import pytest
 import torch
-from fitting import blobs
+from fitting import blobs, spy
 from pyroccam import guides, inference, models
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.packing import Multiples, write
@@ -251,6 +253,33 @@ def test_it_begins_at_another(result):
         one, two = exact.posterior(site), result.guide.posterior(site)
         assert torch.equal(one.sample(), two.sample())
     assert exact.arguments({}) == {"noise": False}
+
+
+def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """The noise of the lengths, too, is that of the run that was not stopped."""
+
+    def run(**where):
+        model, guide, rows = pair()
+        return inference.fit(
+            model, guide, rows, epochs=4, batch_size=20, kl_weight=0.1, progress=False,
+            device="cpu", **where,
+        )  # fmt: skip
+
+    whole, steps = run(), []
+
+    def count(trainer):
+        steps.append(trainer.step_number)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", after=count)
+        with pytest.raises(inference.Interrupted):
+            run(out=tmp_path)
+    again = run(out=tmp_path, resume=True)
+    for name, value in whole.guide.state_dict().items():
+        assert torch.equal(value, again.guide.state_dict()[name]), name
+    assert whole.history[-1]["loss"] == again.history[-1]["loss"]
 
 
 def test_labels_that_mean_nothing_are_not_paid_for():

@@ -286,7 +286,9 @@ def _step_of(values: NDArray[np.float32]) -> NDArray[np.float32] | None:
         near = np.array([most / number], dtype=np.float32)  # right but for its last digit or two
         for ulps in (0, 1, -1, 2, -2):
             step = (near.view(np.int32) + ulps).view(np.float32)
-            if step > 0 and np.array_equal(_times(step, _sizes(values, step), values < 0), values):
+            if not 0 < step[0] < np.inf:
+                continue
+            if np.array_equal(_times(step, _sizes(values, step), values < 0), values):
                 return step
     return None
 

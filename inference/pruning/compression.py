@@ -152,9 +152,9 @@ def compress(
     whose irrelevance is above the threshold of their layer are zero; what dies of it is cut out.
 
     A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
-    need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
-    are, and other weights keep 23 of float32's 24 significand bits, unless a ``codebook`` is asked
-    for. Under
+    need, nor how well it knows a digit: what is exactly zero is cut, shared values and whole
+    multiples of a step stay as they are, and other weights keep 23 of float32's 24 significand
+    bits, unless a ``codebook`` is asked for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
     component, or to zero (:func:`~pyroccam.inference.pruning.weight_sharing.assign`).
 

@@ -10,6 +10,7 @@ from .mean_field import MeanField
 from .mean_kl import MeanKL
 from .parsing import parse
 from .pruned import Pruned
+from .rounded import Rounded
 from .spliced import Spliced
 from .zero_mean import ZeroMean
 
@@ -25,6 +26,7 @@ __all__ = [
     "MeanKL",
     "NetworkGuide",
     "Pruned",
+    "Rounded",
     "Spliced",
     "StructureFamily",
     "VariationalDropout",

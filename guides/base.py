@@ -207,10 +207,15 @@ class NetworkGuide(Guide):
         sites: of the weights, in the order of the model.
         edges: sites of the structure, which come before them.
         sizes: values that the weights of a layer share, by layer, where they share few.
+        steps: what the weights of a layer are whole multiples of, by layer, where they are.
     """
 
     covers = BayesianNetwork
     sizes: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def steps(self) -> Mapping[str, float]:
+        return {}
 
     def __init__(
         self,

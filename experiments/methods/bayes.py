@@ -109,17 +109,17 @@ class Bayes(OverWeights):
             likelihood=self.likelihood,
             random_biases=self.random_biases,
         )
-        if self.finish and levels_of(model):
-            raise ValueError(
-                f"Under the prior {self.prior} weights end on levels, which training as numbers at "
-                f"the end (finish={self.finish:g}) would leave.\nAdd --set finish=0, or take the "
-                "method vnq."
-            )
         limit = self.max_scale
         if isinstance(limit, str):
             limit = {next(iter(model.layers)): float(limit.removeprefix(_FIRST))}
         more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
+        if self.finish and (guide.steps or levels_of(model)):
+            raise ValueError(
+                f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
+                f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
+                "Set finish=0."
+            )
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
         refuse_names(model, self.threshold, self.narrow_at)

@@ -33,20 +33,23 @@ class Published:
         pruning, fast, maximum: compression rates.
         architecture: inputs or filters left of each layer.
         bits: of a weight, by layer.
+        file_bytes: of a file, where that is what is published.
     """
 
     error: float
-    nonzero: float
-    pruning: float
+    nonzero: float | None = None
+    pruning: float | None = None
     fast: float | None = None
     maximum: float | None = None
     architecture: str | None = None
     bits: str | None = None
+    file_bytes: int | None = None
 
 
 # Louizos, Ullrich, Welling 2017, arXiv:1705.08665, table 1. The pruning rates of DNS, SWS and, on
 # LeNet-5, of Deep Compression are the authors' best-case guesses. Sizes and bits are given where
-# the rates follow from them (tests/inference/test_rates.py).
+# the rates follow from them (tests/inference/test_rates.py). The files of EPR are those of Oktay et
+# al. 2020, arXiv:1906.06624.
 PUBLISHED: dict[str, dict[str, Published]] = {
     "lenet-300-100": {
         "deep-compression": Published(1.6, 8.0, 6, None, 40),
@@ -55,6 +58,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         "sparse-vd": Published(1.8, 2.2, 21, 84, 113),
         "gnj": Published(1.8, 10.8, 9, 36, 58, "278-98-13", "8-9-14"),
         "ghs": Published(1.9, 10.6, 9, 23, 59, "311-86-14", "13-11-10"),
+        "epr": Published(1.9, file_bytes=8560),
     },
     "lenet-5-caffe": {
         "deep-compression": Published(0.7, 8.0, 6, None, 39),
@@ -63,6 +67,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         "sparse-vd": Published(1.0, 0.7, 63, 228, 365),
         "gnj": Published(1.0, 0.9, 108, 361, 573, "8-13-88-13", "18-10-7-9"),
         "ghs": Published(1.0, 0.6, 156, 419, 771, "5-10-76-16", "10-10-14-13"),
+        "epr": Published(1.0, file_bytes=2840),
     },
 }
 
@@ -79,6 +84,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ghs": {**_GROUPS, "narrow_tolerance": 0.02},
     "sparse-vd": {**_NUMBERS, "epochs": 60, "threshold": 3.0},
     "graves": {**_NUMBERS, "tolerance": None, "epochs": 30},
+    "epr": {"batch_size": 256, "epochs": 40, "lr": 6e-3, "kl_weight": 0.1},
 }
 
 SPREAD = ("error", "mean_error", "nonzero_percent", "pruning", "fast_prediction", "maximum",

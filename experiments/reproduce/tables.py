@@ -99,10 +99,12 @@ def _compression(folder: Path) -> Iterable[str]:
             )
             if (published := found["published"]) is not None:
                 cells = (published[k] for k in ("pruning", "fast", "maximum"))
+                file = published.get("file_bytes")
                 yield row(
-                    "published", published["error"], published["nonzero"],
+                    "published", published["error"], published["nonzero"] or "",
                     published.get("architecture") or "", published.get("bits") or "",
-                    *("" if cell is None else f"{cell:g}" for cell in cells), "",
+                    *("" if cell is None else f"{cell:g}" for cell in cells),
+                    "" if file is None else f"{file / 1000:g}",
                 )  # fmt: skip
         yield ""
 

@@ -3,7 +3,7 @@
 from .bits import LayerBits, bit_precision
 from .exporting import ExportError, export
 from .packed import PackedFileError, PackedSize, is_described, read, write
-from .quantise import Codebook, FixedPoint, Significand, quantised
+from .quantise import Codebook, FixedPoint, Multiples, Significand, quantised
 from .rates import Rates, group_rates
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ExportError",
     "FixedPoint",
     "LayerBits",
+    "Multiples",
     "PackedFileError",
     "PackedSize",
     "Rates",

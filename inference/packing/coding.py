@@ -6,11 +6,14 @@ and the values that occur are looked at, and the cheapest of these writings is t
 * *floats*: sign, exponent and the first digits as one symbol with its own probability; the digits
   after them as they are, for they carry nothing a table could predict. How many digits join the
   symbol is chosen: more digits fit the distribution better and need a longer table.
+* *multiples*: the step, and for each weight a sign and the size of its whole number, under a
+  probability of its own.
 * *codebook*: the distinct values once, and an index for each weight.
 * *raw*: 16 or 32 bits each, for arrays too short for a table.
 
 Zeros are taken out first: one bit per weight under the density of its row, its column, or of all
-(the same number of bits as coding the distances between kept weights).
+(the same number of bits as coding the distances between kept weights), or under one that is learnt
+from the rows before, which needs no table.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_pocc import DENSITIES, DIGITS, digit_widths
+from .decode_pocc import DENSITIES, DIGITS, digit_widths, learnt_mask, multiples
 from .entropy import (
     PackedFileError,
     SymbolReader,
@@ -36,6 +39,9 @@ __all__ = ["get_floats", "put_floats"]
 Array = NDArray[Any]
 LARGEST_ALPHABET = 2**14  # symbols of a layer that have a probability of their own
 LARGEST_CODEBOOK = 2**12
+MOST_OF_SMALLEST = 8  # steps in the smallest number of a layer
+LARGEST_LEARNT = 2**22  # numbers whose mask is tried in several ways, each as slow as reading
+_LEARNT = 3  # the axis of a mask that is none
 # What a table costs, roughly, after the tables are compressed: an entry, and an empty place.
 ENTRY_BITS, EMPTY_BITS = 7.0, 0.1
 
@@ -112,7 +118,9 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
         if best is None or bits < best[0]:
             best = (float(bits), axis, table)
     assert best is not None
-    _, axis, table = best
+    bits, axis, table = best
+    if rows > 1 and len(kept) <= LARGEST_LEARNT and _put_learnt_mask(writer, kept, rows, bits):
+        return kept
     writer.number(1 + axis)
     writer.table(table)
     p = DENSITIES[table[_group_of(np.arange(len(kept)), len(kept), rows, axis)]]
@@ -121,10 +129,67 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
     return kept
 
 
+class _Known:
+    """A mask as if it were read: what a reader would learn on the way is what a writer needs.
+
+    Arguments:
+        numbers, tables: what the reader finds.
+        kept: rows of the mask that have to be told, one after another.
+    """
+
+    def __init__(self, numbers: list[int], tables: list[Array], kept: list[Array]) -> None:
+        self._numbers, self._tables, self._kept = iter(numbers), iter(tables), iter(kept)
+        self.p: list[Array] = []
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def table(self, size: int) -> Array:
+        return next(self._tables)
+
+    def bernoulli(self, p: Array) -> Array:
+        self.p.append(p)
+        return next(self._kept)
+
+
+def _put_learnt_mask(writer: SymbolWriter, kept: Array, rows: int, most: float) -> bool:
+    """Write a mask by densities that are learnt on the way, if that takes fewer bits than
+    ``most``."""
+    matrix = kept.reshape(rows, -1)
+    ones = matrix.sum(1)
+    whole = density_bytes(np.array([ones.sum()]), kept.size)
+    by_row = density_bytes(ones, matrix.shape[1])
+    best: tuple[float, list[int], list[Array], Array, Array] | None = None
+    for told in (0, 1):
+        open_ = (by_row > 0) & (by_row < 255) if told else np.ones(rows, dtype=bool)
+        tables = [whole, by_row] if told else [whole]
+        symbols = matrix[open_]
+        for start in (4, 16, 64):
+            known = _Known([start, told], tables, list(symbols))
+            learnt_mask(known, kept.size, rows)
+            p = np.concatenate([*known.p, np.zeros(0)])
+            flat = symbols.reshape(-1)
+            bits = -np.log2(np.where(flat, p, 1 - p)).sum() + ENTRY_BITS * (1 + told * rows)
+            if best is None or bits < best[0]:
+                best = (float(bits), [start, told], tables, flat, p)
+    if best is None or best[0] >= most:
+        return False
+    _, numbers, tables, flat, p = best
+    writer.version = 2
+    for number in (1 + _LEARNT, *numbers):
+        writer.number(number)
+    for table in tables:
+        writer.table(table)
+    writer.bernoulli(flat, p)
+    return True
+
+
 def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
     axis = reader.number() - 1
     if axis == -1:
         return np.ones(count, dtype=bool)
+    if axis == _LEARNT and rows:
+        return learnt_mask(reader, count, rows)
     if not 0 <= axis <= 2:
         raise PackedFileError("A mask is of an unknown kind.")
     table = reader.table(_groups(count, rows, axis)[0])
@@ -140,8 +205,8 @@ def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
 
 # -- numbers that are not zero --------------------------------------------------------------------
 
-_RAW16, _RAW32, _BOOK, _FLOATS = range(4)
-_NAMES = ("raw", "raw", "codebook", "floats")
+_RAW16, _RAW32, _BOOK, _FLOATS, _STEPS = range(5)
+_NAMES = ("raw", "raw", "codebook", "floats", "multiples")
 
 
 def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bool) -> str:
@@ -156,10 +221,15 @@ def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bo
         costs[_RAW16] = 16.0 * len(values)
     # Where all digits may join the symbol, every value has its own probability already.
     some = values[:: 1 + len(values) // 2**14]
+    step = None
     if books and not complete and len(np.unique(some)) <= LARGEST_CODEBOOK:
         book, index, counts = np.unique(values, return_inverse=True, return_counts=True)
         if len(book) <= LARGEST_CODEBOOK:
             costs[_BOOK] = _table_bits(counts) + _best_leading(_split(book))[1]
+            step = _step_of(book)
+    if step is not None:
+        sizes = _sizes(values, step)
+        costs[_STEPS] = 40.0 + len(values) + _table_bits(np.bincount(sizes)[1:])
     kind = min(costs, key=lambda k: costs[k])
     writer.number(kind)
     if kind == _BOOK:
@@ -170,6 +240,8 @@ def _put_nonzero(writer: SymbolWriter, values: NDArray[np.float32], *, books: bo
         writer.categorical(index, table)
     elif kind == _FLOATS:
         _put_split(writer, split, leading)
+    elif kind == _STEPS and step is not None:
+        _put_multiples(writer, values, step)
     else:
         words = (halves if kind == _RAW16 else values).view(np.uint16)
         writer.raw(words, np.full(len(words), 16))
@@ -188,6 +260,8 @@ def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np
         return book[reader.categorical(count, reader.table(size))]
     if kind == _FLOATS:
         return _get_split(reader, count)
+    if kind == _STEPS:
+        return _get_multiples(reader, count)
     if kind == _RAW16:
         words = reader.words(count, 16).astype("<u2", copy=False)
         return words.view("<f2").astype(np.float32)
@@ -195,6 +269,62 @@ def _get_nonzero(reader: SymbolReader, count: int, *, books: bool) -> NDArray[np
         words = reader.words(2 * count, 16).astype("<u2", copy=False)
         return words.view("<f4").astype(np.float32)
     raise PackedFileError("Weights are written in an unknown way.")
+
+
+# -- whole multiples of a step --------------------------------------------------------------------
+
+
+def _step_of(values: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """A step ``(1,)`` of which all are whole multiples as float32 multiplies them, if there is one
+    of which the smallest is a small multiple."""
+    size = np.abs(values).astype(np.float64)
+    least, most = size.min(), size.max()
+    for multiple in range(1, MOST_OF_SMALLEST + 1):
+        number = np.rint(multiple * (most / least))
+        if number > LARGEST_ALPHABET:
+            return None
+        near = np.array([most / number], dtype=np.float32)  # right but for its last digit or two
+        for ulps in (0, 1, -1, 2, -2):
+            step = (near.view(np.int32) + ulps).view(np.float32)
+            if not 0 < step[0] < np.inf:
+                continue
+            if np.array_equal(_times(step, _sizes(values, step), values < 0), values):
+                return step
+    return None
+
+
+def _sizes(values: NDArray[np.float32], step: NDArray[np.float32]) -> NDArray[np.int64]:
+    return np.rint(np.abs(values).astype(np.float64) / step).astype(np.int64)
+
+
+def _times(step: NDArray[np.float32], size: Array, negative: Array) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # of a step that is tried
+        return multiples(step, size, negative.astype(np.int64))
+
+
+def _put_multiples(
+    writer: SymbolWriter, values: NDArray[np.float32], step: NDArray[np.float32]
+) -> None:
+    writer.version = 2
+    size = _sizes(values, step)
+    writer.raw(step.astype("<f4").view("<u2"), np.full(2, 16))
+    writer.number(int(size.max()))
+    table = bytes_of_counts(np.bincount(size)[1:])
+    writer.table(table)
+    writer.categorical(size - 1, table)
+    writer.raw(values < 0, np.ones(len(size), dtype=np.int32))
+
+
+def _get_multiples(reader: SymbolReader, count: int) -> NDArray[np.float32]:
+    step, most = reader.words(2, 16).astype("<u2", copy=False).view("<f4"), reader.number()
+    if not (0 < most <= LARGEST_ALPHABET and step[0] > 0 and most * float(step[0]) < 3.4e38):
+        raise PackedFileError("A step, or the largest multiple of it, is impossible.")
+    size = reader.categorical(count, reader.table(most)).astype(np.int64) + 1
+    values = np.empty(count, dtype=np.float32)
+    for piece in pieces(count):
+        sign = reader.words(piece.stop - piece.start, 1).astype(np.int64)
+        values[piece] = multiples(step.astype(np.float32), size[piece], sign)
+    return values
 
 
 # -- floats: sign, exponent, digits ---------------------------------------------------------------

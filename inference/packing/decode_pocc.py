@@ -11,6 +11,9 @@ The weights are coded by asymmetric numeral systems with a state of 64 bits, wor
 probabilities of 24 (Duda, arXiv:1311.2540, in the form of the library constriction 0.4 and 0.5).
 What that library decodes is decoded here by Python, more slowly: a million symbols take a second
 or two.
+
+A file is of the lowest version that has all of its writings: 2 for whole multiples of a step, and
+for densities that are learnt from the rows before.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import zlib
 from bisect import bisect_right
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,14 +42,17 @@ __all__ = [
     "MAGIC",
     "USUAL_TEXT",
     "VERSION",
+    "Source",
     "decode",
     "digit_widths",
+    "learnt_mask",
+    "multiples",
     "save",
 ]
 
 Array = NDArray[Any]
 
-MAGIC, VERSION = b"POcc", 1
+MAGIC, VERSION = b"POcc", 2
 HEAD = struct.Struct("<4sH8s8sIIII")
 BODY = 14  # where the part under the checksum begins
 
@@ -97,6 +103,51 @@ def digit_widths(exponent: Array, lowest: int, floor: int, digits: int) -> Array
     return np.minimum(exponent + (lowest - floor), digits).clip(1, DIGITS)
 
 
+class Source(Protocol):
+    """What symbols and tables are read from."""
+
+    def number(self) -> int: ...
+    def table(self, size: int) -> NDArray[np.uint8]: ...
+    def bernoulli(self, p: NDArray[np.float64]) -> Array: ...
+
+
+def learnt_mask(source: Source, count: int, rows: int) -> Array:
+    """Which numbers of a matrix are not zero, by densities that are learnt from row to row.
+
+    The density of a column begins at that of all, which counts as so many rows, and is then the
+    share of what was there. Where the densities of the rows are told as well, odds are multiplied.
+    Only sums, products and quotients are used, which every machine rounds alike.
+
+    Arguments:
+        source: rows that count for the start, times 8; whether rows have densities; the density of
+            all, and those of rows.
+        count: numbers.
+        rows: of the matrix; divides ``count``.
+    """
+    start = max(source.number(), 1) / 8
+    told = source.number()
+    least, most = DENSITIES[1], DENSITIES[254]
+    whole = DENSITIES[source.table(1)[0]].clip(least, most)
+    by_row = DENSITIES[source.table(rows)] if told else np.full(rows, whole)
+    seen = np.zeros(count // rows, np.int64)
+    kept = np.zeros((rows, count // rows), bool)
+    for i in range(rows):
+        if not 0 < by_row[i] < 1:  # nothing, or all
+            kept[i] = by_row[i] == 1
+        else:
+            p = ((seen + start * whole) / (i + start)).clip(least, most)
+            odds = p / (1 - p) * (by_row[i] / (1 - by_row[i])) * ((1 - whole) / whole)
+            kept[i] = source.bernoulli((odds / (1 + odds)).clip(least, most))
+        seen += kept[i]
+    return kept.reshape(-1)
+
+
+def multiples(step: NDArray[np.float32], size: Array, sign: Array) -> NDArray[np.float32]:
+    """A step ``(1,)`` times whole numbers, as float32 multiplies them."""
+    found: NDArray[np.float32] = step * (size * (1 - 2 * sign)).astype(np.float32)
+    return found
+
+
 def decode(content: bytes) -> dict[str, Tensor]:
     """The tensors of a packed network, by name; those that are tied under both names.
 
@@ -109,8 +160,8 @@ def decode(content: bytes) -> dict[str, Tensor]:
     if content[:4] != MAGIC or len(content) < HEAD.size:
         raise ValueError("this is no packed network")
     _, version, checksum, digest, *sizes = HEAD.unpack_from(content)
-    if version != VERSION:
-        raise ValueError(f"version {version}; this reads version {VERSION}")
+    if not 1 <= version <= VERSION:
+        raise ValueError(f"version {version}; this reads versions 1 to {VERSION}")
     if hashlib.blake2b(content[BODY:], digest_size=8).digest() != checksum:
         raise ValueError("the file is damaged or cut off")
     middle = HEAD.size + sizes[0]
@@ -260,6 +311,8 @@ def _mask(source: _Source, count: int, rows: int) -> Array:
     axis = source.number() - 1
     if axis == -1:
         return np.ones(count, bool)
+    if axis == 3:
+        return learnt_mask(source, count, rows)
     places, groups = np.arange(count), [1, rows, count // rows][axis] if count else 1
     group = places % groups if axis == 2 else places // max(count // groups, 1)
     p = DENSITIES[source.table(groups)[group]]
@@ -280,6 +333,10 @@ def _numbers(source: _Source, count: int) -> Array:
     if kind < 2:  # 16 or 32 bits each
         words = source.raw(np.full(count * (kind + 1), 16)).astype("<u2")
         return words.view("<f4" if kind else "<f2").astype(np.float32)
+    if kind == 4:  # a step, and whole numbers of it
+        step, most = source.raw(np.full(2, 16)).astype("<u2").view("<f4"), source.number()
+        sizes = source.categorical(count, source.table(most)) + 1
+        return multiples(step.astype(np.float32), sizes, source.raw(np.full(count, 1)))
     lowest, floor, digits, leading, exponents = (source.number() for _ in range(5))
     symbols = source.categorical(count, source.table(2 * exponents << leading))
     upper, top = symbols >> leading, symbols & ((1 << leading) - 1)

@@ -70,10 +70,12 @@ def density_bytes(ones: NDArray[Any], size: int) -> Bytes:
 class SymbolWriter:
     """Collects tables and symbols; :meth:`finish` codes the symbols.
 
-    ``bits`` is the ideal length, in bits, of what was pushed so far.
+    ``bits`` is the ideal length, in bits, of what was pushed so far; ``version`` the lowest version
+    of a file that has these writings.
     """
 
     def __init__(self) -> None:
+        self.version = 1
         self.tables = bytearray()
         self.bits = 0.0
         self._pushed: list[tuple[Any, ...]] = []

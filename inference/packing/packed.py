@@ -44,7 +44,7 @@ class TensorSize:
         name: in the network.
         numbers: in the tensor.
         nonzero: of them.
-        writing: ``floats``, ``codebook``, ``raw`` or ``zeros``.
+        writing: ``floats``, ``multiples``, ``codebook``, ``raw`` or ``zeros``.
         bits: coded length, without its tables.
     """
 
@@ -125,7 +125,7 @@ def write(
         rows.append(TensorSize(name, tensor.numel(), nonzero, writing, writer.bits - before))
         digest.update(_bytes(tensor))
     coded = writer.finish()
-    content = join(header, bytes(writer.tables), coded, digest.digest())
+    content = join(header, bytes(writer.tables), coded, digest.digest(), writer.version)
     Path(path).write_bytes(content)
     parts = split(content)
     return PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))

@@ -34,26 +34,31 @@ def checksum(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
 
 
-def join(header: dict[str, Any], tables: bytes, coded: bytes, digest: bytes) -> bytes:
+def join(
+    header: dict[str, Any], tables: bytes, coded: bytes, digest: bytes, version: int = VERSION
+) -> bytes:
     """The bytes of a file; see :func:`split`.
 
     Arguments:
         header: JSON data.
         tables, coded: of a :class:`~pyroccam.inference.packing.entropy.SymbolWriter`.
         digest: 8 bytes that tell whether the weights were decoded to what they were.
+        version: the lowest that has all writings in it.
     """
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    return sealed(text, tables, coded, digest)
+    return sealed(text, tables, coded, digest, version)
 
 
-def sealed(text: bytes, tables: bytes, coded: bytes, digest: bytes) -> bytes:
+def sealed(
+    text: bytes, tables: bytes, coded: bytes, digest: bytes, version: int = VERSION
+) -> bytes:
     """The bytes of a file whose header is this text, with a checksum that fits."""
     stream = zlib.compressobj(9, zdict=USUAL_TEXT)
     packed_text = stream.compress(text) + stream.flush()
     packed_tables = zlib.compress(tables, 9)
     lengths = struct.pack("<4I", len(packed_text), len(text), len(packed_tables), len(tables))
     body = digest + lengths + packed_text + packed_tables + coded
-    return MAGIC + struct.pack("<H", VERSION) + checksum(body) + body
+    return MAGIC + struct.pack("<H", version) + checksum(body) + body
 
 
 def split(content: bytes) -> Parts:
@@ -66,8 +71,8 @@ def split(content: bytes) -> Parts:
     if len(content) < HEAD.size or content[: len(MAGIC)] != MAGIC:
         raise PackedFileError("it is not a packed network.")
     _, version, found, digest, *lengths = HEAD.unpack_from(content)
-    if version != VERSION:
-        raise PackedFileError(f"it is of version {version}, and this reads version {VERSION}.")
+    if not 1 <= version <= VERSION:
+        raise PackedFileError(f"it is of version {version}, and this reads 1 to {VERSION}.")
     if found != checksum(content[BODY:]):
         raise PackedFileError("it is damaged or cut off.")
     text_packed, text_size, tables_packed, tables_size = lengths

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from .bits import LayerBits, round_fixed_point, round_significand
 
-__all__ = ["Bits", "Codebook", "FixedPoint", "Rounding", "Significand", "cluster", "quantised"]
+__all__ = [
+    "Bits",
+    "Codebook",
+    "FixedPoint",
+    "Multiples",
+    "Rounding",
+    "Significand",
+    "cluster",
+    "quantised",
+]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -44,6 +53,19 @@ class FixedPoint:
 
     def __call__(self, weights: Tensor) -> Tensor:
         return round_fixed_point(weights, self.bits)
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """Whole multiples of a step, which need be no power of two; as float32 multiplies them."""
+
+    step: float
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        step = torch.tensor(self.step).to(weights)
+        if not (step.isfinite() and step > 0):
+            raise ValueError(f"a step must be positive and finite, got {self.step}.")
+        return (weights / step).round() * step + 0.0  # no zero with a sign
 
 
 @dataclass(frozen=True)

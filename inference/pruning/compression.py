@@ -18,7 +18,7 @@ from ..cutting.report import CutReport
 from ..draw_coding import Drawn, Sample, code_draw
 from ..fits.retraining import Retrained, retrain, row_changes, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
-from ..packing.quantise import Codebook, FixedPoint, Rounding, Significand, quantised
+from ..packing.quantise import Codebook, FixedPoint, Multiples, Rounding, Significand, quantised
 from ..packing.rates import (
     FLOAT_BITS,
     Layer,
@@ -152,9 +152,9 @@ def compress(
     whose irrelevance is above the threshold of their layer are zero; what dies of it is cut out.
 
     A point estimate (:class:`~pyroccam.guides.Delta` and its kinds) does not say what it does not
-    need, nor how well it knows a digit: what is exactly zero is cut, shared values stay as they
-    are, and other weights keep 23 of float32's 24 significand bits, unless a ``codebook`` is asked
-    for. Under
+    need, nor how well it knows a digit: what is exactly zero is cut, shared values and whole
+    multiples of a step stay as they are, and other weights keep 23 of float32's 24 significand
+    bits, unless a ``codebook`` is asked for. Under
     :class:`~pyroccam.models.priors.GaussianMixture` every weight is first set to the mean of its
     component, or to zero (:func:`~pyroccam.inference.pruning.weight_sharing.assign`). Under
     :class:`~pyroccam.models.priors.MultiSpike` means are rounded to the nearest level of their
@@ -249,7 +249,7 @@ def compress(
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
     if retrain_epochs:
-        if _shared(model, decision.sizes, None):
+        if _shared(model, decision.sizes, None) or guide.steps:
             raise ValueError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."
@@ -274,7 +274,8 @@ def compress(
     shared = {
         n: index for n, index in _shared(model, decision.sizes, codebook).items() if bits[n].total
     }
-    if {*shared} == {name for name, b in bits.items() if b.total}:
+    stepped = {n: s for n, s in guide.steps.items() if bits[n].total and n not in shared}
+    if {*shared, *stepped} == {name for name, b in bits.items() if b.total}:
         for rule, value, usual in (
             ("significand", significand, "relative"),
             ("exponent", exponent, "range"),
@@ -285,7 +286,9 @@ def compress(
                     f"values: an index has neither. Leave out {rule}=, or codebook=."
                 )
     bits |= {name: LayerBits(index, 0, 0) for name, index in shared.items()}
+    bits |= {name: _whole_bits(kept[name][0], step) for name, step in stepped.items()}
     rounded |= {where[name]: Codebook(2**index) for name, index in shared.items()}
+    rounded |= {where[name]: Multiples(step) for name, step in stepped.items()}
     sizes = layers_of(small)
     # Of a layer on a dead branch only zeros are left, which hold its place and are no weights.
     layers = [sizes[where[name]] if len(kept[name][0]) else Layer(0, 0) for name in bits]
@@ -331,6 +334,12 @@ def _shared(
         for name, index in by_layer("codebook", asked, model).items():
             found[name] = int(index)
     return found
+
+
+def _whole_bits(kept: Tensor, step: float) -> LayerBits:
+    """Bits of the whole numbers of a step that are not zero."""
+    most = int((kept.abs().max() / step).round())
+    return LayerBits(most.bit_length(), 0)
 
 
 def _with_books(

@@ -12,6 +12,7 @@ from .gaussian_mixture import *
 from .group_horseshoe import *
 from .group_normal_jeffreys import *
 from .half_cauchy import *
+from .integers import *
 from .log_uniform import *
 from .multi_spike import *
 from .normal import *

@@ -45,6 +45,7 @@ def double_batches(seed, count=3, size=18):
         (priors.SpikeSlab(), {}),
         (priors.SharedNormal(), {}),
         (priors.Normal(learn="layer"), {"guide": guides.VariationalDropout}),
+        (priors.Integers(0.1), {"guide": guides.Rounded}),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
 )

@@ -88,8 +88,72 @@ def test_zeros_in_rows_or_columns_are_cheaper_than_zeros_anywhere(axis):
     _, coded, _ = there_and_back(values, 200)
     anywhere = entropy_bits(kept)
     within = sum(entropy_bits(line) for line in (kept if axis == 0 else kept.T))
-    assert 8 * coded <= 1.01 * within + 64
+    # Without a table: what there is to learn is half a digit of log2 of the rows for each line with
+    # something in it, and less of the others.
+    learning = sum(0.5 * np.log2(200) if d else 1.0 for d in density)
+    assert 8 * coded <= 1.01 * within + 64 + learning
     assert within < 0.6 * anywhere
+
+
+def test_densities_that_are_learnt_are_those_of_the_rows_before():
+    """The length, by counting in a loop: a column has had so many, and the start is 8 rows."""
+    rng = np.random.default_rng(8)
+    density = rng.beta(0.2, 1.0, size=40)
+    kept = rng.random((120, 40)) < density
+    writer = SymbolWriter()
+    put_floats(writer, np.where(kept, 1.0, 0.0).astype(np.float32).ravel(), 120)
+    reader = SymbolReader(bytes(writer.tables), writer.finish())
+    axis, start, told = (reader.number() for _ in range(3))
+    assert (axis, told, writer.version) == (4, 0, 2)
+    whole = DENSITIES[reader.table(1)[0]]
+    bits = 0.0
+    for column in kept.T:
+        seen = 0
+        for i, one in enumerate(column):
+            p = (seen + start / 8 * whole) / (i + start / 8)
+            bits -= np.log2(p if one else 1 - p)
+            seen += one
+    size = 2 * 16 + kept.sum()  # the step, which is 1, and a sign each: nothing else is told
+    assert writer.bits == pytest.approx(bits, rel=1e-4) or writer.bits == pytest.approx(
+        bits + size, rel=1e-4
+    )
+
+
+def test_densities_of_rows_and_columns_multiply():
+    rng = np.random.default_rng(9)
+    odds = np.exp(rng.normal(-3, 1.5, (400, 1)) + rng.normal(0, 1.5, (1, 300)))
+    kept = rng.random((400, 300)) < odds / (1 + odds)
+    writer = SymbolWriter()
+    put_floats(writer, np.where(kept, 1.0, 0.0).astype(np.float32).ravel(), 400)
+    reader = SymbolReader(bytes(writer.tables), b"")
+    assert [reader.number() for _ in range(3)][::2] == [4, 1]
+    by_line = [sum(map(entropy_bits, lines)) for lines in (kept, kept.T)]
+    assert writer.bits < 0.93 * min(by_line)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_whole_multiples_of_a_step(least):
+    """A step that is no power of two, though no weight may be one of it."""
+    rng = np.random.default_rng(10 + least)
+    whole = rng.geometric(0.3, size=6000) + least - 1
+    signs = rng.choice([-1, 1], size=6000)
+    step = np.float32(rng.uniform(0.01, 0.1))
+    writing, coded, tables = there_and_back(step * (whole * signs).astype(np.float32), 60)
+    assert writing == "multiples"
+    assert 8 * coded <= 1.005 * entropy_bits(whole) + 6000 + 32 + 64
+    assert tables < 60
+
+
+def test_only_new_writings_make_a_new_version():
+    rng = np.random.default_rng(0)
+    for values, version in (
+        (rng.normal(size=600), 1),
+        (np.float32(0.3) * rng.integers(-9, 9, size=600).astype(np.float32), 2),
+        (rng.normal(size=9000) * (rng.random((30, 300)) < rng.beta(0.1, 0.9, 300)).ravel(), 2),
+    ):
+        writer = SymbolWriter()
+        put_floats(writer, values.astype(np.float32), 30)
+        assert writer.version == version
 
 
 def test_fixed_point_numbers_lose_digits_towards_zero():
@@ -184,7 +248,7 @@ def test_random_bytes_are_an_error_or_numbers_but_no_crash():
     errors = 0
     for _ in range(500):
         tables = rng.integers(0, 256, rng.integers(0, 60)).astype(np.uint8)
-        tables[:2] = rng.integers(0, 4, len(tables[:2]))
+        tables[:2] = rng.integers(0, 10, len(tables[:2]))
         words = rng.integers(1, 2**32, rng.integers(0, 9), dtype=np.uint64).astype("<u4")
         try:
             reader = SymbolReader(tables.tobytes(), words.tobytes())

@@ -56,7 +56,7 @@ def test_a_state_dict_and_errors(tmp_path):
     content = (tmp_path / "net.pocc").read_bytes()
     for changed, said in (
         (b"", "no packed network"),
-        (b"POcc\2" + content[5:], "version 2; this reads version 1"),
+        (b"POcc\3" + content[5:], "version 3; this reads versions 1 to 2"),
         (content[:-1] + b"x", "damaged or cut off"),
     ):
         with pytest.raises(ValueError, match=said):

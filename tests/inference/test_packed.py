@@ -241,7 +241,7 @@ def test_every_changed_byte_is_an_error(content, tmp_path):
 def test_other_files(content, tmp_path):
     for other in (b"", b"PK\3\4" + content, b"hello" * 20):
         refused(other, tmp_path, "it is not a packed network")
-    refused(content[:4] + b"\2\0" + content[6:], tmp_path, "of version 2, and this reads version 1")
+    refused(content[:4] + b"\3\0" + content[6:], tmp_path, "of version 3, and this reads 1 to 2")
     with pytest.raises(PackedFileError, match="missing cannot be read: there is no such file"):
         read(tmp_path / "missing")
     with pytest.raises(PackedFileError, match="cannot be read: it is no file"):
@@ -360,7 +360,7 @@ def test_a_description_cannot_smuggle_code(content, tmp_path):
 def test_the_usual_text_belongs_to_the_version():
     """Files are read with it. If it must change, the version must change too."""
     digest = hashlib.blake2b(packed_file.USUAL_TEXT, digest_size=8).hexdigest()
-    assert (packed_file.VERSION, digest) == (1, "4125e73b59ea54e8")
+    assert (packed_file.VERSION, digest) == (2, "4125e73b59ea54e8")  # of both versions
 
 
 def test_whether_a_file_says_how_its_network_is_built(tmp_path):

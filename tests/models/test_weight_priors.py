@@ -177,6 +177,25 @@ class TestGaussianMixture(PriorCase):
         return [f"mixture.{name}" for name in ("loc", "log_precision", "logits")]
 
 
+class TestIntegers(PriorCase):
+    variants = (priors.Integers(0.3), priors.Integers(bias_step=0.25, components=1))
+    words = (("integers", priors.Integers()), ("integers:0.1", priors.Integers(0.1)))
+    refused = (
+        ({"step": 0.0}, r"step\) must be positive.* got 0\.0"),
+        ({"bias_step": -1.0}, r"bias_step\) must be positive.* got -1\.0"),
+        ({"components": 0}, r"components\) must be .* at least 1, got 0"),
+    )
+    closed = False
+
+    def learns(self, prior):
+        return [f"{part}_masses.{name}" for part in ("weight", "bias") for name in self._masses]
+
+    _masses = ("log_scale", "logits")
+
+    def centre(self, prior, latent):
+        return math.log(prior.step * 0.5) if latent == "step" else 0.0  # the layer has four inputs
+
+
 def test_every_prior_has_a_case():
     tested = {type(prior) for case in PriorCase.__subclasses__() for prior in case.variants}
     assert tested == {*map(type, PRIORS)}

@@ -36,6 +36,10 @@ def gated(rows, seed=0):
     return network(rows, seed, priors.SpikeSlab())
 
 
+def of_integers(rows, seed=0):
+    return network(rows, seed, priors.Integers())
+
+
 def structured(rows, seed=0):
     torch.manual_seed(seed)
     made = {
@@ -99,6 +103,8 @@ CASES = {
     ),
     "Delta": points(guides.Delta),
     "Pruned": points(lambda m: guides.Pruned(m, {"0": m.layers["0"].start["weight"].abs() > 0.3})),
+    "Rounded": GuideCase(of_integers, guides.Rounded, Trace_ELBO, 0.8),
+    "Rounded, with its noise": GuideCase(of_integers, guides.Rounded, falls_to=0.8),
     "Spliced": points(lambda model: guides.Spliced(model, c=0.5, gamma=0.01)),
     "Codebook": points(
         lambda m: guides.Codebook(m, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)})

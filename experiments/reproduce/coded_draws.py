@@ -53,6 +53,8 @@ def main(
     shift: Annotated[int, typer.Option(min=0, help="Pixels by which images are moved.")] = 0,
     code: str = "minimal-random",
     batch_size: options.Count = 256,
+    lr: float = 3e-3,
+    coding_lr: float = 1e-3,
     tolerance: Annotated[
         float | None, typer.Option(help="Cut by this tolerance, and not by the run's own rule.")
     ] = None,
@@ -72,8 +74,14 @@ def main(
         ]
         rows += [code_row("greedy-rejection", kl, min(draws, 100), 1) for kl in (0.3, 1.0, 2.0)]
         write_json(out / "codes.json", {"rows": rows, "versions": versions()})
-    how = {"epochs": epochs, "steps": steps, "bits": bits, "shift": shift, "code": code}
-    how["batch_size"] = batch_size
+    how: dict[str, Any] = {
+        "epochs": epochs,
+        "steps": steps,
+        "bits": bits,
+        "shift": shift,
+        "code": code,
+    }
+    how |= {"batch_size": batch_size, "lr": lr, "coding_lr": coding_lr}
     for size in map(int, sizes.split(",")):
         for folder in filter(None, runs.split(",")):
             _code(Path(folder), size, how, tolerance, out, data_root)

@@ -180,39 +180,49 @@ def code_row(word: str, kl_bits: float, draws: int, weights: int = 24) -> Row:
     }
 
 
-NAMES = {
-    "lenet-300-100": "LeNet-300-100",
-    "lenet-300-100-start-of-40-epochs": "LeNet-300-100, less narrow",
-    "lenet-5-caffe": "LeNet-5",
-}
+NETWORKS = {"lenet-300-100": "LeNet-300-100", "lenet-5-caffe": "LeNet-5"}
 
-# (network, what it is, bytes, test error in %); see docs/guide/compression.md.
-PUBLISHED = (
-    ("LeNet-5", "published: Havasi et al. 2018", 1520, 0.96),
-    ("LeNet-300-100", "published: Oktay et al. 2020", 8560, 1.9),
-)
+# By network: what it is, bytes, test error in %. The third is of files in a public repository, by
+# its own account.
+PUBLISHED: dict[str, tuple[tuple[str, tuple[tuple[int, float], ...]], ...]] = {
+    "lenet-300-100": (("Oktay et al. 2020", ((8560, 1.9),)),),
+    "lenet-5-caffe": (
+        ("Havasi et al. 2018", ((1520, 0.96), (3030, 0.69))),
+        ("T. Paras, code of that", ((1140, 0.98), (1694, 0.83))),
+        ("Oktay et al. 2020", ((2840, 1.0),)),
+    ),
+}
 
 
 @styled
 def figure(paths: list[Path], target: Path) -> None:
-    """Test error against bytes, a point for each file, beside what is published."""
-    drawn = new_figure(3.6)
-    axes = drawn.subplots()
-    found: dict[str, list[tuple[float, float]]] = {}
-    for path in paths:
-        content: dict[str, Any] = json.loads(path.read_text())
-        name = path.stem.rpartition("-")[0]
-        found.setdefault(NAMES.get(name, name), []).extend(
-            (r["file_bytes"], r["error"]) for r in content["runs"]
-        )
-    for marker, (name, points) in zip("os^Dv", found.items(), strict=False):
-        axes.plot(*zip(*sorted(points), strict=True), marker, label=name)
-    for marker, (name, label, size, error) in zip("x+", PUBLISHED, strict=True):
-        axes.plot([size], [error], marker, color="0.35", label=f"{name}, {label}")
-    axes.set_xlabel("bytes of the file")
-    axes.set_ylabel("test error, %")
-    axes.set_ylim(bottom=0.0)
-    axes.legend()
+    """Test error against bytes by network, a point for each file, beside what is published, and
+    beside files of ``epr`` where there are results of it."""
+    drawn = new_figure(3.4)
+    panels = drawn.subplots(1, len(NETWORKS), sharey=True)
+    beside = sorted((target.parent.parent / "compression").rglob("*-epr*.json"))
+    for axes, (network, title) in zip(panels, NETWORKS.items(), strict=True):
+        found: dict[str, list[tuple[float, float]]] = {}
+        for path in (*paths, *beside):
+            _, place, rest = path.stem.partition(network)
+            if place:
+                shift = "moved images" if "shift" in rest else "images as they are"
+                label = "epr" if "epr" in rest else f"draws, {shift}"
+                runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"]
+                found.setdefault(label, []).extend(
+                    (r["file_bytes"] / 1e3, r["error"]) for r in runs
+                )
+        for marker, (label, points) in zip("os^", sorted(found.items()), strict=False):
+            axes.plot(*zip(*sorted(points), strict=True), marker, label=label)
+        for marker, (label, known) in zip("x+1", PUBLISHED[network], strict=False):
+            sizes, errors = zip(*known, strict=True)
+            axes.plot(np.array(sizes) / 1e3, errors, marker, color="0.35", label=label)
+        axes.set_title(title)
+        axes.set_xlabel("file, kB")
+        axes.set_xlim(left=0.0)
+        axes.legend(fontsize="x-small")
+    panels[0].set_ylabel("test error, %")
+    panels[0].set_ylim(bottom=0.0)
     save(drawn, target.with_suffix(""))
 
 

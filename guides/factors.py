@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal, NamedTuple, cast
 
@@ -63,6 +64,10 @@ class Factor(nn.Module):
     def cdf(self, value: Tensor) -> Tensor | None:
         """``P(v < value)`` of each number, float64, or ``None`` where only draws can say it."""
         return None
+
+    def copied(self, prior: LayerPrior) -> Factor:
+        """A copy for a layer with this prior, of another model or of the same."""
+        return copy.deepcopy(self)
 
     @property
     def centre(self) -> nn.Parameter:
@@ -129,6 +134,17 @@ class NormalFactor(GaussianFactor):
         return super().cdf(value.log() if self.positive else value)
 
 
+class _Lent:
+    """A prior that a factor looks at. A copy of the factor looks at the same, unless that was
+    copied before it in the same call, as in ``copy.deepcopy((model, guide))``."""
+
+    def __init__(self, prior: LayerPrior) -> None:
+        self.prior = prior
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Lent:
+        return _Lent(memo.get(id(self.prior), self.prior))
+
+
 class BandFactor(NormalFactor):
     """Independent normals of weights that gather around levels: their means stay near them.
 
@@ -153,15 +169,20 @@ class BandFactor(NormalFactor):
     ) -> None:
         super().__init__(loc, scale, max_scale=max_scale)
         # Not a submodule: what the prior learns has one name, in the state of the model.
-        self.held = (prior,)
+        self.lent = _Lent(prior)
         with torch.no_grad():
             limit = self._limit(self.log_scale.exp())
             self.loc.copy_(torch.minimum(torch.maximum(self.loc, -limit), limit))
 
     def _limit(self, scale: Tensor) -> Tensor:
-        levels = self.held[0]()["weight"].levels
+        levels = self.lent.prior()["weight"].levels
         assert levels is not None
         return levels[-1] + _NEAR * scale.detach()
+
+    def copied(self, prior: LayerPrior) -> BandFactor:
+        found = copy.deepcopy(self)
+        found.lent = _Lent(prior)
+        return found
 
     def located(self, scale: Tensor) -> Tensor:
         limit = self._limit(scale)

@@ -136,6 +136,12 @@ class Rounded(Delta):
                 f"{'the same' if other.sites == self.sites else 'another'} network.\n"
                 f"Expected a guides.{type(self).__name__} of the same."
             )
+        for name, value in other.state_dict().items():
+            if value.shape != (own := self.state_dict()[name]).shape:
+                raise ValueError(
+                    f"begin= has {name} of shape {tuple(value.shape)}, expected "
+                    f"{tuple(own.shape)}.\nGive a guide of a network of the same sizes."
+                )
         self.load_state_dict(other.state_dict())
         self.take_edges(model, other)
 

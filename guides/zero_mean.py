@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
@@ -154,7 +153,7 @@ class ZeroMean(NetworkGuide):
         if name != "weight" or layer.name not in self.layers:
             if begin is None:
                 return suited(self, layer, name, latent)
-            return copy.deepcopy(begin.factor_of(site))
+            return begin.factor_of(site).copied(layer.prior)
         if begin is not None:
             scale = begin.posterior(site).variance.sqrt().detach()
             if self._noise == "uniform":

@@ -72,9 +72,12 @@ class Coded(Bayes):
         }  # fmt: skip
         with TemporaryDirectory() as scratch:
             path = (Path(scratch) if run.out is None else run.out) / DRAW
-            drawn, scores = draw_run(
-                result, self.threshold, self.tolerance, path, resume=True, **how
-            )
+            try:
+                drawn, scores = draw_run(
+                    result, self.threshold, self.tolerance, path, resume=True, **how
+                )
+            except ValueError as error:  # training is not lost over a cut, or a size
+                return {**found, "not_drawn": str(error)}
         left = sent(result, drawn.net, len(drawn.content))
         return {**found, "draw": {**drawn.to_json(), **left, "test": scores}}
 

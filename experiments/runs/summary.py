@@ -54,6 +54,8 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
     if "not_compressed" in metrics:
         reason = metrics["not_compressed"]
         console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
+    if "not_drawn" in metrics:
+        console.say("\n", ("No draw was sent:", "yellow"), f" {metrics['not_drawn']}")
     if "compressed" in metrics:
         print_compressed(console, metrics)
         return

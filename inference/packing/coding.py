@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_pocc import DENSITIES, DIGITS, digit_widths, learnt_mask, multiples
+from .decode_pocc import DENSITIES, DIGITS, MOST_ROWS, digit_widths, learnt_mask, multiples
 from .entropy import (
     PackedFileError,
     SymbolReader,
@@ -69,7 +69,7 @@ def put_floats(writer: SymbolWriter, values: NDArray[np.float32], rows: int) -> 
         rows: of the matrix the numbers are from; divides ``n``.
 
     Returns:
-        The writing that was taken: ``zeros``, ``floats``, ``codebook`` or ``raw``.
+        The writing that was taken: ``zeros``, ``floats``, ``multiples``, ``codebook`` or ``raw``.
     """
     kept = _put_mask(writer, values != 0, rows)
     return _put_nonzero(writer, values[kept], books=True)
@@ -119,7 +119,8 @@ def _put_mask(writer: SymbolWriter, kept: Array, rows: int) -> Array:
             best = (float(bits), axis, table)
     assert best is not None
     bits, axis, table = best
-    if rows > 1 and len(kept) <= LARGEST_LEARNT and _put_learnt_mask(writer, kept, rows, bits):
+    small = rows <= MOST_ROWS and len(kept) <= LARGEST_LEARNT
+    if rows > 1 and small and _put_learnt_mask(writer, kept, rows, bits):
         return kept
     writer.number(1 + axis)
     writer.table(table)
@@ -188,7 +189,7 @@ def _get_mask(reader: SymbolReader, count: int, rows: int) -> Array:
     axis = reader.number() - 1
     if axis == -1:
         return np.ones(count, dtype=bool)
-    if axis == _LEARNT and rows:
+    if axis == _LEARNT and 0 < rows <= MOST_ROWS:
         return learnt_mask(reader, count, rows)
     if not 0 <= axis <= 2:
         raise PackedFileError("A mask is of an unknown kind.")
@@ -317,7 +318,11 @@ def _put_multiples(
 
 def _get_multiples(reader: SymbolReader, count: int) -> NDArray[np.float32]:
     step, most = reader.words(2, 16).astype("<u2", copy=False).view("<f4"), reader.number()
-    if not (0 < most <= LARGEST_ALPHABET and step[0] > 0 and most * float(step[0]) < 3.4e38):
+    if not (
+        0 < most <= LARGEST_ALPHABET
+        and step[0] > 0
+        and most * float(step[0]) <= float(np.finfo(np.float32).max)
+    ):
         raise PackedFileError("A step, or the largest multiple of it, is impossible.")
     size = reader.categorical(count, reader.table(most)).astype(np.int64) + 1
     values = np.empty(count, dtype=np.float32)

@@ -40,6 +40,7 @@ __all__ = [
     "DIGITS",
     "HEAD",
     "MAGIC",
+    "MOST_ROWS",
     "USUAL_TEXT",
     "VERSION",
     "Source",
@@ -53,6 +54,7 @@ __all__ = [
 Array = NDArray[Any]
 
 MAGIC, VERSION = b"POcc", 2
+MOST_ROWS = 2**14  # of a mask that is learnt from row to row, in Python
 HEAD = struct.Struct("<4sH8s8sIIII")
 BODY = 14  # where the part under the checksum begins
 
@@ -123,7 +125,12 @@ def learnt_mask(source: Source, count: int, rows: int) -> Array:
             all, and those of rows.
         count: numbers.
         rows: of the matrix; divides ``count``.
+
+    Raises:
+        ValueError: for more rows than are read in a short time.
     """
+    if rows > MOST_ROWS:
+        raise ValueError(f"densities that are learnt have at most {MOST_ROWS} rows, got {rows}")
     start = max(source.number(), 1) / 8
     told = source.number()
     least, most = DENSITIES[1], DENSITIES[254]

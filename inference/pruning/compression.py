@@ -249,7 +249,12 @@ def compress(
     model, guide, report = decision.model, decision.guide, decision.report
     small, found = decision.net, decision.irrelevance
     if retrain_epochs:
-        if _shared(model, decision.sizes, None) or guide.steps:
+        if guide.steps:
+            raise ValueError(
+                f"retrain_epochs={retrain_epochs}: weights that are whole numbers of a step, and "
+                "trained as numbers, would leave it.\nLeave it out (finish=0 of a method)."
+            )
+        if _shared(model, decision.sizes, None):
             raise ValueError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."

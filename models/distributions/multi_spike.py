@@ -115,7 +115,7 @@ def multi_spike_kl(
     rest = remainder(t, s, table, levels, at)
     value, by_t, by_s = (a.add_(b).reshape(shape) for a, b in zip(bend, rest, strict=True))
     # The slopes are known with the value: autograd would keep every term of the splines.
-    value.addcmul_(by_t, mean.detach(), value=-1.0).addcmul_(by_s, deviation.detach(), value=-1.0)
+    value = value - by_t * mean.detach() - by_s * deviation.detach()
     own = log_uniform_kl_once(mean - centre.reshape(shape), deviation)
     return own + (value + by_t * mean + by_s * deviation)
 

@@ -56,8 +56,8 @@ def place(t: Tensor, levels: int) -> Place:
     """The place of means ``t >= 0``, of any shape."""
     gap, steps = 2.0 / (levels - 1), levels - 1.0
     along = t * steps
-    inner = along.floor().clamp_(max=steps - 1.0)
-    middle = (t - 1.0).clamp_(min=0.0)
+    inner = along.floor().clamp(max=steps - 1.0)
+    middle = (t - 1.0).clamp(min=0.0)
     scaled = (middle + gap).reciprocal_()
     middle.mul_(scaled).mul_(1.0 + gap)
     below = (t + 1e-30).reciprocal_().mul_(2.0)
@@ -94,7 +94,7 @@ def near(
     m = d / s
     by_t = torch.erf(m * _SQRT_HALF).sub_(d.sign())
     bell = m.square_().mul_(-0.5).exp_().mul_(_SQRT_2_PI)
-    sharp = d.mul_(by_t).addcmul_(s, bell)
+    sharp = d.mul_(by_t) + s * bell
     damp = s.square().mul_(scaled).add_(1.0).reciprocal_()
     by_s = (sharp * damp).mul_(s).mul_(-4.0 * scaled).add_(bell)
     part = damp.square_().mul_(kink).neg_()
@@ -110,11 +110,11 @@ def remainder(
         t, s: mean ``>= 0`` and standard deviation ``> 0``, ``(*)``.
         at: the place of ``t``.
     """
-    unit = (t - 1.0).clamp_(min=0.0).add_(2.0 / (levels - 1))
+    unit = (t - 1.0).clamp(min=0.0).add_(2.0 / (levels - 1))
     scaled = (s + unit).reciprocal_()
     u, v = at.x * _ALONG_LOC, (s * scaled).mul_(_ALONG_SCALE)
-    i = u.floor().clamp_(0.0, _ALONG_LOC - 1.0)
-    j = v.floor().clamp_(0.0, _ALONG_SCALE - 1.0)
+    i = u.floor().clamp(0.0, _ALONG_LOC - 1.0)
+    j = v.floor().clamp(0.0, _ALONG_SCALE - 1.0)
     u.sub_(i)
     v.sub_(j)
     cell = at.region.mul(_ALONG_LOC).add_(i.long()).mul_(_ALONG_SCALE).add_(j.long())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import cast
 
 import torch
@@ -281,6 +282,7 @@ class StructureGraph(nn.Module):
         def price(edge: Edge) -> float:
             return (0.0 if choice[edge.name] else lost[edge.name]) + needs(edge.source)
 
+        @cache  # paths through a graph are many
         def needs(vertex: str) -> float:
             if vertex in self.inputs:
                 return 0.0

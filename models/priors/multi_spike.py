@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import one_of, positive
-from ..distributions.multi_spike import MultiSpikeLogUniform, SpikeKL, check_levels, to_levels
+from ..distributions.multi_spike import (
+    SPIKE_KLS,
+    MultiSpikeLogUniform,
+    SpikeKL,
+    check_levels,
+    to_levels,
+)
 from ..distributions.spike_table import SpikeTable, spike_table
 from .base import Latent, LayerPrior, LayerShape, WeightPrior
 from .log_uniform import LogUniform
@@ -113,10 +119,16 @@ class _FirstFree(WeightPrior):
 
 
 class _MultiSpikeLayer(LayerPrior):
+    rate: Tensor
+    least: Tensor
+
     def __init__(self, layer: LayerShape, prior: MultiSpike) -> None:
-        super().__init__(layer)
+        # Numbers that a person gave are buffers: a run that goes on has to have the same.
+        super().__init__(
+            layer, rate=prior.rate, least=prior.least / math.sqrt(layer.fan_in),
+            levels=prior.levels, of_kl=SPIKE_KLS.index(prior.kl), begin=prior.start,
+        )  # fmt: skip
         self.given = prior
-        self.least = prior.least / math.sqrt(layer.fan_in)
         # Of the weights that torch begins with: uniform, up to one by the root of the fan-in.
         usual = max(0.675 * prior.start, prior.least) / math.sqrt(layer.fan_in)
         self.level = nn.Parameter(torch.tensor(usual / prior.rate))
@@ -132,11 +144,11 @@ class _MultiSpikeLayer(LayerPrior):
     def begin_at(self, weight: Tensor) -> None:
         found = best_level(weight, self.given.levels)
         if found:  # a layer without a weight says nothing
-            self.level.fill_(max(self.given.start * found, self.least) / self.given.rate)
+            self.level.fill_(max(self.given.start * found, float(self.least)) / float(self.rate))
 
     def latents(self) -> Mapping[str, Latent]:
         start = math.exp(-4.0)
-        level = self.given.rate * self.level
+        level = self.rate * self.level
         # With the gradient of the limit: by that of a clamp, zero, it would never come back.
         level = level + (self.least - level).clamp(min=0.0).detach()
         shape = self.layer.weight

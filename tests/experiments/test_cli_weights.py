@@ -435,3 +435,11 @@ def test_draws_of_runs_by_size(run, tmp_path, capsys):
     tables.main(tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert any(f"1 px (1) | {row['architecture']} | {row['file_bytes']}" in one for one in lines)
+
+
+def test_training_is_not_lost_where_no_draw_can_be_sent(tmp_path):
+    own = ("guide=zero-mean", "prior=normal:1", "max_scale=null", "size=300", "coding=1")
+    sets = [part for one in own for part in ("--set", one)]
+    said = call("fit", "miracle", *SMALL, *sets, "--out", tmp_path / "run")
+    assert "No draw was sent: The weights of layer" in said
+    assert "have no mean" in metrics_of(tmp_path / "run")["not_drawn"]

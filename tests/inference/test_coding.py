@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from pyroccam.inference.packing import coding
 from pyroccam.inference.packing.bits import round_fixed_point, round_significand
 from pyroccam.inference.packing.coding import get_floats, put_floats
-from pyroccam.inference.packing.decode_pocc import DENSITIES
+from pyroccam.inference.packing.decode_pocc import DENSITIES, MOST_ROWS, learnt_mask
 from pyroccam.inference.packing.entropy import (
     PackedFileError,
     SymbolReader,
@@ -129,6 +130,30 @@ def test_densities_of_rows_and_columns_multiply():
     assert [reader.number() for _ in range(3)][::2] == [4, 1]
     by_line = [sum(map(entropy_bits, lines)) for lines in (kept, kept.T)]
     assert writer.bits < 0.93 * min(by_line)
+
+
+def test_a_mask_of_many_rows_is_not_learnt(monkeypatch):
+    """Each takes time to read, and no byte of the file."""
+    values = layer(3, rows=MOST_ROWS + 1, columns=2).numpy()
+    values[:, 0] = 0.0
+    writer = SymbolWriter()
+    put_floats(writer, values.ravel(), len(values))
+    assert writer.version == 1
+    small = values[:500]
+    writer = SymbolWriter()
+    put_floats(writer, small.ravel(), len(small))
+    assert writer.version == 2
+    reader = SymbolReader(bytes(writer.tables), writer.finish())
+    monkeypatch.setattr(coding, "MOST_ROWS", len(small) - 1)
+    with pytest.raises(PackedFileError, match="A mask is of an unknown kind"):
+        get_floats(reader, small.size, len(small))
+    with pytest.raises(ValueError, match="at most 16384 rows, got 16385"):
+        learnt_mask(reader, MOST_ROWS + 1, MOST_ROWS + 1)
+
+
+def test_multiples_up_to_the_largest_number():
+    most = np.float32(3.401e38 / 40)
+    there_and_back(np.tile(most * np.arange(-40, 41, dtype=np.float32), 30))
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])

@@ -148,8 +148,30 @@ def test_means_stay_between_the_outer_levels_and_return():
     assert (guide.posterior("0.weight").mean.abs() <= limit + 1e-6).all()
 
 
-def test_the_level_follows_the_model_and_its_copy():
-    model = models.BayesianNetwork(nn.Sequential(nn.Linear(2, 3)), blobs(), prior=PRIOR)
-    pair = copy.deepcopy((model, guides.MeanField(model)))
-    assert pair[1].factor_of("0.weight").held[0] is pair[0].layers["0"].prior
-    assert not [n for n, _ in pair[1].named_parameters() if "level" in n]
+def test_a_copy_of_the_guide_looks_at_the_prior_that_is_trained():
+    fit = trained()
+    model, guide = fit.model, fit.guide
+    prior = model.layers["0"].prior
+    assert copy.deepcopy(guide).factor_of("0.weight").lent.prior is prior
+    other, both = copy.deepcopy((model, guide))
+    assert both.factor_of("0.weight").lent.prior is other.layers["0"].prior is not prior
+    assert not [n for n, _ in both.named_parameters() if "level" in n]
+    begun = guides.ZeroMean(other, layers=["2"], begin=guide)
+    assert begun.factor_of("0.weight").lent.prior is other.layers["0"].prior
+
+
+@pytest.mark.parametrize("change", [{"rate": 0.1}, {"levels": 7}, {"kl": "achterhold"}])
+def test_another_prior_is_no_resumption(change, tmp_path):
+    given = {"levels": 3, **change}
+
+    def fitted(prior, **more):
+        torch.manual_seed(0)
+        rows = blobs()
+        model = models.BayesianNetwork(nn.Linear(2, 3), rows, prior=prior)
+        settings = {"epochs": 1, "progress": False, "device": "cpu", "out": tmp_path}
+        return inference.fit(model, guides.MeanField(model), rows, **settings, **more)
+
+    fitted(priors.MultiSpike(3))
+    fitted(priors.MultiSpike(3), resume=True)
+    with pytest.raises(inference.CheckpointError, match="another prior"):
+        fitted(priors.MultiSpike(**given), resume=True)

@@ -148,3 +148,16 @@ def test_names_that_no_primitive_can_have(name):
 def test_an_aggregation_is_a_function():
     with pytest.raises(TypeError, match="aggregate of vertex 'y' is Linear"):
         StructureGraph({("x", "y"): lines("a")}, aggregate={"y": nn.Linear(1, 1)})
+
+
+def test_what_is_empty_is_found_in_a_long_graph():
+    """Paths through it are many: 2^40, and every one of its edges is empty."""
+    ends = [(f"v{k}", f"v{j}") for k in range(40) for j in (k + 1, k + 2) if j <= 40]
+    graph = StructureGraph({pair: [nn.Linear(1, 1)] for pair in ends})
+    lost = {edge: 1.0 + (k % 3) for k, edge in enumerate(graph.primitives)}
+    named = graph.empty(dict.fromkeys(graph.primitives, ()), lost)
+    fewest = [0.0, lost["v0-v1"]]
+    for k in range(2, 41):
+        each = (fewest[k - d] + lost[f"v{k - d}-v{k}"] for d in (1, 2))
+        fewest.append(min(each))
+    assert sum(lost[edge] for edge in named) == fewest[-1]

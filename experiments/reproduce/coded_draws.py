@@ -194,6 +194,9 @@ PUBLISHED: dict[str, tuple[tuple[str, tuple[tuple[int, float], ...]], ...]] = {
 }
 
 
+OURS = {"draws, moved images": "oC0", "draws, images as they are": "sC1", "epr": "^C2"}
+
+
 @styled
 def figure(paths: list[Path], target: Path) -> None:
     """Test error against bytes by network, a point for each file, beside what is published, and
@@ -212,8 +215,9 @@ def figure(paths: list[Path], target: Path) -> None:
                 found.setdefault(label, []).extend(
                     (r["file_bytes"] / 1e3, r["error"]) for r in runs
                 )
-        for marker, (label, points) in zip("os^", sorted(found.items()), strict=False):
-            axes.plot(*zip(*sorted(points), strict=True), marker, label=label)
+        for label, style in OURS.items():
+            if label in found:
+                axes.plot(*zip(*sorted(found[label]), strict=True), style, label=label)
         for marker, (label, known) in zip("x+1", PUBLISHED[network], strict=False):
             sizes, errors = zip(*known, strict=True)
             axes.plot(np.array(sizes) / 1e3, errors, marker, color="0.35", label=label)

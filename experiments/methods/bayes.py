@@ -120,6 +120,11 @@ class Bayes(OverWeights):
                 f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
                 "Set finish=0."
             )
+        if guide.is_point and self.threshold is not None:
+            raise ValueError(
+                f"threshold={self.threshold!r}: under guide={self.guide!r} weights are points, "
+                "which do not say what they do not need.\nLeave threshold out."
+            )
         # These say now what they would say in the middle, or at the end.
         DrawnNetwork(model, guide, self.noise)
         refuse_names(model, self.threshold, self.narrow_at)

@@ -54,6 +54,7 @@ def test_a_finished_run_is_loaded_and_its_weights_are_whole_numbers(run):
     [
         ("prior=integers:0", "Integers(step) must be positive"),
         ("prior=normal:1", "use priors.Integers, or guides.Delta(model)"),
+        ("threshold=valley", "under guide='rounded' weights are points"),
         ("finish=0.2", "prior='integers' and guide='rounded'"),
     ],
 )

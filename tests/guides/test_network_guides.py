@@ -46,7 +46,10 @@ GUIDES = {
 POINTS = ("delta", "pruned", "spliced", "codebook")
 
 # Priors with a density that is infinite somewhere.
-NO_MODE = {"LogUniform", "MultiSpike", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SpikeSlab"}
+NO_MODE = {
+    "LogUniform", "MultiSpike", "GroupNormalJeffreys", "GroupHorseshoe", "ARD", "SharedNormal",
+    "SpikeSlab",
+}  # fmt: skip
 
 # Priors of weights to which a normal has no KL in closed form.
 NO_KL = {"GaussianMixture", "Integers"}
@@ -125,8 +128,10 @@ def test_a_pair_trains_or_says_why_not(prior, kind):
     svi = SVI(plain, plain_guide, pyro.optim.Adam({"lr": 0.03}), elbo)
     losses = []
     for step in range(STEPS):
-        # Pyro looks at shapes and values in the first steps.
-        with pyro.validation_enabled(step < 2), plain_guide.handler or contextlib.nullcontext():
+        # Pyro looks at shapes and values in the first steps; that of SharedNormal has an infinite
+        # density where weights are equal, as their means are here.
+        looks = step < 2 and not (kind == "zero-mean" and type(prior).__name__ == "SharedNormal")
+        with pyro.validation_enabled(looks), plain_guide.handler or contextlib.nullcontext():
             losses.append(svi.step(*rows.split("train")))
     if noisy:
         assert sum(bounds((plain, plain_guide), rows)) < sum(before)
@@ -246,6 +251,11 @@ def optimise(evaluate, guide):
     optimizer.step(closure)
 
 
+def apart(shape):
+    """Numbers from 1 to 2, no two of them equal: of equal ones the density may be infinite."""
+    return torch.linspace(1.0, 2.0, shape.numel(), dtype=torch.float64).reshape(shape)
+
+
 def test_no_point_where_a_density_is_infinite():
     """A mode at which there is no estimate must not be looked for: the density of a site, taken
     nearer and nearer to the ends of its support, grows without end or it does not."""
@@ -255,7 +265,7 @@ def test_no_point_where_a_density_is_infinite():
         for site, (layer, name) in model.sites.items():
             fn = layer.latents()[name].prior
             near, nearer = (
-                float(fn.log_prob(torch.full(fn.event_shape, value, dtype=torch.float64)).detach())
+                float(fn.log_prob(value * apart(fn.event_shape)).detach())
                 for value in (1e-10, 1e-14)
             )
             infinite += [site] if nearer > near + 1.0 else []

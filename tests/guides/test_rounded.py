@@ -239,7 +239,7 @@ def test_what_does_not_go_together(result):
         guides.Rounded(other)
     with pytest.raises(ValueError, match=r"begin= is a guides\.MeanField of another network"):
         guides.Rounded(result.model, begin=guides.MeanField(other))
-    with pytest.raises(ValueError, match="share values, which would part"):
+    with pytest.raises(ValueError, match="whole numbers of a step"):
         inference.compress(result, retrain_epochs=1)
     with pytest.raises(ValueError, match="significand='deviation' changes nothing"):
         inference.compress(result, significand="deviation")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CodeWord", "Drawn", "Sample", "code_draw"]
 
 CodeWord = Literal["minimal-random", "ordered-random", "a-star"]
+"""Codes of draws, of :data:`~pyroccam.inference.relative_entropy.CODES`."""
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,11 @@ class EmpiricalNormal(TorchDistribution):
         return square.mean(self.shared, keepdim=True) if self.shared else square
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """``(*batch)``, with what is best for ``value``; infinite where that variance is zero."""
+        """``(*batch)``, with what is best for ``value``. A variance of zero is the least that there
+        is: where biases begin at zero Pyro would warn of an infinite density, which no KL needs."""
         n, events = self.event_shape.numel(), tuple(range(-len(self.event_shape), 0))
-        log_variance = self._sharing * self._variance(value).log().sum(events)
+        variance = self._variance(value).clamp_min(torch.finfo(value.dtype).tiny)
+        log_variance = self._sharing * variance.log().sum(events)
         best = -0.5 * (n * math.log(2.0 * math.pi * math.e) + log_variance)
         return best.expand(torch.broadcast_shapes(best.shape, self.batch_shape))
 

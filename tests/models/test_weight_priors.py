@@ -269,6 +269,9 @@ def test_all_weights_of_a_layer_share_a_normal_and_its_biases_another():
         best = dist.Normal(w.mean(), w.std(correction=0)).log_prob(w).sum()
         torch.testing.assert_close(latent.prior.log_prob(w), best)
         assert latent.unbounded
+        same = latent.prior.log_prob(torch.full_like(w, 0.3))  # as zeros, at which biases may begin
+        assert torch.isfinite(same)
+        assert same > best + 100
         assert latent.prior.numbers == 2
     assert [priors.ARD(per).for_layer(LINEAR)()["weight"].prior.numbers
             for per in ("weight", "group", "layer")] == [12, 4, 1]  # fmt: skip

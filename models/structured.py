@@ -16,8 +16,9 @@ from .feeding import refuse_several
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import Chosen
 from .likelihoods import Likelihood, TargetSpec
+from .networks.discrete import structures
 from .networks.identifiers import distinct
-from .networks.structure_graph import StructureGraph, structures
+from .networks.structure_graph import StructureGraph
 from .priors.base import WeightPrior
 from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior

@@ -76,7 +76,10 @@ class Coded(Bayes):
                 drawn, scores = draw_run(
                     result, self.threshold, self.tolerance, path, resume=True, **how
                 )
-            except ValueError as error:  # training is not lost over a cut, or a size
+            except (
+                ValueError,
+                RuntimeError,
+            ) as error:  # training is not lost
                 return {**found, "not_drawn": str(error)}
         left = sent(result, drawn.net, len(drawn.content))
         return {**found, "draw": {**drawn.to_json(), **left, "test": scores}}

@@ -29,7 +29,7 @@ from ...inference.pruning.graph import (
 )
 from ...inference.storage.network_folder import save as save_network
 from ...inference.training.settings import Settings
-from ...models.networks.structure_graph import discretised, structures
+from ...models.networks.discrete import discretised, structures
 from ..run_figures import FORMATS
 from .base import Finished, Method, Pair, timed
 from .options import FromZero

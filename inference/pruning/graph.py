@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.contexts import seeded
-from ...models.networks.structure_graph import discretised, filled
+from ...models.networks.discrete import discretised, filled
 from ...models.plain.torch_only import torch_only
 from ...models.structured import StructuredNetwork
 from ..cutting.cost import count_parameters

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 import torch
+from pyroccam.models.networks.discrete import discretised, structures
 from pyroccam.models.networks.identifiers import RESERVED, distinct, identifiers
-from pyroccam.models.networks.structure_graph import StructureGraph, discretised, structures
+from pyroccam.models.networks.structure_graph import StructureGraph
 from torch import nn
 
 

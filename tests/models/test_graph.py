@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 from plain import network
-from pyroccam.models.networks.structure_graph import StructureGraph, discretised, structures
+from pyroccam.models.networks.discrete import discretised, structures
+from pyroccam.models.networks.structure_graph import StructureGraph
 from torch import nn
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from pyroccam.models.networks.discrete import discretised, structures
 from pyroccam.models.networks.graphs import cell_graph, perceptron_graph
 from pyroccam.models.networks.primitives import One, Zero
-from pyroccam.models.networks.structure_graph import discretised, structures
 
 
 def test_primitives():

@@ -27,7 +27,7 @@ from pyroccam.inference.posterior import DrawnNetwork, mean_network
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.models import Floored, NonCentred, StructureGraph, priors
 from pyroccam.models.layers.bayesian_layer import BayesianLayer
-from pyroccam.models.networks.structure_graph import discretised
+from pyroccam.models.networks.discrete import discretised
 from torch import nn
 
 SIGMA = 0.8

@@ -1,0 +1,64 @@
+"""Networks with graphs of alternatives in them: their structures, and plain ones in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from .structure_graph import Gammas, StructureGraph
+
+__all__ = ["discretised", "filled", "structures"]
+
+
+def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn.Module:
+    """The network with plain ones in place of its graphs; a change in place, but for the network
+    that is a graph itself.
+
+    Arguments:
+        net: with graphs in it, or a graph.
+        choice: as for :meth:`StructureGraph.discretise`, by the names that
+            :func:`structures` gives to edges.
+    """
+    owners = structures(net)  # before the first of them is replaced
+    places = net.named_modules(remove_duplicate=False)  # a graph may stand at several
+    graphs = [(n, m) for n, m in places if isinstance(m, StructureGraph)]
+    made: dict[StructureGraph, nn.Module] = {}
+    for path, graph in reversed(graphs):  # those within a primitive first
+        if graph in made:
+            net.set_submodule(path, made[graph])
+            continue
+        first = next(name for name, gammas in owners.items() if gammas is graph.gamma)
+        prefix = f"{first}." if first else ""
+        own = {edge: choice[prefix + edge] for edge in graph.primitives if prefix + edge in choice}
+        made[graph] = small = graph.discretise(own)
+        if not path:
+            return small
+        net.set_submodule(path, small)
+    return net
+
+
+def filled(
+    net: nn.Module, choice: Mapping[str, Sequence[str]], lost: Mapping[str, float]
+) -> set[str]:
+    """Edges of the graphs in a network that need a primitive: :meth:`StructureGraph.empty`, by the
+    names that :func:`structures` gives to edges."""
+    names: set[str] = set()
+    owners = structures(net)
+    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
+        prefix = next(f"{name}." if name else "" for name, g in owners.items() if g is graph.gamma)
+        own = {
+            e: choice[prefix + e] or (("",) if prefix + e in names else ())
+            for e in graph.primitives
+        }
+        names |= {prefix + e for e in graph.empty(own, {e: lost[prefix + e] for e in own})}
+    return names
+
+
+def structures(net: nn.Module) -> dict[str, Gammas]:
+    """The structures in a network, by the name of the first graph that has it."""
+    found: dict[str, Gammas] = {}
+    for name, module in net.named_modules():
+        if isinstance(module, StructureGraph) and module.gamma not in found.values():
+            found[name] = module.gamma
+    return found

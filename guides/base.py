@@ -7,6 +7,7 @@ import inspect
 import uuid
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
@@ -108,9 +109,15 @@ class Guide(LocalModule):
         return 0.0
 
     @property
+    def moving(self) -> str | None:
+        """Name of the logits that move in closed form, and not by a gradient, where there are
+        some."""
+        return None
+
+    @property
     def closed(self) -> bool:
-        """True if it moves in closed form, and not by a gradient."""
-        return False
+        """True if something moves in closed form."""
+        return self.moving is not None
 
     @property
     def is_point(self) -> bool:
@@ -135,8 +142,9 @@ class Guide(LocalModule):
         return None
 
     def closed_rate(self, steps: int) -> float:
-        """Step of a closed-form update, in (0, 1], where ``steps`` are made in all."""
-        raise NotImplementedError
+        """Step of a closed-form update, in (0, 1], where ``steps`` are made in all: by default the
+        one that forgets the start by a factor e^-10 until it is settled."""
+        return min(0.5, 10.0 / max((self.settled - self.hold) * steps, 1.0))
 
     def structure_parameters(self) -> list[nn.Parameter]:
         """Parameters of the posterior of random structure, each parameter once."""
@@ -208,6 +216,7 @@ class NetworkGuide(Guide):
         edges: sites of the structure, which come before them.
         sizes: values that the weights of a layer share, by layer, where they share few.
         steps: what the weights of a layer are whole multiples of, by layer, where they are.
+        counting: sites that count only at some values of one of structure.
     """
 
     covers = BayesianNetwork
@@ -238,8 +247,11 @@ class NetworkGuide(Guide):
         self.structure_family = structure or StructureFamily()
         edges = self.structure_family.factors(model.structure)
         self.edges = list(edges)
+        self.counting = model.counting
         for site, factor in edges.items():
             self.factors[key(site)] = factor
+        if self.closed:
+            self.hold = self.structure_family.hold
 
     # -- what it says of itself -------------------------------------------------------------------
 
@@ -247,6 +259,15 @@ class NetworkGuide(Guide):
     def is_point(self) -> bool:
         """True if each weight has one value, and the structure is known."""
         return not self.edges and all(self.factor_of(site).is_point for site in self.sites)
+
+    @property
+    def moving(self) -> str | None:
+        closed = (site for site in self.edges if self.edge(site).closed)
+        return next((f"factors.{key(site)}.logits" for site in closed), None)
+
+    @property
+    def settled(self) -> float:
+        return self.hold + (1.0 - self.hold) / 2 if self.closed else 0.0
 
     def latents(self) -> list[str]:
         return [*self.edges, *self.sites]
@@ -285,6 +306,7 @@ class NetworkGuide(Guide):
     def options(self) -> dict[str, Any]:
         found = super().options() | {"scales": self.handler and self.handler.scales}
         edges = [type(self.edge(site)).__name__ for site in self.edges]
+        found |= {"hold": self.hold} if self.closed else {}
         return found | ({"edges": edges} if edges else {})
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
@@ -361,8 +383,10 @@ class NetworkGuide(Guide):
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site."""
         factors = self.part("factors")
-        for site in (*self.edges, *self.sites):
-            pyro.sample(site, factors[key(site)]())
+        values = {site: factors[key(site)].drawn(site) for site in self.edges}
+        with nullcontext() if self.counting is None else self.counting.given(values):
+            for site in self.sites:
+                pyro.sample(site, factors[key(site)]())
 
 
 def remember(guide: Any, model: Any) -> None:

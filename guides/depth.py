@@ -115,8 +115,8 @@ class CategoricalDepth(DepthGuide):
         return self.hold + (1.0 - self.hold) / 2
 
     @property
-    def closed(self) -> bool:
-        return self.update == "closed"
+    def moving(self) -> str | None:
+        return "logits" if self.update == "closed" else None
 
     @property
     def without_kl(self) -> str | None:
@@ -128,9 +128,7 @@ class CategoricalDepth(DepthGuide):
         )
 
     def closed_rate(self, steps: int) -> float:
-        if self.rate is not None:
-            return self.rate
-        return min(0.5, 10.0 / max((self.settled - self.hold) * steps, 1.0))
+        return super().closed_rate(steps) if self.rate is None else self.rate
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         return {"update": self.update, "hold": self.hold, "rate": self.rate}

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ..models.checks import kinds, unknown_name
+from ..models.checks import between, kinds, unknown_name
 from ..models.distributions.relaxed import (
     ExpDirichlet,
     ExpRelaxedCategorical,
@@ -36,11 +37,13 @@ class EdgeFactor(Factor):
             of its own kind.
         restrictions: of the priors that it is for.
         relaxed: it has a temperature, which may be learnt.
+        closed: its ``logits`` move in closed form, and not by a gradient.
     """
 
     word: ClassVar[str]
     restrictions: ClassVar[tuple[str, ...]]
     relaxed: ClassVar[bool] = False
+    closed: ClassVar[bool] = False
 
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__()
@@ -50,6 +53,11 @@ class EdgeFactor(Factor):
         """Have the temperature that all edges use as a submodule, if this one does."""
         if "temperature" in vars(self):
             self.temperature = temperature
+
+    def drawn(self, site: str) -> Tensor:
+        """The site, sampled."""
+        value: Tensor = pyro.sample(site, self())
+        return value
 
     def probs(self) -> Tensor:
         """Probability of each primitive that it is the chosen one, or, in the cube, one of the
@@ -171,6 +179,22 @@ class _Table(EdgeFactor):
         return float(self.logits.detach().double().log_softmax(-1)[row].logsumexp(-1))
 
 
+class _Depth(_Table):
+    """A probability for each depth of a stack, which follows the exact posterior."""
+
+    word, restrictions = "depth", ("simplex vertices",)
+    closed = True
+
+    def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
+        super().__init__(prior, temperature)
+        with torch.no_grad():
+            self.logits.zero_()  # every depth is trained until q is let go
+
+    def drawn(self, site: str) -> Tensor:
+        value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})
+        return value
+
+
 class _Point(EdgeFactor):
     """One γ, in the coordinates of the site."""
 
@@ -197,20 +221,25 @@ class StructureFamily:
     Arguments:
         family: ``gumbel-softmax``, ``dirichlet`` (both for the interior of the simplex),
             ``relaxed-bernoulli`` (interior of the cube), ``table`` (a probability for each vertex,
-            for what is enumerated), ``point`` (one γ for each edge); ``prior`` takes the kind that
-            the prior has.
+            for what is enumerated), ``depth`` (that of a :class:`~pyroccam.models.BayesianStack`,
+            a table which moves in closed form), ``point`` (one γ for each edge); ``prior`` takes
+            the kind that the prior has.
         temperature: of a relaxation. ``tied``: that of the prior, which is the same tensor, so that
             the KL is in closed form. ``learnt``: one of all edges, which begins at the prior's and
             is learnt; the KL is then the log-ratio at the draw.
+        hold: part of the training during which what moves in closed form stays at its start. A q(d)
+            that is free from the first step runs to the depths that learn fastest.
 
     Raises:
-        ValueError: for another family, or one that the prior's restriction does not allow.
+        ValueError: for another family, a ``hold`` outside of [0, 1), or one that the prior's restriction does not allow.
     """
 
     family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
+    hold: float = 0.5
 
     def __post_init__(self) -> None:
+        between("StructureFamily(hold)", self.hold, 0, 1, "[)")
         if self.family not in (known := [*families(), "prior"]):
             raise ValueError(unknown_name("structure family", self.family, known))
         if self.temperature not in ("tied", "learnt"):
@@ -222,6 +251,11 @@ class StructureFamily:
         found: dict[str, EdgeFactor] = {}
         for site, prior in structure.items():
             kind = families()[prior.family if self.family == "prior" else self.family]
+            if kind.closed and prior.family != kind.word:
+                raise ValueError(
+                    f"structure={kind.word!r} is for the depth of a models.BayesianStack, not for "
+                    f"site {site!r}: leave it to the prior (family='prior')."
+                )
             if prior.restriction not in kind.restrictions:
                 raise ValueError(
                     f"structure={kind.word!r} is for the {' or the '.join(kind.restrictions)}, but "

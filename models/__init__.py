@@ -2,6 +2,7 @@
 
 from . import networks, priors
 from .bayesian import BayesianNetwork
+from .bayesian_stack import BayesianStack
 from .distributions.temperature import Annealed
 from .layers.bayesian_layer import BayesianLayer
 from .layers.local_reparameterisation import LocalReparameterization
@@ -29,6 +30,7 @@ __all__ = [
     "Annealed",
     "BayesianLayer",
     "BayesianNetwork",
+    "BayesianStack",
     "Classification",
     "DepthStack",
     "FixedDepth",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from .contexts import Counting
 from .distributions.wrapped import Weighted
 from .likelihoods import Likelihood, TargetSpec
 from .parameters import LocalModule
@@ -27,6 +28,7 @@ class Model(LocalModule):
         usual_guide: class of the guide that an error suggests.
         size: N, the training rows that it is made for.
         likelihood: of the targets, given what the network computes.
+        counting: sites that count only at some values of another one.
         weighted: the rows of its data have weights, which stand behind the targets in ``y``, as a
             last column (``data.targets``); ``y`` without them is not weighted.
     """
@@ -37,6 +39,7 @@ class Model(LocalModule):
     size: int
     likelihood: Likelihood
     weighted: bool = False
+    counting: Counting | None = None
 
     @property
     def entry(self) -> nn.Module:

@@ -261,6 +261,18 @@ class BayesianNetwork(Model):
             net = feed_like(_replaced(net, name, layer.plain(*weights[name])), net)
         return net.eval()
 
+    def settled(
+        self, data: TargetSpec, gammas: Mapping[str, Tensor]
+    ) -> tuple[BayesianNetwork, dict[str, str]] | None:
+        """The Bayesian network of one structure, with the same priors, and the names of its layers
+        by those that they have here; ``None`` where there is no other.
+
+        Arguments:
+            data: of this model.
+            gammas: of the structure, ``(K,)`` by edge.
+        """
+        return None
+
     def first_network(self) -> nn.Module:
         """The ordinary network as it was given, weights that are numbers and statistics included;
         in evaluation mode."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
 import torch
-from torch import nn
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 
 from .turns import turn
 
-__all__ = ["dropping", "evaluating", "local_parameters", "plain_kernels", "seeded"]
+__all__ = ["Counting", "dropping", "evaluating", "local_parameters", "plain_kernels", "seeded"]
 
 
 @contextmanager
@@ -77,3 +79,52 @@ def plain_kernels() -> Iterator[None]:
                 yield
         finally:
             kernels.enabled = before
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Sites that count only at some values of another: for all others they are masked.
+
+    A site that is masked in model and guide has no density in either: given such a value its
+    posterior is its prior, whatever the guide draws.
+
+    Attributes:
+        site: a categorical one.
+        values: that it has.
+        used: values at which other sites count, by site; those that are not named always do.
+    """
+
+    site: str
+    values: int
+    used: Mapping[str, tuple[int, ...]]
+
+    def given(self, values: Mapping[str, Tensor]) -> Messenger:
+        """A handler around the other sites, for values of this one."""
+        return _Masking(self, values[self.site])
+
+    def mask(self, name: str, value: Tensor) -> Tensor | None:
+        """Whether a site counts, of the shape of ``value``; ``None`` if it always does.
+
+        Model and guide get one tensor for one value, by which a bound knows that both mask alike.
+        """
+        used = self.used.get(name)
+        if used is None or len(used) == self.values:
+            return None
+        found: dict[tuple[int, ...], Tensor] = value.__dict__.setdefault("_counting", {})
+        if used not in found:
+            if used == tuple(range(self.values - len(used), self.values)):
+                found[used] = value >= self.values - len(used)
+            else:
+                found[used] = torch.stack([value == one for one in used]).any(0)
+        return found[used]
+
+
+class _Masking(Messenger):
+    def __init__(self, counting: Counting, value: Tensor) -> None:
+        super().__init__()
+        self.counting, self.value = counting, value
+
+    def _pyro_sample(self, msg: Any) -> None:
+        mask = self.counting.mask(msg["name"], self.value)
+        if mask is not None:
+            msg["mask"] = mask if msg["mask"] is None else msg["mask"] & mask

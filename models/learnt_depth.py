@@ -15,7 +15,7 @@ from .base import Model
 from .feeding import refuse_several
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
 from .networks import ready as networks
-from .networks.stack import DepthStack
+from .networks.stack import DepthStack, at_depth
 from .parameters import as_it_began, numbers_of, refuse_without_values
 from .priors.depth import DepthPrior, Geometric
 
@@ -168,22 +168,10 @@ class LearntDepth(Model):
         """The generative process for inputs ``(B, *)``; observed where ``y`` is given."""
         outputs = self.part("stack").outputs(x)  # (D + 1, B, outputs)
         depth = pyro.sample("depth", dist.Categorical(logits=self.log_prior))
-        chosen = self._choose(outputs, depth)
+        chosen = at_depth(outputs, depth)
         with pyro.plate("data", self.size, subsample=x):
             likelihood, y = self.observed(chosen, y)
             return pyro.sample("y", likelihood, obs=y)
-
-    def _choose(self, outputs: Tensor, depth: Tensor) -> Tensor:
-        """Outputs at ``depth``: the identity when ``depth`` is the enumerated support."""
-        if depth.dim() == 0:
-            return outputs[depth]
-        # Pyro marks the support that it enumerates; a draw that happens to have the same shape
-        # (D + 1 vectorised particles) has no mark and is indexed.
-        enumerated = getattr(depth, "_pyro_categorical_support", None) is not None
-        between = depth.shape[1:-1]  # plates between the enumeration and the data, all of size 1
-        if enumerated and depth.shape[0] == outputs.shape[0] and depth.numel() == depth.shape[0]:
-            return outputs.reshape(depth.shape[0], *between, *outputs.shape[1:])
-        return outputs[depth.squeeze(-1)]
 
     def components(self, x: Tensor) -> Tensor:
         """Outputs at every depth, ``(D + 1, B, outputs)``."""

@@ -204,6 +204,8 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
             history=history, best_epoch=int(written["best_epoch"]),
             val_nll=math.nan if value is None else float(value),
             seconds=float(written["seconds"]), weights=kind.weights(data), out=folder,
-            structure=kind.structure(data, config.chosen.chosen_share, None),
+            structure=kind.structure(
+                data, config.chosen.chosen_share, kl_weight=Settings.of(config.settings).kl_weight
+            ),
             engine=dict(written["engine"]),
         )  # fmt: skip

@@ -179,7 +179,7 @@ def _exact(fits: Sequence[Fit]) -> xr.Dataset:
     """
     model = fits[0].model
     found: dict[str, Any] = {}
-    if "depth" in model.latents():
+    if "depth" in model.latents() and not model.random_weights:
         q = [one.weights.double().cpu() for one in fits]
         found["depth_probs"] = (("chain", "depth"), torch.stack(q).numpy())
         exact = [one.structure.exact_depth_probs.double().cpu() for one in fits if one.structure]

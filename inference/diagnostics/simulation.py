@@ -214,7 +214,7 @@ def _fitted(
     cpu = torch.device("cpu")
     with seeded(seeds[0], cpu):
         first = _Simulation(build, seeds[0])
-    if first.guide.closed:
+    if first.guide.closed and not first.model.random_weights:
         # Where the weights are held, the closed-form update has one step, and ends there.
         for seed in seeds:
             with seeded(seed, cpu):

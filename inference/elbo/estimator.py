@@ -48,7 +48,9 @@ class Terms:
         kl: ``KL(q || p)``, or an estimate of it, not weighted.
         by_site: for each observed site its log-probabilities, one for each value of the enumerated
             latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
-            where masked, unscaled and without gradient. Of the first particle.
+            where masked, unscaled and without gradient. For an enumerated latent on whose values
+            the KL of others depends, the sum of these, ``(enumerated dims..., plates...)``. Of the
+            first particle.
         summed_out: latents that the model sums out.
         kl_by_site: the terms of ``kl``, by latent, but for those that were found together. Of the
             first particle.
@@ -245,6 +247,8 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
+                if (on := expectation.only(cost, name)) is not None:
+                    by_site[on] = by_site.get(on, 0.0) + cost.detach()
         for left, term in summed.terms():
             likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():

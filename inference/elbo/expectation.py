@@ -116,6 +116,18 @@ class Expectation:
                     "or a plain loop in the guide."
                 )
 
+    def only(self, cost: Tensor, name: str) -> str | None:
+        """The one enumerated site, other than its own, on whose values a cost depends, if there is
+        one.
+
+        Arguments:
+            cost: ``(enumerated dims..., plates...)``.
+            name: of the cost's site.
+        """
+        dims = {f.dim: f.name for f in self.factors if f.dim is not None}
+        on = [dims[dim] for dim in _spread(cost, set(dims))]
+        return on[0] if len(on) == 1 and on[0] != name else None
+
     def __call__(self, cost: Tensor, plates: Mapping[str, int], name: str, reach: int) -> Tensor:
         """The expectation of a cost, summed over its plates; a scalar.
 

@@ -168,7 +168,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
     """The result of a replicate, written to its folder."""
     best = one.best
     assert best is not None
-    structure = one.pair.structure(one.data, threshold, best["running"])
+    structure = one.pair.structure(one.data, threshold, best["running"], one.kl_weight)
     settings = dataclasses.replace(trainer.settings, seed=one.seed)
     result = Fit(
         model=one.model,

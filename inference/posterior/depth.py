@@ -5,22 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pyro
 import torch
 from torch import Tensor
 
+from ...guides.base import NetworkGuide
 from ...models.base import Model
+from ...models.bayesian_stack import BayesianStack
 from ...models.checks import as_number
-from ...models.contexts import evaluating
+from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
+from ..elbo.estimator import bound
 
 __all__ = [
     "DepthStructure",
     "check_share",
     "choose_depth",
+    "depth_posterior_of_weights",
     "exact_depth_posterior",
     "rounded_mean",
     "total_variation",
 ]
+
+
+PASSES = 2
+"""Draws of random weights over which the log-likelihood of every row is averaged."""
 
 
 class Splits(Protocol):
@@ -55,6 +64,47 @@ def exact_depth_posterior(
     with evaluating(model):
         log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
+
+
+@torch.no_grad()
+def depth_posterior_of_weights(
+    model: BayesianStack,
+    guide: NetworkGuide,
+    data: Splits,
+    *,
+    kl_weight: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 1024,
+) -> Tensor:
+    r"""The best q(d) beside the present factors of random weights, of the training rows,
+
+    .. math:: q(d) \propto p(d) \exp\big( \textstyle\sum_n E_q \log p(y_n \mid x_n, d) / β
+              - \sum_{l \le d} KL_l \big).
+
+    The expectation is a mean over a few draws, which all depths share, in evaluation mode.
+
+    Arguments:
+        model, guide: a pair.
+        kl_weight: β, the weight of the KL in the objective.
+        seed: of the draws; the state of the generator is left as it was.
+
+    Returns:
+        ``(D + 1,)``, float64, summing to one.
+    """
+    x, _ = data.split("train")
+    evaluate = bound(model, guide)
+    total = model.log_prior.double().clone()
+    with evaluating(model), evaluating(guide), seeded(seed, x.device):
+        with pyro.validation_enabled(False):
+            for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
+                for k in range(PASSES):
+                    found = evaluate.terms(part, y).by_site
+                    total += found["y"].double().flatten(1).sum(1) / (PASSES * kl_weight)
+                    if not k:
+                        last = found.get("depth")
+    if last is not None:  # the KL does not depend on the rows
+        total -= last.double().flatten()
+    return total.softmax(0)
 
 
 def check_share(threshold: Any) -> None:

@@ -12,8 +12,9 @@ from ...guides.base import Guide, NetworkGuide
 from ...guides.depth import DepthGuide
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
+from ...models.bayesian_stack import BayesianStack
 from ...models.learnt_depth import FixedDepth, LearntDepth
-from .depth import DepthStructure, exact_depth_posterior
+from .depth import DepthStructure, depth_posterior_of_weights, exact_depth_posterior
 from .draws import Noise, draw_outputs, draw_sites
 from .predict import DRAWS, outputs_by_depth, streamed
 from .weight_moments import mean_network
@@ -80,14 +81,28 @@ class Family(Protocol):
         """Values of all latents, ``(S, *)`` by site, independent draws from the posterior."""
         ...
 
+    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
+        """The best q(d) for the present weights, or their posterior, ``(D + 1,)``; ``None`` where
+        the depth is known.
+
+        Arguments:
+            kl_weight: of the KL in the objective.
+        """
+        ...
+
     def structure(
-        self, data: Dataset, threshold: float, running: Tensor | None = None
+        self,
+        data: Dataset,
+        threshold: float,
+        running: Tensor | None = None,
+        kl_weight: float = 1.0,
     ) -> DepthStructure | None:
         """The learnt structure of depth, or ``None`` where it was not.
 
         Arguments:
             threshold: of the 95 % rule.
             running: q(d) that trained the weights, if it was another.
+            kl_weight: of the KL in the objective.
         """
         ...
 
@@ -122,8 +137,23 @@ class Weights:
     def draw(self, draws: int) -> dict[str, Tensor]:
         return draw_sites(self.model, self.guide, draws)
 
-    def structure(self, data: Dataset, threshold: float, running: Tensor | None = None) -> None:
-        return None
+    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
+        if not isinstance(self.model, BayesianStack):
+            return None
+        return depth_posterior_of_weights(self.model, self.guide, data, kl_weight=kl_weight)
+
+    def structure(
+        self,
+        data: Dataset,
+        threshold: float,
+        running: Tensor | None = None,
+        kl_weight: float = 1.0,
+    ) -> DepthStructure | None:
+        exact = self.depth_posterior(data, kl_weight)
+        if exact is None:
+            return None
+        q = self.guide.edge("depth").probs()
+        return DepthStructure.from_probs(q, exact, threshold, running)
 
 
 @dataclass(frozen=True)
@@ -163,12 +193,22 @@ class Depth:
     def draw(self, draws: int) -> dict[str, Tensor]:
         return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
 
-    def structure(
-        self, data: Dataset, threshold: float, running: Tensor | None = None
-    ) -> DepthStructure | None:
+    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
         if isinstance(self.model, FixedDepth):
             return None
-        exact = exact_depth_posterior(self.model, data)
+        return exact_depth_posterior(self.model, data)
+
+    def structure(
+        self,
+        data: Dataset,
+        threshold: float,
+        running: Tensor | None = None,
+        kl_weight: float = 1.0,
+    ) -> DepthStructure | None:
+        exact = self.depth_posterior(data, kl_weight)
+        if exact is None:
+            return None
+        assert isinstance(self.model, LearntDepth)
         q = (
             self.guide.probs
             if isinstance(self.guide, DepthGuide)

@@ -21,6 +21,13 @@ class IncrementalPosterior:
     which is a natural-gradient step of size ρ on the ELBO. Damping matters: with ρ = 1 and a full
     batch the weights would follow the gradient of the marginal likelihood, which collapses.
 
+    Where weights are random, the expectation of the log-likelihood takes its place (its draws are
+    averaged over the rows), and what the weights up to a depth cost, their KL, is taken from it:
+
+    .. math:: η \leftarrow (1 - ρ)\, η + ρ\, (\log p + \textstyle\sum_n \ell_n / β - KL_{\le d}),
+
+    where β is the weight of the KL in the objective.
+
     Arguments:
         logits: of q, ``(*K, D + 1)``, in the storage of the guide (of K guides); they are moved.
         log_prior: ``(*K, D + 1)``.
@@ -67,17 +74,25 @@ class IncrementalPosterior:
         self.seen.scatter_(-1, rows, True)
 
     @torch.no_grad()
-    def step(self, complete: bool = True) -> None:
+    def step(
+        self, complete: bool = True, costs: Tensor | None = None, kl_weight: float = 1.0
+    ) -> None:
         """One damped step of q towards the present estimate.
 
         Arguments:
             complete: every row has been seen (spares the count).
+            costs: KL of the weights that each depth uses, ``(*K, D + 1)``; of weights that are
+                numbers there is none.
+            kl_weight: β.
         """
-        total = self.total
+        total = self.total / kl_weight if kl_weight != 1.0 else self.total
         if not complete:
             share = self.seen.shape[-1] / self.seen.sum(-1, keepdim=True).clamp_min(1)
             total = total * share
-        target = (self.log_prior + total).to(self.logits.dtype)
+        target = self.log_prior + total
+        if costs is not None:
+            target = target - costs.double()
+        target = target.to(self.logits.dtype)
         rate = self.rate
         # Both sides normalised, so that the damping mixes log probabilities.
         mixed = (1 - rate) * self.logits.log_softmax(-1) + rate * target.log_softmax(-1)

@@ -18,7 +18,6 @@ from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.bayesian_layer import convolves
-from ..posterior.depth import exact_depth_posterior
 from ..posterior.family import family
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
 from .flat_parameters import difference
@@ -99,6 +98,7 @@ class Replicate(Job):
 
     Attributes:
         pair: the kind of the pair, that predicts.
+        kl_weight: of the KL in the objective.
         history: one row for each evaluation.
         best: weights and value of the checkpoint that is chosen so far.
         good: weights at the last evaluation.
@@ -119,6 +119,7 @@ class Replicate(Job):
         super().__init__(model, guide, data, seed, out)
         self.pair = family(model, guide)
         self.track = track
+        self.kl_weight = 1.0
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Any] | None = None
         self.good = self.weights()
@@ -129,7 +130,14 @@ class Replicate(Job):
     @property
     def logits(self) -> nn.Parameter:
         """Logits of q(d), where it moves in closed form."""
-        return self.guide.get_parameter("logits")
+        assert self.guide.moving is not None
+        return self.guide.get_parameter(self.guide.moving)
+
+    @property
+    def log_prior(self) -> Tensor:
+        """``log p(d)``, where q(d) moves in closed form."""
+        found: Tensor = self.model.log_prior
+        return found
 
     def check(self, settings: Settings, batches: int) -> None:
         """Refuse a model, guide, data and settings that do not go together.
@@ -150,6 +158,7 @@ class Replicate(Job):
                 "data=<this data>."
             )
         self.guide.check(self.model, settings, batches)
+        self.kl_weight = settings.kl_weight
 
     def identity(self) -> dict[str, Any]:
         """Facts that a checkpoint must agree with, beside the settings."""
@@ -187,7 +196,7 @@ class Replicate(Job):
                     log_p = log_p * self.data.val_weights
                 row["val_nll"] = -float(log_p.double().mean())
         if "depth" in self.guide.latents():
-            q = self.pair.weights()
+            q = self.guide.posterior("depth").probs.detach()
             row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
         if self.track is not None:
             with evaluating(self.model), seeded(self.seed, x.device):
@@ -232,7 +241,8 @@ class Replicate(Job):
         """
         running = self.logits.detach().clone()
         with pyro.validation_enabled(False):
-            exact = exact_depth_posterior(self.model, self.data)
+            exact = self.pair.depth_posterior(self.data, self.kl_weight)
+            assert exact is not None
         with torch.no_grad():
             self.logits.copy_(exact.log().clamp_min(-1e4))
         return running

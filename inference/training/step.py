@@ -66,6 +66,7 @@ class TrainingStep:
     Attributes:
         optimizer: made at the first batch (or by ``prepare``).
         seen: log-likelihoods by site of the last step, ``(K, *enumerated, B)``.
+        kl_weight: of the last step, in its objective.
         compile_seconds: spent on tracing and compiling.
         kind: how steps ran, the fastest of all sizes: ``eager``, ``graph`` or ``compiled``.
         pays_from: steps of the most frequent size of batch from which on compiling pays.
@@ -111,7 +112,7 @@ class TrainingStep:
         self.flats: dict[str, FlatParameters] = {}
         self.seen: dict[str, Tensor] = {}
         self.compile_seconds = 0.0
-        self.kind = "eager"
+        self.kind, self.kl_weight = "eager", 1.0
         self.pays_from: int | None = None
         self.fallback: str | None = None
         self._as_graph = False
@@ -270,10 +271,11 @@ class TrainingStep:
         for model, _ in self.pairs:
             anneal(model, progress)
         warmup = self.settings.kl_warmup
+        share = min(1.0, progress / warmup) if warmup else 1.0
+        self.kl_weight = share * self.settings.kl_weight
         if warmup or self.settings.kl_weight != 1.0:
-            share = min(1.0, progress / warmup) if warmup else 1.0
             for b in self.bounds:
-                b.kl_weight.fill_(share * self.settings.kl_weight)
+                b.kl_weight.fill_(self.kl_weight)
 
     def evaluate(self, x: Tensor, y: Tensor) -> Tensor:
         """Leave the gradients in the rows; returns the loss as ``__call__`` does."""

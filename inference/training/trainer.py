@@ -174,8 +174,8 @@ class Trainer:
             self.step.prepare(*self._first_batch())
         if first.guide.closed:
             self.closed = IncrementalPosterior(
-                self.step.state("guide.logits"),
-                torch.stack([one.model.get_buffer("log_prior") for one in self.replicates]),
+                self.step.state(f"guide.{first.guide.moving}"),
+                torch.stack([one.log_prior for one in self.replicates]),
                 self.rows,
                 first.guide.closed_rate(self.total_steps),
             )
@@ -238,7 +238,12 @@ class Trainer:
         if self.closed is not None:
             self.closed.observe(rows, self.step.seen["y"])
             if progress >= self.hold:
-                self.closed.step(complete=self.epoch > 0 or len(self.batches) == 1)
+                costs = self.step.seen.get("depth")
+                self.closed.step(
+                    self.epoch > 0 or len(self.batches) == 1,
+                    None if costs is None else costs.flatten(1),
+                    self.step.kl_weight,
+                )
         share = 1.0 if rows is None else rows.shape[1] / self.rows
         self.loss_sum += loss.reshape(-1).double() * share
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .normalisation import has_batch_norm, per_depth, select_depths
 
-__all__ = ["DepthStack", "match_adapters"]
+__all__ = ["DepthStack", "at_depth", "match_adapters"]
 
 
 class DepthStack(nn.Module):
@@ -241,3 +241,21 @@ def match_adapters(
             nn.ReLU(inplace=True),
         )
     return [made.get(shape) for shape in shapes]
+
+
+def at_depth(outputs: Tensor, depth: Tensor) -> Tensor:
+    """Outputs at a depth: the identity where ``depth`` is the enumerated support.
+
+    Arguments:
+        outputs: at every depth, ``(D + 1, B, *)``.
+        depth: ``()``, ``(S, 1)`` or, enumerated, ``(D + 1, 1, ...)``.
+    """
+    if depth.dim() == 0:
+        return outputs[depth]
+    # Pyro marks the support that it enumerates; a draw that happens to have the same shape
+    # (D + 1 vectorised particles) has no mark and is indexed.
+    enumerated = getattr(depth, "_pyro_categorical_support", None) is not None
+    between = depth.shape[1:-1]  # plates between the enumeration and the data, all of size 1
+    if enumerated and depth.shape[0] == outputs.shape[0] and depth.numel() == depth.shape[0]:
+        return outputs.reshape(depth.shape[0], *between, *outputs.shape[1:])
+    return outputs[depth.squeeze(-1)]

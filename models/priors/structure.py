@@ -256,6 +256,12 @@ class _CategoricalEdge(EdgePrior):
         return self.vertices[value]
 
 
+class DepthEdge(_CategoricalEdge):
+    """The prior over the depth of a stack, whose exits are the primitives."""
+
+    family = "depth"
+
+
 @dataclass(frozen=True)
 class Categorical(StructurePrior):
     """Exactly one primitive of each edge. A guide enumerates them, so that the expectation over

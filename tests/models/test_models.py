@@ -35,6 +35,26 @@ class TestBayesianNetwork(ModelCase):
         return models.BayesianNetwork(net, WORDS, prior=prior), X, torch.arange(5) % 2
 
 
+class TestBayesianStack(ModelCase):
+    latents = (
+        "depth",
+        *(f"{layer}.{name}"
+          for layer in ("stem", "blocks.0", "blocks.1", "adapters.0.0", "head.1")
+          for name in ("weight", "bias")),
+    )  # fmt: skip
+
+    def made(self):
+        adapter = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        stack = models.DepthStack(
+            nn.Linear(3, 4),
+            [nn.Linear(4, 4), nn.Linear(4, 4)],
+            nn.Sequential(nn.Tanh(), nn.Linear(4, 2)),
+            [adapter, adapter, None],
+        )
+        prior = priors.Normal(learn="weight")
+        return models.BayesianStack(stack, WORDS, prior=prior), X, torch.arange(5) % 2
+
+
 class TestStructuredNetwork(ModelCase):
     latents = (
         *(f"{edge}.structure" for edge in (FIRST, SECOND)),

@@ -1,0 +1,252 @@
+"""Random weights in a residual stack whose depth is random, too: blocks pay for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from .bayesian import BayesianNetwork
+from .contexts import Counting
+from .feeding import refuse_several
+from .layers.choice import Chosen, layers_called
+from .likelihoods import Likelihood, TargetSpec
+from .networks.stack import DepthStack, at_depth
+from .networks.structure_graph import Gammas
+from .priors.base import WeightPrior
+from .priors.depth import DepthPrior, Uniform
+from .priors.structure import DepthEdge, EdgePrior
+
+__all__ = ["BayesianStack", "Exits"]
+
+
+class Exits(DepthStack):
+    """A stack that mixes its exits, ``Σ_d γ_d f_d(x)``: of one depth where γ is a vertex.
+
+    Arguments:
+        stack: whose parts it shares.
+
+    Attributes:
+        gamma: with the one edge ``depth``, whose primitives are the depths; at first their mean.
+    """
+
+    def __init__(self, stack: DepthStack) -> None:
+        nn.Module.__init__(self)
+        self.stem, self.blocks, self.head = stack.stem, stack.blocks, stack.head
+        self.adapters, self.adapter_of = stack.adapters, list(stack.adapter_of)
+        self.description = stack.description
+        self.gamma = Gammas({"depth": [str(d) for d in range(stack.max_depth + 1)]})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mixture of all depths, ``(B, *outputs)``."""
+        outputs = self.outputs(x)
+        return torch.tensordot(self.gamma.of("depth").to(outputs), outputs, 1)
+
+    def used_at(self, name: str) -> tuple[int, ...]:
+        """Depths at which a part of the stack is used.
+
+        Arguments:
+            name: of a module in it.
+        """
+        kind, _, rest = name.partition(".")
+        every = range(self.max_depth + 1)
+        if kind == "blocks":
+            return tuple(every[int(rest.partition(".")[0]) + 1 :])
+        if kind == "adapters":
+            own = int(rest.partition(".")[0])
+            return tuple(d for d in every if self.adapter_of[d] == own)
+        return tuple(every)
+
+    def at_names(self, depth: int) -> dict[str, str]:
+        """Names of the parts that are used at a depth, by those that they have there in
+        :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
+        parts = ["stem", *(f"blocks.{i}" for i in range(depth))]
+        if (own := self.adapter_of[depth]) is not None:
+            parts.append(f"adapters.{own}")
+        return {str(i): name for i, name in enumerate([*parts, "head"])}
+
+
+class BayesianStack(BayesianNetwork):
+    r"""A residual stack with random weights, whose depth is a latent variable.
+
+    .. math:: d \sim p(d), \qquad w_l \sim p(w_l), \qquad
+              y_n \sim p(y \mid f_{d, w_{\le d}}(x_n)), \quad n = 1 \dots N
+
+    What a block costs is counted only where it is used. Beyond the depth a block keeps its prior,
+    in the posterior too:
+
+    .. math:: q(d, w) = q(d) \prod_{l \le d} q(w_l) \prod_{l > d} p(w_l), \qquad
+              KL(q \| p) = KL(q(d) \| p(d)) + \sum_l q(d \ge l)\, KL(q(w_l) \| p(w_l)).
+
+    For given factors of the weights the best q(d) is in closed form,
+
+    .. math:: q(d) \propto p(d) \exp\big( \textstyle\sum_n E_q \log p(y_n \mid f_{d, w}(x_n))
+              - \sum_{l \le d} KL_l \big),
+
+    so that a block has to gain more nats of the data than its weights take to describe, without a
+    prior on depth that says what it costs.
+
+    Sites: ``depth`` (Categorical on 0 ... D), those of every Bayesian layer, in the order in which
+    a pass uses them, and ``y`` in the plate ``data``. Those of a block or an adapter are masked, in
+    model and guide, where the depth does not reach it
+    (:class:`~pyroccam.models.contexts.Counting`), which is how the density above is written in
+    Pyro. One pass gives the outputs at every depth. Weights that are numbers, as batch
+    normalisation has them, cost nothing.
+
+    Arguments:
+        stack: see :class:`~pyroccam.models.networks.stack.DepthStack`; a copy is made.
+        data, layers, likelihood, random_biases: as for :class:`~pyroccam.models.BayesianNetwork`.
+        prior: of the weights, of all Bayesian layers or by the name of the layer.
+        depth: prior over depth; by default every depth is alike.
+
+    Raises:
+        TypeError: for a network that is no stack, or a prior that is not over depth.
+        ValueError: as for a Bayesian network.
+
+    References:
+        Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797, for the depth; Nazaret, Blei
+        2022, arXiv:2209.10091, count the prior of weights that are points up to the depth alone.
+
+    Example:
+        >>> from pyroccam import data, models
+        >>> digits = data.load("digits")
+        >>> stack = models.networks.residual_mlp((1, 8, 8), 10, width=8, max_depth=2)
+        >>> model = BayesianStack(stack, digits, prior=models.priors.Normal(1.0))
+        >>> list(model.structure)
+        ['depth']
+    """
+
+    def __init__(
+        self,
+        stack: nn.Module,
+        data: TargetSpec,
+        *,
+        prior: WeightPrior | Mapping[str, WeightPrior],
+        depth: DepthPrior | None = None,
+        layers: Chosen = None,
+        likelihood: Likelihood | str | None = None,
+        random_biases: bool = True,
+    ) -> None:
+        refuse_several(data, type(self).__name__)
+        if not isinstance(stack, DepthStack):
+            raise TypeError(
+                f"A {type(self).__name__} needs a models.DepthStack, which can stop at any depth, "
+                f"got {type(stack).__name__}.\nPut its stem, blocks and head in one, or take "
+                "models.BayesianNetwork."
+            )
+        depth = Uniform() if depth is None else depth
+        if not isinstance(depth, DepthPrior):
+            raise TypeError(
+                f"depth={type(depth).__name__} is no prior over depth, such as "
+                "models.priors.Geometric(0.85)."
+            )
+        super().__init__(
+            Exits(stack),
+            data,
+            prior=prior,
+            layers=layers,
+            likelihood=likelihood,
+            random_biases=random_biases,
+        )
+        self.depth_given = depth
+        log_probs = depth.log_probs(stack.max_depth + 1)
+        names = [str(d) for d in range(stack.max_depth + 1)]
+        like = next(stack.parameters(), torch.zeros(()))
+        self.depth_prior = DepthEdge("depth", names, log_probs.to(like), False, None)
+        exits = self.exits
+        used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
+        self.counting = Counting("depth", stack.max_depth + 1, used)
+
+    @property
+    def exits(self) -> Exits:
+        """The stack."""
+        net: Any = self._modules["net"]
+        return net  # type: ignore[no-any-return]
+
+    @property
+    def max_depth(self) -> int:
+        """D: depths are 0 ... D."""
+        return self.exits.max_depth
+
+    @property
+    def structure(self) -> dict[str, EdgePrior]:
+        """The prior of the depth, by its site."""
+        prior: Any = self._modules["depth_prior"]
+        return {"depth": prior}
+
+    @property
+    def log_prior(self) -> Tensor:
+        """``log p(d)``, ``(D + 1,)``."""
+        return self.structure["depth"].logits
+
+    def prior_numbers(self) -> dict[str, object]:
+        return {**super().prior_numbers(), "depth": self.log_prior.tolist()}
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs for inputs ``(B, *)`` at the depth that is sampled, or, where it is enumerated,
+        at every depth, ``(D + 1, ..., B, *)``."""
+        depth = pyro.sample("depth", self.part("depth_prior")())
+        return at_depth(self.by_depth(x, depth), depth)
+
+    def by_depth(self, x: Tensor, depth: Tensor) -> Tensor:
+        """Outputs at every depth, ``(D + 1, B, *)``; samples the weights.
+
+        Arguments:
+            x: ``(B, *)``.
+            depth: where the weights are counted.
+        """
+        net = self.part("net")
+        with layers_called(), self.counting.given({"depth": depth}):
+            found: Tensor = net.outputs(x)
+        return found
+
+    def priors_given(self, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {"depth": self.depth_prior(), **super().priors_given(values)}
+
+    def plain(
+        self,
+        weights: Mapping[str, tuple[Tensor, Tensor | None]],
+        gammas: Mapping[str, Tensor] | None = None,
+    ) -> nn.Module:
+        """The stack with given weights, which mixes its exits by given γ.
+
+        Arguments:
+            weights: and biases by Bayesian layer.
+            gammas: ``(D + 1,)`` of the edge ``depth``; the mean of all if left out.
+        """
+        net: Any = super().plain(weights)
+        if gammas:
+            with torch.no_grad():
+                net.gamma.get_buffer("depth").copy_(gammas["depth"])
+        return net  # type: ignore[no-any-return]
+
+    def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> BayesianStack:
+        made = BayesianStack(
+            self.first_network(),
+            data,
+            prior=self.prior_given if prior is None else prior,
+            depth=self.depth_given if structure is None else structure,
+            **self._given(),
+        )
+        made.count_from(self)
+        return made
+
+    def settled(
+        self, data: TargetSpec, gammas: Mapping[str, Tensor]
+    ) -> tuple[BayesianNetwork, dict[str, str]]:
+        depth = int(gammas["depth"].argmax())
+        there = {own: name for name, own in self.exits.at_names(depth).items()}
+        names = {}
+        for name in self.layers:
+            parts = [own for own in there if name == own or name.startswith(f"{own}.")]
+            names |= {name: there[own] + name.removeprefix(own) for own in parts}
+        whole: Any = self.start_network()
+        prior = {there: self.layers[name].weight_prior for name, there in names.items()}
+        given = {**self._given(), "layers": list(prior)}
+        made = BayesianNetwork(whole.at(depth), data, prior=prior, **given)
+        made.count_from(self)
+        made.names = {first: names[now] for first, now in self.names.items() if now in names}
+        return made, names

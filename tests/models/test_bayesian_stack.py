@@ -1,0 +1,178 @@
+"""A stack with random weights and a random depth, against enumeration, quadrature and its limits."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyroccam import guides, models
+from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior.depth import depth_posterior_of_weights
+from pyroccam.models import priors
+from pyroccam.models.contexts import local_parameters, seeded
+from random_weights import Rows
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+X = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(6) % 2
+ROWS = Rows(3, outputs=2, task="classification")
+LOGITS = torch.tensor([0.3, -0.8, 0.5])
+
+
+def stack(depth=2, width=4):
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
+    return models.DepthStack(nn.Linear(3, width), blocks, nn.Linear(width, 2))
+
+
+def pair(guide=guides.MeanField, prior=None, depth=None, **options):
+    prior = priors.Normal(0.7) if prior is None else prior
+    model = models.BayesianStack(stack(), ROWS, prior=prior, depth=depth)
+    made = guide(model, **options)
+    with torch.no_grad():
+        made.edge("depth").logits.copy_(LOGITS)
+    return model, made
+
+
+def terms(model, guide, seed=0):
+    with seeded(seed, X.device):
+        return bound(model, guide).terms(X, Y)
+
+
+def by_formula(model, guide):
+    """``KL(q(d) || p(d)) + Σ_l q(d >= l) KL_l``, site by site."""
+    q = guide.edge("depth").logits.softmax(-1)
+    total = (q * (q.log() - model.log_prior)).sum()
+    for site, (layer, name) in model.sites.items():
+        own, prior = guide.posterior(site).base_dist, layer.latents()[name].prior.base_dist
+        used = [d for d in range(3) if not site.startswith("blocks") or d > int(site[7])]
+        total = total + q[used].sum() * kl_divergence(own, prior).sum()
+    return total
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_block_costs_what_it_takes_where_it_is_used(looks):
+    model, guide = pair(depth=priors.Geometric(0.4))
+    with pyro.validation_enabled(looks):
+        found, expected = terms(model, guide).kl, by_formula(model, guide)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
+    ours, theirs = (
+        torch.autograd.grad(value, [*guide.parameters()]) for value in (found, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_divergence_against_enumeration_and_quadrature():
+    """Of ``q(d, w) = q(d) Π q_l^{d >= l} p_l^{d < l}`` as it is defined, with one weight a block."""
+    torch.manual_seed(0)
+    one = models.DepthStack(
+        nn.Identity(), [nn.Linear(1, 1, bias=False) for _ in range(2)], nn.Identity()
+    )
+    rows = Rows(1, outputs=1)
+    model = models.BayesianStack(one, rows, prior=priors.Normal(0.5), depth=priors.Geometric(0.3))
+    guide = guides.MeanField(model, scale=0.2)
+    with torch.no_grad():
+        guide.edge("depth").logits.copy_(LOGITS)
+    x = torch.ones(4, 1)
+    found = bound(model, guide).terms(x, x).kl.item()
+    grid = torch.linspace(-8, 8, 8001, dtype=torch.float64)
+    prior = Normal(0.0, torch.tensor(0.5, dtype=torch.float64))
+    log_p = prior.log_prob(grid)
+    log_q = [
+        Normal(q.loc.detach().double().squeeze(), q.scale.detach().double().squeeze()).log_prob(
+            grid
+        )
+        for q in (guide.posterior(f"blocks.{i}.weight").base_dist for i in range(2))
+    ]
+    log_q_d = LOGITS.double().log_softmax(-1)
+    expected = 0.0
+    for d in range(3):
+        given = [log_q[i] if d > i else log_p for i in range(2)]
+        # The two weights are independent given d: log q(d, w) - log p(d, w) is a sum over them.
+        inner = log_q_d[d] - model.log_prior[d].double()
+        for log_density in given:
+            inner = inner + torch.trapezoid(log_density.exp() * (log_density - log_p), grid)
+        expected += float(log_q_d[d].exp() * inner)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_likelihood_is_exact_over_the_depth():
+    """At each depth by a network that has only that one, with the same weights."""
+    model, guide = pair(local=False)
+    evaluate = bound(model, guide, max_plate_nesting=1)
+    with seeded(3, X.device), local_parameters():
+        _, trace = evaluate.elbo._get_trace(model, guide, (X, Y), {})
+    drawn = {site: trace.nodes[site]["value"] for site in model.sites}
+    q = LOGITS.softmax(-1)
+    weights = {
+        name: (drawn[f"{name}.weight"].detach(), drawn[f"{name}.bias"].detach())
+        for name in model.layers
+    }
+    expected = 0.0
+    for d in range(3):
+        net = model.plain(weights, {"depth": torch.eye(3)[d]})
+        log_p = net(X).log_softmax(-1)[torch.arange(6), Y].detach()
+        straight = net.at(d)(X)
+        torch.testing.assert_close(net(X), straight, rtol=1e-5, atol=1e-6)
+        expected += float(q[d] * log_p.sum())
+    found = terms(model, guide, seed=3).log_likelihood.item()
+    assert found == pytest.approx(expected * model.size / 6, rel=1e-5)
+
+
+def test_points_are_learnt_depth():
+    """The bound of ``LearntDepth`` with the log-prior of the weights that each depth uses."""
+    model, guide = pair(guides.Delta)
+    plain = models.LearntDepth(stack(), data=ROWS, prior=priors.Uniform())
+    over = guides.CategoricalDepth(plain)
+    with torch.no_grad():
+        over.logits.copy_(LOGITS)
+    q = LOGITS.softmax(-1)
+    log_prior = 0.0
+    for site, (layer, name) in model.sites.items():
+        used = [d for d in range(3) if not site.startswith("blocks") or d > int(site[7])]
+        log_p = layer.latents()[name].prior.log_prob(layer.start[name])
+        log_prior = log_prior + q[used].sum() * log_p
+    ours, theirs = terms(model, guide).loss(), terms(plain, over).loss()
+    torch.testing.assert_close(ours, theirs - log_prior, rtol=1e-6, atol=1e-5)
+
+
+def test_one_depth_is_a_bayesian_network():
+    model, guide = pair(guides.Delta)
+    with torch.no_grad():
+        guide.edge("depth").logits.copy_(torch.tensor([-1e4, -1e4, 0.0]))
+    deepest = models.BayesianNetwork(stack().at(2), ROWS, prior=priors.Normal(0.7))
+    expected = terms(deepest, guides.Delta(deepest)).loss() + math.log(3)  # of the depth
+    torch.testing.assert_close(terms(model, guide).loss(), expected, rtol=1e-6, atol=1e-5)
+
+
+def test_the_posterior_of_the_depth_maximises_the_bound():
+    """For the draws by which it is found, no gradient of the bound in its logits is left."""
+    model, guide = pair(guides.Delta, priors.Normal(20.0))
+    model.size = len(X)
+    rows = Rows(3, outputs=2, task="classification")
+    rows.split, rows.targets = lambda name: (X, Y), Y
+    evenly = depth_posterior_of_weights(model, guide, rows).log()
+    for beta in (1.0, 0.9):
+        with torch.no_grad():  # a prior that undoes the costs, so that q(d) is in the middle
+            model.log_prior.sub_(evenly).copy_(model.log_prior.log_softmax(-1))
+        q = depth_posterior_of_weights(model, guide, rows, kl_weight=beta)
+        with torch.no_grad():
+            guide.edge("depth").logits.copy_(q.log())
+        loss = terms(model, guide).loss(beta)
+        (gradient,) = torch.autograd.grad(loss, guide.edge("depth").logits)
+        assert gradient.abs().max() < 1e-3
+        assert q.max() < 0.95
+        evenly = torch.zeros(3)
+
+
+def test_what_a_stack_refuses():
+    with pytest.raises(TypeError, match="needs a models.DepthStack"):
+        models.BayesianStack(nn.Linear(3, 2), ROWS, prior=priors.Normal())
+    with pytest.raises(TypeError, match="no prior over depth"):
+        models.BayesianStack(stack(), ROWS, prior=priors.Normal(), depth=priors.Normal())
+    model, _ = pair()
+    with pytest.raises(ValueError, match=r"\[0, 1\)"):
+        guides.StructureFamily(hold=1.0)
+    assert guides.MeanField(model, structure=guides.StructureFamily("table")).moving is None

@@ -180,7 +180,11 @@ class _Table(EdgeFactor):
 
 
 class _Depth(_Table):
-    """A probability for each depth of a stack, which follows the exact posterior."""
+    """A probability for each depth of a stack, which follows the exact posterior.
+
+    It begins as ``q(d) ∝ 1 / (1 + d)``: one doubling of the depth counts as much as another, and
+    how much the shallow ones count hardly depends on the deepest.
+    """
 
     word, restrictions = "depth", ("simplex vertices",)
     closed = True
@@ -188,7 +192,8 @@ class _Depth(_Table):
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__(prior, temperature)
         with torch.no_grad():
-            self.logits.zero_()  # every depth is trained until q is let go
+            depths = torch.arange(len(self.logits)).to(self.logits)
+            self.logits.copy_((-depths.log1p()).log_softmax(-1))
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})
@@ -231,7 +236,8 @@ class StructureFamily:
             that is free from the first step runs to the depths that learn fastest.
 
     Raises:
-        ValueError: for another family, a ``hold`` outside of [0, 1), or one that the prior's restriction does not allow.
+        ValueError: for a ``hold`` outside of [0, 1), another family, or one that the prior's
+            restriction does not allow.
     """
 
     family: str = "prior"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,14 @@ class Exits(DepthStack):
             return tuple(d for d in every if self.adapter_of[d] == own)
         return tuple(every)
 
+    def numbers(self) -> Tensor:
+        """How many parameters each depth uses, ``(D + 1,)``; of a network whose random weights
+        are no parameters, how many numbers."""
+        found = torch.zeros(self.max_depth + 1)
+        for name, p in self.named_parameters():
+            found[list(self.used_at(name))] += p.numel()
+        return found
+
     def at_names(self, depth: int) -> dict[str, str]:
         """Names of the parts that are used at a depth, by those that they have there in
         :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
@@ -93,14 +102,17 @@ class BayesianStack(BayesianNetwork):
     a pass uses them, and ``y`` in the plate ``data``. Those of a block or an adapter are masked, in
     model and guide, where the depth does not reach it
     (:class:`~pyroccam.models.contexts.Counting`), which is how the density above is written in
-    Pyro. One pass gives the outputs at every depth. Weights that are numbers, as batch
-    normalisation has them, cost nothing.
+    Pyro. One pass gives the outputs at every depth.
+
+    Parameters of blocks that are numbers, as batch normalisation has them, are described too, or a
+    network of them alone would be free: the prior of a depth has a factor of
+    :math:`N^{-k / 2}` for the k of them that it uses, half the logarithm of N each.
 
     Arguments:
         stack: see :class:`~pyroccam.models.networks.stack.DepthStack`; a copy is made.
         data, layers, likelihood, random_biases: as for :class:`~pyroccam.models.BayesianNetwork`.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
-        depth: prior over depth; by default every depth is alike.
+        depth: prior over depth, beside what the numbers cost; by default every depth is alike.
 
     Raises:
         TypeError: for a network that is no stack, or a prior that is not over depth.
@@ -109,6 +121,7 @@ class BayesianStack(BayesianNetwork):
     References:
         Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797, for the depth; Nazaret, Blei
         2022, arXiv:2209.10091, count the prior of weights that are points up to the depth alone.
+        Rissanen 1978, Modeling by shortest data description, for the cost of a number.
 
     Example:
         >>> from pyroccam import data, models
@@ -152,11 +165,13 @@ class BayesianStack(BayesianNetwork):
             random_biases=random_biases,
         )
         self.depth_given = depth
-        log_probs = depth.log_probs(stack.max_depth + 1)
+        exits = self.exits
+        log_probs = depth.log_probs(stack.max_depth + 1).double()
+        log_probs = log_probs - 0.5 * math.log(data.N) * exits.numbers().double()
         names = [str(d) for d in range(stack.max_depth + 1)]
         like = next(stack.parameters(), torch.zeros(()))
-        self.depth_prior = DepthEdge("depth", names, log_probs.to(like), False, None)
-        exits = self.exits
+        logits = log_probs.log_softmax(-1).to(like)
+        self.depth_prior = DepthEdge("depth", names, logits, False, None)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
         self.counting = Counting("depth", stack.max_depth + 1, used)
 
@@ -239,10 +254,10 @@ class BayesianStack(BayesianNetwork):
     ) -> tuple[BayesianNetwork, dict[str, str]]:
         depth = int(gammas["depth"].argmax())
         there = {own: name for name, own in self.exits.at_names(depth).items()}
-        names = {}
+        names: dict[str, str] = {}
         for name in self.layers:
-            parts = [own for own in there if name == own or name.startswith(f"{own}.")]
-            names |= {name: there[own] + name.removeprefix(own) for own in parts}
+            for own in (part for part in there if name == part or name.startswith(f"{part}.")):
+                names[name] = there[own] + name.removeprefix(own)
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}
         given = {**self._given(), "layers": list(prior)}

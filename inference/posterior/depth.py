@@ -94,14 +94,15 @@ def depth_posterior_of_weights(
     x, _ = data.split("train")
     evaluate = bound(model, guide)
     total = model.log_prior.double().clone()
-    with evaluating(model), evaluating(guide), seeded(seed, x.device):
-        with pyro.validation_enabled(False):
-            for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
-                for k in range(PASSES):
-                    found = evaluate.terms(part, y).by_site
-                    total += found["y"].double().flatten(1).sum(1) / (PASSES * kl_weight)
-                    if not k:
-                        last = found.get("depth")
+    last = None
+    quiet = pyro.validation_enabled(False)
+    with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
+        for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
+            for _ in range(PASSES):
+                found = evaluate.terms(part, y).by_site
+                rows = found["y"].double().flatten(1).sum(1)
+                total += rows / (PASSES * kl_weight)
+                last = found.get("depth")
     if last is not None:  # the KL does not depend on the rows
         total -= last.double().flatten()
     return total.softmax(0)

@@ -30,6 +30,7 @@ from ..packing.rates import (
 )
 from ..posterior.weight_moments import Moments, moments
 from .decision import decide, inside, smallest
+from .depth import settled
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
 from .thresholds import TOLERANCE, Threshold
@@ -230,7 +231,7 @@ def compress(
             "out=, resume= and progress= are of code='sample', which takes minutes.\n"
             "Leave them out, or give code='sample'."
         )
-    again, temperature = None, 1.0
+    fit, again, temperature = settled(fit), None, 1.0
     searched = retrain_epochs > 0 and threshold is None and not fit.guide.is_point
     if trained is not None and not searched:
         raise ValueError(

@@ -20,6 +20,7 @@ from ..fits.retraining import RATES, PlainTraining, Retrained, retrain, row_loss
 from ..fits.teacher import FEW, Teacher, may_teach, teacher_of
 from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
+from .depth import settled
 from .relevance import Irrelevance, irrelevance
 from .thresholds import Chosen, Threshold, choose_thresholds, refuse_uncut, with_zeros
 from .weight_sharing import assigned_guide, levels_of, mixtures, on_levels
@@ -91,6 +92,8 @@ def decide(
 ) -> Decision:
     """Choose the thresholds of a fit, set what is above them to zero, and cut what dies of it.
 
+    A network of random depth is cut at the chosen one first
+    (:func:`~pyroccam.inference.pruning.depth.settled`).
     Of a point estimate only what is exactly zero is cut. A cut that had to be weakened, or that
     costs much on the validation rows, is warned of.
 
@@ -107,7 +110,9 @@ def decide(
             threshold for a point estimate; for a layer whose weights all round to zero.
     """
     depth = "To cut the depth of a learnt-depth network use inference.prune."
-    model, guide = require(fit, BayesianNetwork, asking, depth)
+    require(fit, BayesianNetwork, asking, depth)
+    fit = settled(fit)
+    model, guide = fit.model, fit.guide
     refuse_uncut(guide)
     if guide.free_values and mixtures(model):
         guide = assigned_guide(model, guide)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
 from ...models.learnt_depth import LearntDepth
 from ...models.plain.pruned import Form, PrunedNetwork
-from ..posterior.family import require
+from ..posterior.family import random_network, require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune"]
+__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune", "settled"]
 
 TailRule = Literal["tail_to_last", "proportional"]
 
@@ -54,6 +56,37 @@ def full_network(fit: Fit) -> PrunedNetwork:
     """The whole network in the same plain form, marginalising over every depth."""
     model, _ = require(fit, LearntDepth, "full_network")
     return PrunedNetwork(model.stack, model.max_depth, fit.weights, model.likelihood)
+
+
+@torch.no_grad()
+def settled(fit: Fit) -> Fit:
+    """The fit of the network of the chosen depth, which keeps its part of the posterior.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianStack`, which is not changed; any other is
+            handed back as it is.
+    """
+    structure = getattr(fit, "structure", None)
+    if structure is None or (network := random_network(fit.model)) is None:
+        return fit
+    chosen = torch.zeros(len(structure.depth_probs))
+    chosen[structure.depth_chosen] = 1.0
+    found = network.settled(fit.data, {"depth": chosen})
+    if found is None:
+        return fit
+    model, names = found
+    guide: Any = fit.guide.of(model, names)
+    for name, there in names.items():
+        before, after = network.layers[name], model.layers[there]
+        after.prior.load_state_dict(before.prior.state_dict())
+        if after.bias is not None and before.bias is not None:
+            after.bias.copy_(before.bias)
+        for latent in after.latents():
+            posterior = fit.guide.factor_of(f"{name}.{latent}")
+            guide.factor_of(f"{there}.{latent}").load_state_dict(posterior.state_dict())
+    model.likelihood.load_state_dict(network.likelihood.state_dict())
+    device = fit.data.x_train.device
+    return replace(fit, model=model.to(device).eval(), guide=guide.to(device), structure=None)
 
 
 def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:

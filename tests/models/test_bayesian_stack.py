@@ -1,4 +1,4 @@
-"""A stack with random weights and a random depth, against enumeration, quadrature and its limits."""
+"""A stack of random weights and random depth, against enumeration, quadrature and limits."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_a_block_costs_what_it_takes_where_it_is_used(looks):
 
 
 def test_the_divergence_against_enumeration_and_quadrature():
-    """Of ``q(d, w) = q(d) Π q_l^{d >= l} p_l^{d < l}`` as it is defined, with one weight a block."""
+    """Of ``q(d) Π q_l^{d >= l} p_l^{d < l}`` as it is defined, with one weight a block."""
     torch.manual_seed(0)
     one = models.DepthStack(
         nn.Identity(), [nn.Linear(1, 1, bias=False) for _ in range(2)], nn.Identity()
@@ -176,3 +176,12 @@ def test_what_a_stack_refuses():
     with pytest.raises(ValueError, match=r"\[0, 1\)"):
         guides.StructureFamily(hold=1.0)
     assert guides.MeanField(model, structure=guides.StructureFamily("table")).moving is None
+
+
+def test_numbers_are_described_too():
+    """Half the logarithm of N for each parameter that a depth uses, beside the prior."""
+    norms = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2)]
+    made = models.DepthStack(nn.Linear(3, 4), norms, nn.Linear(4, 2))
+    model = models.BayesianStack(made, ROWS, prior=priors.Normal(), depth=priors.Geometric(0.5))
+    expected = (torch.arange(3) * (math.log(0.5) - 8 * 0.5 * math.log(ROWS.N))).log_softmax(-1)
+    torch.testing.assert_close(model.log_prior, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,14 +60,6 @@ class Exits(DepthStack):
             return tuple(d for d in every if self.adapter_of[d] == own)
         return tuple(every)
 
-    def numbers(self) -> Tensor:
-        """How many parameters each depth uses, ``(D + 1,)``; of a network whose random weights
-        are no parameters, how many numbers."""
-        found = torch.zeros(self.max_depth + 1)
-        for name, p in self.named_parameters():
-            found[list(self.used_at(name))] += p.numel()
-        return found
-
     def at_names(self, depth: int) -> dict[str, str]:
         """Names of the parts that are used at a depth, by those that they have there in
         :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
@@ -104,15 +95,16 @@ class BayesianStack(BayesianNetwork):
     (:class:`~pyroccam.models.contexts.Counting`), which is how the density above is written in
     Pyro. One pass gives the outputs at every depth.
 
-    Parameters of blocks that are numbers, as batch normalisation has them, are described too, or a
-    network of them alone would be free: the prior of a depth has a factor of
-    :math:`N^{-k / 2}` for the k of them that it uses, half the logarithm of N each.
+    Parameters that are numbers, as batch normalisation has them, cost nothing, and a block all of
+    whose groups its prior has switched off costs nothing either: depths that differ by such blocks
+    are as good as each other, and the shallowest of them is chosen
+    (:data:`~pyroccam.inference.posterior.depth.EQUAL`).
 
     Arguments:
         stack: see :class:`~pyroccam.models.networks.stack.DepthStack`; a copy is made.
         data, layers, likelihood, random_biases: as for :class:`~pyroccam.models.BayesianNetwork`.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
-        depth: prior over depth, beside what the numbers cost; by default every depth is alike.
+        depth: prior over depth; by default every depth is alike.
 
     Raises:
         TypeError: for a network that is no stack, or a prior that is not over depth.
@@ -121,7 +113,6 @@ class BayesianStack(BayesianNetwork):
     References:
         Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797, for the depth; Nazaret, Blei
         2022, arXiv:2209.10091, count the prior of weights that are points up to the depth alone.
-        Rissanen 1978, Modeling by shortest data description, for the cost of a number.
 
     Example:
         >>> from pyroccam import data, models
@@ -166,11 +157,9 @@ class BayesianStack(BayesianNetwork):
         )
         self.depth_given = depth
         exits = self.exits
-        log_probs = depth.log_probs(stack.max_depth + 1).double()
-        log_probs = log_probs - 0.5 * math.log(data.N) * exits.numbers().double()
         names = [str(d) for d in range(stack.max_depth + 1)]
         like = next(stack.parameters(), torch.zeros(()))
-        logits = log_probs.log_softmax(-1).to(like)
+        logits = depth.log_probs(stack.max_depth + 1).to(like)
         self.depth_prior = DepthEdge("depth", names, logits, False, None)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
         self.counting = Counting("depth", stack.max_depth + 1, used)

@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 
+EQUAL = 0.001
+"""Nats of a row within which depths are as good as each other, where weights are random: what many
+rows say of a tiny difference is certain, and no reason for another block."""
+
 PASSES = 2
 """Draws of random weights over which the log-likelihood of every row is averaged."""
 

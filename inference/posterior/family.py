@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
@@ -14,7 +15,7 @@ from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.bayesian_stack import BayesianStack
 from ...models.learnt_depth import FixedDepth, LearntDepth
-from .depth import DepthStructure, depth_posterior_of_weights, exact_depth_posterior
+from .depth import EQUAL, DepthStructure, depth_posterior_of_weights, exact_depth_posterior
 from .draws import Noise, draw_outputs, draw_sites
 from .predict import DRAWS, outputs_by_depth, streamed
 from .weight_moments import mean_network
@@ -152,7 +153,10 @@ class Weights:
         exact = self.depth_posterior(data, kl_weight)
         if exact is None:
             return None
-        q = self.guide.edge("depth").probs()
+        q = self.guide.edge("depth").probs().double()
+        # The guide's own are single, and have no small ones.
+        q = torch.where(q.log() > -80.0, q, exact.to(q))
+        threshold = threshold * math.exp(max(-EQUAL * data.N, -600.0))
         return DepthStructure.from_probs(q, exact, threshold, running)
 
 

@@ -176,12 +176,3 @@ def test_what_a_stack_refuses():
     with pytest.raises(ValueError, match=r"\[0, 1\)"):
         guides.StructureFamily(hold=1.0)
     assert guides.MeanField(model, structure=guides.StructureFamily("table")).moving is None
-
-
-def test_numbers_are_described_too():
-    """Half the logarithm of N for each parameter that a depth uses, beside the prior."""
-    norms = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2)]
-    made = models.DepthStack(nn.Linear(3, 4), norms, nn.Linear(4, 2))
-    model = models.BayesianStack(made, ROWS, prior=priors.Normal(), depth=priors.Geometric(0.5))
-    expected = (torch.arange(3) * (math.log(0.5) - 8 * 0.5 * math.log(ROWS.N))).log_softmax(-1)
-    torch.testing.assert_close(model.log_prior, expected)

@@ -22,7 +22,7 @@ from ..inference.pruning.intervals import scale_intervals
 from ..inference.pruning.inventory import bytes_by_part, input_use, remains
 from ..inference.pruning.relevance import of_groups
 
-__all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history"]
+__all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history", "unit_of"]
 
 FORMATS = ("png", "svg")  # for everywhere, and for print
 _MOST_TARGETS = 4  # of a regression, with a figure each
@@ -64,7 +64,7 @@ def draw(
             structure.depth_chosen,
             structure.depth_chosen_exact,
             nll,
-            unit=_unit(result),
+            unit=unit_of(result),
         )
         written += figures.save(picture, folder / "depth", FORMATS)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
@@ -78,7 +78,7 @@ def draw(
     history = joined_history([*before, result])
     if history:
         written += figures.save(
-            figures.training_curve(history, unit=_unit(result)), folder / "training", FORMATS
+            figures.training_curve(history, unit=unit_of(result)), folder / "training", FORMATS
         )
     return written
 
@@ -131,11 +131,11 @@ def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
     if not all(histories):
         return []
     return figures.save(
-        figures.training_curve(histories, unit=_unit(runs[0][-1])), folder / "training", FORMATS
+        figures.training_curve(histories, unit=unit_of(runs[0][-1])), folder / "training", FORMATS
     )
 
 
-def _unit(fit: Fit) -> str:
+def unit_of(fit: Fit) -> str:
     """The unit of a likelihood, as :mod:`~pyroccam.experiments.runs.summary` heads its tables."""
     return "nats per row" + (", target units" if fit.data.task == "regression" else "")
 

@@ -180,11 +180,8 @@ class _Table(EdgeFactor):
 
 
 class _Depth(_Table):
-    """A probability for each depth of a stack, which follows the exact posterior.
-
-    It begins as ``q(d) ∝ 1 / (1 + d)``: one doubling of the depth counts as much as another, and
-    how much the shallow ones count hardly depends on the deepest.
-    """
+    """A probability for each depth of a stack, which follows the exact posterior. Whatever the
+    prior is, it begins uniform: every depth is trained until q is let go."""
 
     word, restrictions = "depth", ("simplex vertices",)
     closed = True
@@ -192,8 +189,7 @@ class _Depth(_Table):
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__(prior, temperature)
         with torch.no_grad():
-            depths = torch.arange(len(self.logits)).to(self.logits)
-            self.logits.copy_((-depths.log1p()).log_softmax(-1))
+            self.logits.zero_()
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})

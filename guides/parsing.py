@@ -52,7 +52,7 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
             ) from None
     for name in [name for name in options if name not in takes]:
         value = options.pop(name)
-        if {"scales": "example", "max_scale": None}.get(name, ...) != value:
+        if {"scales": "example", "max_scale": None, "scale": None}.get(name, ...) != value:
             raise ValueError(
                 f"{name}={value!r}: the guide {text!r} has none; leave it out or set it to null."
             )

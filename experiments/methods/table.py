@@ -14,6 +14,7 @@ from .bayes import Bayes
 from .coded import Coded
 from .depth import AtDepth, ByGradient, ClosedForm, MarginalLikelihood
 from .dropout import Dropout, GaussianDropout
+from .occam import Occam
 from .points import DeepCompression, Surgery
 from .sharing import SoftSharing
 from .structure import RandomStructure
@@ -183,6 +184,19 @@ METHODS: dict[str, Method] = {
             _WHOLE,
             prior="integers",
             guide="rounded",
+        ),
+        Occam(
+            "occam",
+            "depth, widths and bits in one posterior: blocks pay for their weights",
+            f"{_LDN}; {_COMPRESSION}; the cost of a block is derived in models.BayesianStack",
+            {
+                **_ADAM,
+                "lr": 3e-3,
+                "kl_warmup": 0.3,
+                "batch_size": 256,
+                "epochs": None,
+                "steps": 20000,
+            },
         ),
         RandomStructure(
             "structure",

@@ -91,6 +91,11 @@ class OverWeights(Method):
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
         return result.evaluate_ways(split, noise=self.noise)
 
+    def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
+        """A fit of the run with all layers that may be left, and the network with which what is
+        left is compared."""
+        return fits[0], mean_network(*require(fits[0], BayesianNetwork, "compress"))
+
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / FILE).is_file():
             raise ValueError(
@@ -101,7 +106,8 @@ class OverWeights(Method):
 
     def report(self, run: Finished) -> dict[str, Any]:
         """The network of the means, the compressed one and its file, if there is a way to it."""
-        result, first, out = run.fits[-1], run.fits[0], run.out
+        result, out = run.fits[-1], run.out
+        first, before = self.compared(run.fits)
         data, (model, guide) = result.data, require(result, BayesianNetwork, "compress")
         mean = mean_network(model, guide)
         found: dict[str, Any] = {"parameters": count_parameters(mean), **_message(result)}
@@ -134,7 +140,6 @@ class OverWeights(Method):
         if out is not None and run.figures:
             draw_compressed(result, small, written, out / "figures", first)
         small.net.to(data.x_test.device)
-        before = mean_network(*require(first, BayesianNetwork, "compress"))
         nets = {"before": before, "mean": mean, "compressed": small.net}
         speed = compare_speed(nets, data.x_test, "before")
         found["mean"] = timed(speed["mean"])

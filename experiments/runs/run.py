@@ -213,7 +213,8 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
         for job, before in zip(jobs, passed, strict=True):
             before.append(_next(job, number, before[-1], label=stage.name, **more))
     compared: dict[int, Fit] = {}
-    if options.compare:
+    beside = config.chosen.trainings(Settings.of(config.settings), jobs[0].data, True)
+    if options.compare and "fixed depth" in beside:
         by_depth: dict[int, list[int]] = {}
         for i, one in enumerate(fits):
             if one.structure is not None:

@@ -24,9 +24,11 @@ class IncrementalPosterior:
     Where weights are random, the expectation of the log-likelihood takes its place (its draws are
     averaged over the rows), and what the weights up to a depth cost, their KL, is taken from it:
 
-    .. math:: η \leftarrow (1 - ρ)\, η + ρ\, (\log p + \textstyle\sum_n \ell_n / β - KL_{\le d}),
+    .. math:: η \leftarrow (1 - ρ)\, η
+              + \tfrac{ρ}{T} (\log p + \textstyle\sum_n \ell_n / β - KL_{\le d}),
 
-    where β is the weight of the KL in the objective.
+    where β is the weight of the KL in the objective, and T a temperature that falls to one: a block
+    costs thousands of nats until its posterior has settled, and would be left before it had.
 
     Arguments:
         logits: of q, ``(*K, D + 1)``, in the storage of the guide (of K guides); they are moved.
@@ -75,7 +77,11 @@ class IncrementalPosterior:
 
     @torch.no_grad()
     def step(
-        self, complete: bool = True, costs: Tensor | None = None, kl_weight: float = 1.0
+        self,
+        complete: bool = True,
+        costs: Tensor | None = None,
+        kl_weight: float = 1.0,
+        temperature: float = 1.0,
     ) -> None:
         """One damped step of q towards the present estimate.
 
@@ -84,6 +90,7 @@ class IncrementalPosterior:
             costs: KL of the weights that each depth uses, ``(*K, D + 1)``; of weights that are
                 numbers there is none.
             kl_weight: β.
+            temperature: T.
         """
         total = self.total / kl_weight if kl_weight != 1.0 else self.total
         if not complete:
@@ -92,6 +99,8 @@ class IncrementalPosterior:
         target = self.log_prior + total
         if costs is not None:
             target = target - costs.double()
+        if temperature != 1.0:
+            target = target / temperature
         target = target.to(self.logits.dtype)
         rate = self.rate
         # Both sides normalised, so that the damping mixes log probabilities.

@@ -243,9 +243,17 @@ class Trainer:
                     self.epoch > 0 or len(self.batches) == 1,
                     None if costs is None else costs.flatten(1),
                     self.step.kl_weight,
+                    1.0 if costs is None else self._temperature(progress),
                 )
         share = 1.0 if rows is None else rows.shape[1] / self.rows
         self.loss_sum += loss.reshape(-1).double() * share
+
+    def _temperature(self, progress: float) -> float:
+        """The temperature of the closed-form update where weights are random: it falls from N,
+        at which depths are compared by nats of a row, to 1, where q(d) has to be settled."""
+        length = self.replicates[0].guide.settled - self.hold
+        done = (progress - self.hold) / length if length > 0 else 1.0
+        return float(self.rows ** max(0.0, 1.0 - done))
 
     def _check(self, values: list[float]) -> None:
         """Give up the replicates whose loss is not finite; raises if none is left."""

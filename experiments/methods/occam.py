@@ -1,0 +1,194 @@
+"""Depth, widths and bits in one posterior: blocks pay for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import guides, models
+from ...data import Dataset
+from ...inference.figures import depth_posterior, save
+from ...inference.fits.fitting import Fit
+from ...inference.posterior.family import require
+from ...inference.posterior.predict import nll_by_depth, streamed
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.depth import settled
+from ...inference.pruning.narrowing import narrow
+from ...inference.pruning.thresholds import Threshold, by_validation
+from ...inference.training.settings import Settings
+from ..run_figures import FORMATS, unit_of
+from .base import Finished, Pair, Stage
+from .options import Nats, Part, Positive
+from .weights import OverWeights, try_to_cut
+
+__all__ = ["Occam"]
+
+_POINTS = "normal:1"  # prior of the weights while they are numbers
+
+
+@dataclass(frozen=True)
+class Occam(OverWeights):
+    """A posterior over the depth of a stack and its weights, then over what is left of it.
+
+    Attributes:
+        prior: prior of the weights, in words.
+        guide: posterior of the weights, in words.
+        depth: prior of the depth, in words.
+        start: fraction of the run in which weights are numbers, at first.
+        scale: standard deviation of the weights where their posterior begins; the prior's
+            suggestion if null. It is wide, so that what blocks cost has settled by the time their
+            number is decided on.
+        hold: fraction of the next fit in which q(d) stays as it begins.
+        last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
+        finish: fraction of the run in which what is left in the end is trained as numbers.
+        threshold: rule or number by which the network is cut in the end.
+        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
+        narrow_at: rule or number of the cut before the last fit.
+    """
+
+    over = "stack"
+    lengths = ()
+
+    prior: str = "gnj"
+    guide: str = "mean-field"
+    depth: str = "uniform"
+    scale: Positive | None = 0.1
+    start: Part = 0.2
+    hold: Part = 0.5
+    last: Part = 0.25
+    finish: Part = 0.15
+    threshold: Threshold | None = None
+    tolerance: Nats | None = None
+    narrow_at: Threshold | None = None
+
+    @property
+    def cuts(self) -> dict[str, Threshold | None]:
+        return {**super().cuts, **({"narrow_at": self.narrow_at} if self.last else {})}
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model, guide = self._pair(net, data)
+        if self.finish and guide.steps:
+            raise ValueError(
+                f"finish={self.finish:g}: trained as numbers, what is left would leave the steps "
+                f"on which guide={self.guide!r} has it.\nSet finish=0."
+            )
+        deepest = torch.eye(model.max_depth + 1)[-1]
+        try:
+            try_to_cut(model.settled(data, {"depth": deepest})[0], data)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"This method cuts the stack, which cannot be done: {error}"
+            ) from error
+        return self._points(net, data) if self.start else (model, guide)
+
+    def _pair(self, net: nn.Module, data: Dataset) -> tuple[models.BayesianStack, Any]:
+        model = models.BayesianStack(
+            net,
+            data,
+            prior=models.priors.parse_weights(self.prior),
+            depth=models.priors.parse(self.depth),
+            likelihood=self.likelihood,
+        )
+        family = guides.StructureFamily(hold=self.hold)
+        return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
+
+    def _points(self, net: nn.Module, data: Dataset) -> Pair:
+        prior = models.priors.parse_weights(_POINTS)
+        model = models.BayesianStack(net, data, prior=prior, likelihood=self.likelihood)
+        return model, guides.Delta(model, structure=guides.StructureFamily(hold=0.99))
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        yield from super().refusals(settings, data)
+        if not self.last:
+            yield "narrow_at", "changes nothing: no fit follows that cut. Set last=0.25."
+        if not len(data.x_val):
+            yield "finish", "needs validation rows, and there are none."
+        if settings.kl_warmup > self.hold:
+            late = f"while the KL still gains weight (kl_warmup={settings.kl_warmup})"
+            yield "hold", f"lets q(d) go {late}. Set it to more, or kl_warmup to less."
+
+    def _parts(self, settings: Settings) -> dict[str, int]:
+        """Epochs, or steps, of the fits and of the training in the end."""
+        whole = settings.steps if settings.epochs is None else settings.epochs
+        found = {name: round(getattr(self, name) * whole) for name in ("start", "last", "finish")}
+        return {**found, "joint": max(1, whole - sum(found.values()))}
+
+    def retrain_epochs(self, settings: Settings, rows: int) -> int:
+        return round(self.finish * settings.epochs_for(rows))
+
+    def trainings(
+        self, settings: Settings, data: Dataset, compare: bool
+    ) -> dict[str, tuple[int, int]]:
+        epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
+        return {"search": (3, epochs)} if epochs else {}
+
+    def first(self, settings: Settings) -> dict[str, Any]:
+        parts, unit = self._parts(settings), _unit(settings)
+        if not self.start:
+            return {unit: parts["joint"]}
+        return {unit: max(1, parts["start"]), "kl_warmup": 0.0}
+
+    def stages(self, settings: Settings) -> list[Stage]:
+        parts, unit = self._parts(settings), _unit(settings)
+        found: list[Stage] = []
+
+        def joint(before: Fit) -> Pair:
+            points, guide = require(before, models.BayesianStack, "occam")
+            return self._pair(mean_network(points, guide), before.data)
+
+        def rest(before: Fit) -> Pair:
+            if settled(before).guide.is_point:
+                one = settled(before)
+                return one.model, one.guide
+            allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
+            return narrow(before, threshold=self.narrow_at, tolerance=allowed)
+
+        if self.start:
+            own = {unit: parts["joint"], "kl_warmup": settings.kl_warmup}
+            found.append(Stage("joint", joint, own))
+        if self.last:
+            found.append(Stage("narrow-1", rest, {unit: max(1, parts["last"]), "kl_warmup": 0.0}))
+        return found
+
+    def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
+        joint = self._joint(fits)
+        stack: Any = mean_network(*require(joint, models.BayesianStack, "occam"))
+        return settled(joint), stack.at(stack.max_depth)
+
+    def _joint(self, fits: Sequence[Fit]) -> Fit:
+        """The fit over depth and weights."""
+        return fits[1 if self.start else 0]
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """What was learnt of the depth, and the report of all methods over weights."""
+        joint = self._joint(run.fits)
+        assert joint.structure is not None
+        if run.out is not None and run.figures:
+            _draw(joint, run.out / "figures")
+        return {"depth": joint.structure.to_json(), **super().report(run)}
+
+
+def _draw(joint: Fit, folder: Any) -> None:
+    """q(d), beside the losses of the exits of the mean network."""
+    net: Any = mean_network(joint.model, joint.guide)
+    nll = {}
+    for split in ("train", "test"):
+        x, y = joint.data.split(split)
+        with torch.no_grad():
+            outputs = streamed(net.outputs, x, None)
+        nll[split] = nll_by_depth(outputs, joint.model.likelihood, y, joint.data.y_std)
+    found = joint.structure
+    assert found is not None
+    picture = depth_posterior(
+        found.depth_probs, found.exact_depth_probs, found.depth_chosen, found.depth_chosen_exact,
+        nll, unit=unit_of(joint),
+    )  # fmt: skip
+    save(picture, folder / "depth", FORMATS)
+
+
+def _unit(settings: Settings) -> str:
+    return "steps" if settings.epochs is None else "epochs"

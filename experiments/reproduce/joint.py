@@ -1,0 +1,112 @@
+"""Depth, widths and bits at once: how the chosen depth depends on the deepest, and what is left.
+
+    python -m pyroccam.experiments.reproduce.joint --data spirals --depths 10,20,40,80 \
+        --set data.n=20000 --set batch_size=512 --set steps=8000
+    python -m pyroccam.experiments.reproduce.joint --data fashion-mnist --depths 5,10,20 \
+        --set width=100 --fixed
+
+Every run is ``pyroccam fit occam``, without a prior on depth that says what a block costs. With
+``--fixed`` the ordinary network of every depth stands beside it, trained as numbers for the same
+number of steps.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ...inference.cutting.cost import count_parameters
+from ..runs.config import parse_settings
+from ..runs.run import Outcome
+from . import options
+from .runner import Row, add_seeds
+
+__all__ = ["main"]
+
+SPREAD = ("depth", "depth_expected", "error", "whole_error", "parameters", "file_bytes",
+          "times_faster", "seconds")  # fmt: skip
+
+
+def main(
+    data: options.Data = "spirals",
+    network: options.Network = "mlp",
+    depths: Annotated[str, options.BY_COMMAS] = "10,20,40,80",
+    seeds: options.Count = 3,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Train every depth up to 10 alone.")
+    ] = False,
+    out: options.Out = options.RESULTS / "joint",
+    data_root: options.DataRoot = None,
+    sets: options.Sets = None,
+    runs: options.Runs = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+) -> None:
+    """Run what is missing; one JSON file for each depth, of the stack or of what is fixed."""
+    torch.set_num_threads(threads)
+    own = parse_settings(sets or [])
+    common: dict[str, Any] = {"network": network, "data_root": data_root}
+    for deepest in map(int, depths.split(",")):
+        add_seeds(
+            out / f"{data}-{network}-{deepest}.json", seeds, "occam", data, row=_row, say=_line,
+            numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
+            sets={**own, "max_depth": deepest}, **common,
+        )  # fmt: skip
+    steps = {k: v for k, v in own.items() if k != "prior"} | {"lr": 1e-3, "optimizer": "adamw"}
+    for depth in range(11) if fixed else ():
+        add_seeds(
+            out / f"{data}-{network}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
+            say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f} %",
+            numbers=lambda row: {"error": row["error"], "nll": row["nll"]}, runs=None,
+            device=device, sets={**steps, "max_depth": depth, "depth": depth}, **common,
+        )  # fmt: skip
+
+
+def _row(outcome: Outcome) -> Row:
+    metrics = outcome.metrics
+    depth, structure, small = (metrics[k] for k in ("depth", "structure", "compressed"))
+    test = small["test_after_reading"]
+    return {
+        "seed": metrics["seed"],
+        "depth": depth["depth_chosen"],
+        "depth_expected": depth["depth_expected"],
+        "depth_probs": depth["depth_probs"],
+        "error": 100 * (1 - test["accuracy"]),
+        "nll": test["nll"],
+        "whole_error": 100 * (1 - metrics["test"]["ensemble"]["accuracy"]),
+        "architecture": structure["architecture"],
+        "parameters": small["parameters"],
+        "parameters_before": small["parameters_before"],
+        "file_bytes": structure["file_bytes"],
+        "message": metrics.get("message"),
+        "times_faster": small["seconds_per_batch_before"] / small["seconds_per_batch"],
+        "seconds": metrics["seconds"],
+        "engine": metrics["engine"],
+        "device": metrics["device"],
+    }
+
+
+def _line(row: Row) -> str:
+    return (
+        f"seed {row['seed']}: depth {row['depth']} of {len(row['depth_probs']) - 1}, error "
+        f"{row['error']:.2f} %, {row['architecture']}, {row['file_bytes']:,} bytes, "
+        f"{row['times_faster']:.1f} x faster, {row['seconds']:.0f} s"
+    )
+
+
+def _fixed_row(outcome: Outcome) -> Row:
+    metrics, model = outcome.metrics, outcome.fit.model
+    return {
+        "seed": metrics["seed"],
+        "depth": model.depth,
+        "error": 100 * (1 - metrics["test"]["full"]["accuracy"]),
+        "nll": metrics["test"]["full"]["nll"],
+        "parameters": count_parameters(model),
+        "seconds": metrics["seconds"],
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

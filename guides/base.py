@@ -6,7 +6,7 @@ import copy
 import inspect
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
@@ -385,8 +385,14 @@ class NetworkGuide(Guide):
         factors = self.part("factors")
         values = {site: factors[key(site)].drawn(site) for site in self.edges}
         with nullcontext() if self.counting is None else self.counting.given(values):
-            for site in self.sites:
-                pyro.sample(site, factors[key(site)]())
+            for site, fn in self.distributions():
+                pyro.sample(site, fn)
+
+    def distributions(self) -> Iterator[tuple[str, Any]]:
+        """The posterior of every site of the weights, in the order of the model."""
+        factors = self.part("factors")
+        for site in self.sites:
+            yield site, factors[key(site)]()
 
 
 def remember(guide: Any, model: Any) -> None:

@@ -183,7 +183,7 @@ class _Depth(_Table):
     """A probability for each depth of a stack, which follows the exact posterior. Whatever the
     prior is, it begins uniform: every depth is trained until q is let go."""
 
-    word, restrictions = "depth", ("simplex vertices",)
+    word = "depth"
     closed = True
 
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:

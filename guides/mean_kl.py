@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
@@ -273,11 +272,8 @@ class MeanKL(NetworkGuide):
         weights: Any = self._modules["weights"]
         return MeanKLFactor(weights, part, layer, name)
 
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample every site; means and deviations are computed once for all."""
-        factors = self.part("factors")
-        for site in self.edges:
-            pyro.sample(site, factors[key(site)]())
-        found = self.part("weights")()
+    def distributions(self) -> Iterator[tuple[str, Any]]:
+        """As everywhere; means and deviations are computed once for all."""
+        factors, found = self.part("factors"), self.part("weights")()
         for site in self.sites:
-            pyro.sample(site, factors[key(site)].of(*found))
+            yield site, factors[key(site)].of(*found)

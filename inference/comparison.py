@@ -46,7 +46,7 @@ def swap(
 
     Arguments:
         prior: of the weights, or of the depth; the same if left out.
-        structure: prior of the structure of a graph.
+        structure: prior of the structure of a graph, or of the depth of a stack of random weights.
         guide: makes a guide of a model: a class, such as ``guides.VariationalDropout``, or any
             function. The same kind with the same options if left out.
         device, progress: as for :func:`~pyroccam.inference.fit`.
@@ -114,7 +114,7 @@ def _row(fit: Fit, split: str, passes: int) -> dict[str, Any]:
     bound = evidence(model, guide, fit.data, passes=passes, seed=fit.settings.seed)
     found["elbo"], found["elbo error"] = bound.elbo / bound.rows, bound.error / bound.rows
     found["kl"] = bound.kl / bound.rows
-    if model.structure:
+    if model.structure and fit.structure is None:
         chosen = choose_structure(fit)
         found["structure"], found["log q"] = str(chosen.chosen), chosen.log_prob
     else:

@@ -66,6 +66,15 @@ class Model(LocalModule):
         """All latent sites, in the order of the model."""
         return [*self.structure, *self.sites]
 
+    def counts(self, site: str, values: Mapping[str, Tensor]) -> Tensor | float:
+        """One for draws in which a site counts, zero for those in which its posterior is its prior
+        whatever its value is, so that its density in both is left out.
+
+        Arguments:
+            values: of the latents, ``(S, *)``.
+        """
+        return 1.0 if self.counting is None else self.counting.counts(site, values)
+
     def prior_numbers(self) -> object:
         """The prior as plain values, by which a checkpoint knows it again; ``None`` without one."""
         return None

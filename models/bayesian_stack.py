@@ -162,13 +162,14 @@ class BayesianStack(BayesianNetwork):
         logits = depth.log_probs(stack.max_depth + 1).to(like)
         self.depth_prior = DepthEdge("depth", names, logits, False, None)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
-        self.counting = Counting("depth", stack.max_depth + 1, used)
+        self.counting: Counting = Counting("depth", stack.max_depth + 1, used)
 
     @property
     def exits(self) -> Exits:
         """The stack."""
         net: Any = self._modules["net"]
-        return net  # type: ignore[no-any-return]
+        found: Exits = net
+        return found
 
     @property
     def max_depth(self) -> int:
@@ -225,7 +226,8 @@ class BayesianStack(BayesianNetwork):
         if gammas:
             with torch.no_grad():
                 net.gamma.get_buffer("depth").copy_(gammas["depth"])
-        return net  # type: ignore[no-any-return]
+        found: nn.Module = net
+        return found
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> BayesianStack:
         made = BayesianStack(

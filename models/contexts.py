@@ -102,6 +102,12 @@ class Counting:
         """A handler around the other sites, for values of this one."""
         return _Masking(self, values[self.site])
 
+    def counts(self, name: str, values: Mapping[str, Tensor]) -> Tensor | float:
+        """One where a site counts, and zero where it keeps its prior, of the shape of the values of
+        the categorical one."""
+        mask = self.mask(name, values[self.site])
+        return 1.0 if mask is None else mask.double()
+
     def mask(self, name: str, value: Tensor) -> Tensor | None:
         """Whether a site counts, of the shape of ``value``; ``None`` if it always does.
 

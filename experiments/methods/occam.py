@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -11,7 +14,8 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
-from ...inference.figures import depth_posterior, save
+from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
+from ...inference.figures import depth_posterior, save, trade_off
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.family import require
 from ...inference.posterior.predict import nll_by_depth, streamed
@@ -23,10 +27,11 @@ from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, unit_of
 from .base import Finished, Pair, Stage
 from .options import Nats, Part, Positive
-from .weights import OverWeights, try_to_cut
+from .weights import FILE, OverWeights, compress_run, try_to_cut
 
 __all__ = ["Occam"]
 
+_AROUND = 3  # depths on both sides of the chosen one that are cut for comparison
 _POINTS = "normal:1"  # prior of the weights while they are numbers
 
 
@@ -51,7 +56,7 @@ class Occam(OverWeights):
     """
 
     over = "stack"
-    lengths = ()
+    passes = 10.0  # of the neighbours, too
 
     prior: str = "gnj"
     guide: str = "mean-field"
@@ -167,13 +172,45 @@ class Occam(OverWeights):
         """What was learnt of the depth, and the report of all methods over weights."""
         joint = self._joint(run.fits)
         assert joint.structure is not None
+        neighbours = self._neighbours(joint)
         if run.out is not None and run.figures:
-            _draw(joint, run.out / "figures")
-        return {"depth": joint.structure.to_json(), **super().report(run)}
+            _draw(joint, neighbours, run.out / "figures")
+        depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
+        return {**depth, **super().report(run)}
+
+    def _neighbours(self, joint: Fit) -> list[dict[str, Any]]:
+        """Networks of the depths around the chosen one, each cut and packed by the posterior that
+        all share, without further training: a trade of error for size."""
+        assert joint.structure is not None
+        chosen, deepest = joint.structure.depth_chosen, len(joint.structure.depth_probs) - 1
+        depths = range(max(0, chosen - _AROUND), min(deepest, chosen + _AROUND) + 1)
+        rows: dict[int, dict[str, Any]] = {}
+        nets: dict[str, nn.Module] = {}
+        for depth in depths:
+            with TemporaryDirectory() as scratch, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
+                one = settled(joint, depth)
+                try:
+                    small, found = compress_run(
+                        one, self.threshold, self.tolerance, Path(scratch) / FILE
+                    )
+                except (ValueError, RuntimeError):  # of which nothing would be left, say
+                    continue
+            nets[str(depth)] = small.net.to(joint.data.x_test.device)
+            rows[depth] = {
+                "depth": depth,
+                "chosen": depth == chosen,
+                "parameters": count_parameters(small.net),
+                "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
+                "file_bytes": found["file_bytes"],
+                "test": found["test"],
+            }
+        speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}
+        return [row | {"seconds_per_batch": speed[str(d)]} for d, row in rows.items()]
 
 
-def _draw(joint: Fit, folder: Any) -> None:
-    """q(d), beside the losses of the exits of the mean network."""
+def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """q(d) beside the losses of the exits of the mean network, and the trade of error for size."""
     net: Any = mean_network(joint.model, joint.guide)
     nll = {}
     for split in ("train", "test"):
@@ -188,6 +225,21 @@ def _draw(joint: Fit, folder: Any) -> None:
         nll, unit=unit_of(joint),
     )  # fmt: skip
     save(picture, folder / "depth", FORMATS)
+    chosen = [k for k, row in enumerate(neighbours) if row["chosen"]]
+    if not chosen:
+        return
+    classes = joint.data.task == "classification"
+    costs = {
+        "file, bytes": [row["file_bytes"] for row in neighbours],
+        "multiply-adds of a row": [max(1, row["multiply_adds"]) for row in neighbours],
+        "ms, 256 rows": [1e3 * row["seconds_per_batch"] for row in neighbours],
+    }
+    errors = [
+        100 * (1 - row["test"]["accuracy"]) if classes else row["test"]["nll"] for row in neighbours
+    ]
+    labels = [str(row["depth"]) for row in neighbours]
+    ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
+    save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
 
 
 def _unit(settings: Settings) -> str:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ MESSAGE_PASSES = 3
 class OverWeights(Method):
     """Any method over the weights of any network, which is compressed in the end."""
 
-    over = "net"
+    over: ClassVar[Literal["stack", "net", "graph"]] = "net"
     passes = 3.0  # the message takes passes of the training rows
 
     # Options of some; those that have none predict and compress in this way.

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ...inference.posterior.depth import EQUAL
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
@@ -117,6 +118,14 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         if rates[name] is not None:
             shown.append(f"{label} {rates[name]:.3g}")
     bits = "-".join(str(b) for b in structure["bits"].values())
+    if (depth := metrics.get("depth")) is not None:
+        d, most = depth["depth_chosen"], len(depth["depth_probs"]) - 1
+        console.say(
+            "\n",
+            (f"Depth {d} of {most} is enough", "bold"),
+            f": no deeper one has a bound that is more than {EQUAL:g} nats of a row better. E[d] = "
+            f"{depth['depth_expected']:.1f}.",
+        )
     console.say(
         "\n",
         (

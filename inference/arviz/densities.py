@@ -159,10 +159,11 @@ def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) ->
         for size in chunks(draws, at_once(count, min(len(x), BATCH))):
             drawn = draw_sites(model, guide, size)
             for site, fn in model.priors_given(drawn).items():
-                log_prior.setdefault(site, []).append(_log_prob(fn, drawn[site]))
+                used = torch.as_tensor(model.counts(site, drawn)).cpu()
+                log_prior.setdefault(site, []).append(used * _log_prob(fn, drawn[site]))
                 if not guide.factor_of(site).is_point:  # which has no density
                     q = guide.posterior(site)
-                    log_q.setdefault(site, []).append(_log_prob(q, drawn[site]))
+                    log_q.setdefault(site, []).append(used * _log_prob(q, drawn[site]))
             for name, value in _shown(drawn, weights).items():
                 values.setdefault(name, []).append(value)
             networks = weights_of(model, drawn)

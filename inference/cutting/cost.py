@@ -9,15 +9,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ...models.feeding import fields_of, give
 
-__all__ = ["BATCHES", "compare_speed", "count_parameters", "seconds_per_batch"]
+__all__ = [
+    "BATCHES",
+    "compare_speed",
+    "count_parameters",
+    "multiply_adds",
+    "seconds_per_batch",
+]
 
 
 def count_parameters(module: nn.Module) -> int:
     """Trainable numbers in a module."""
     return sum(p.numel() for p in module.parameters())
+
+
+def multiply_adds(net: nn.Module, x: Tensor) -> int:
+    """Multiplications, each with an addition, of matrix products and convolutions in a pass.
+
+    Arguments:
+        net: in evaluation mode.
+        x: one row, ``(1, *)``.
+    """
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        net(x)
+    return int(counter.get_total_flops()) // 2
 
 
 BATCHES = (1, 256)

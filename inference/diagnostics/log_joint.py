@@ -99,7 +99,8 @@ class LogJoint:
         total = torch.zeros((), dtype=torch.float64)
         for site, prior in self.model.priors_given(values).items():
             if site in sites or prior.batch_shape:
-                total = total + prior.log_prob(values[site]).double().cpu()
+                found = prior.log_prob(values[site]).double().cpu()
+                total = total + torch.as_tensor(self.model.counts(site, values)).cpu() * found
         return total
 
     def log_likelihood(self, values: Values, layers: Collection[str] | None = None) -> Tensor:

@@ -218,6 +218,14 @@ class _Blocks:
         priors = self.model.priors_given({s: v[None] for s, v in self.centre.items()})
         for site in sites:
             q = self.guide.posterior(site)
+            counting = self.model.counting
+            if counting is not None and (
+                site == counting.site or not float(self.model.counts(site, self.centre))
+            ):
+                return (
+                    f"Site {site!r} is of a random depth, beyond which weights keep their prior: "
+                    "look at the network of the chosen depth, inference.pruning.settled(fit)."
+                )
             if is_discrete(q) and len(sites) > 1:
                 return (
                     f"Site {site!r} is discrete, and compared by its probabilities: give it a "

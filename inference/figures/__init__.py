@@ -16,6 +16,7 @@ from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
 from .sparsity import sparsity_maps
 from .structure import simplex_panels, structure_graph
+from .trade_off import trade_off
 from .training import training_curve
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "sparsity_maps",
     "spiral_functions",
     "structure_graph",
+    "trade_off",
     "training_curve",
 ]

@@ -79,7 +79,8 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
     values = {s: v.double() if v.is_floating_point() else v for s, v in drawn.items()}
     log_q = torch.zeros((), dtype=torch.float64, device=density.x.device)
     for site, value in values.items():
-        log_q = log_q + density.guide.posterior(site).log_prob(value).reshape(draws, -1).sum(1)
+        found = density.guide.posterior(site).log_prob(value).reshape(draws, -1).sum(1)
+        log_q = log_q + density.model.counts(site, drawn) * found
     return density.log_likelihood_of(values) + density.log_prior_of(values) - log_q
 
 

@@ -133,9 +133,11 @@ class Joint:
         """Log prior density ``(S,)`` of values of all sites, ``(S, *)``, in their coordinates; that
         of given structure is not part of it."""
         total = torch.zeros((), dtype=torch.float64, device=self.x.device)
-        for site, prior in self.model.priors_given(self._held(values)).items():
+        held = self._held(values)
+        for site, prior in self.model.priors_given(held).items():
             if site in values:
-                total = total + prior.log_prob(values[site]).reshape(len(values[site]), -1).sum(1)
+                found = prior.log_prob(values[site]).reshape(len(values[site]), -1).sum(1)
+                total = total + self.model.counts(site, held) * found
         return total
 
     def log_likelihood_of(

@@ -1,7 +1,7 @@
 """A smaller network: a fit and thresholds in, a plain network and what it lacks out."""
 
 from .compression import Compressed, compress
-from .depth import kept_depth_probs, prune
+from .depth import kept_depth_probs, prune, settled
 from .graph import StructureChoice, choose_structure, discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
@@ -25,6 +25,7 @@ __all__ = [
     "random_structures",
     "remains",
     "scale_intervals",
+    "settled",
     "share_weights",
     "splice_weights",
     "without_means",

@@ -59,18 +59,25 @@ def full_network(fit: Fit) -> PrunedNetwork:
 
 
 @torch.no_grad()
-def settled(fit: Fit) -> Fit:
+def settled(fit: Fit, depth: int | None = None) -> Fit:
     """The fit of the network of the chosen depth, which keeps its part of the posterior.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianStack`, which is not changed; any other is
             handed back as it is.
+        depth: another than the chosen one.
+
+    Raises:
+        ValueError: for a depth that the stack has not.
     """
     structure = getattr(fit, "structure", None)
     if structure is None or (network := random_network(fit.model)) is None:
         return fit
     chosen = torch.zeros(len(structure.depth_probs))
-    chosen[structure.depth_chosen] = 1.0
+    depth = structure.depth_chosen if depth is None else depth
+    if not 0 <= depth < len(chosen):
+        raise ValueError(f"depth {depth} is outside 0 ... {len(chosen) - 1} of this stack.")
+    chosen[depth] = 1.0
     found = network.settled(fit.data, {"depth": chosen})
     if found is None:
         return fit

@@ -27,7 +27,7 @@ __all__ = ["Choice", "StructureChoice", "choose_structure", "discretise", "rando
 Choice = dict[str, list[str]]
 """Names of the chosen primitives by edge."""
 
-KNOWN = "Its structure is known; depth is cut by inference.prune."
+KNOWN = "Depth is cut by inference.prune, or, of random weights, by inference.compress."
 TRIES = 1000  # draws of random structures
 
 

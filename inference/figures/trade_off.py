@@ -1,0 +1,67 @@
+"""Figure of a trade: error against what a network costs, for networks of several sizes."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from .canvas import checked_array, legend_above, new_figure
+from .style import CYCLE, INK, styled
+
+__all__ = ["trade_off"]
+
+
+@styled
+def trade_off(
+    costs: Mapping[str, Sequence[float]],
+    errors: Sequence[float],
+    labels: Sequence[str],
+    chosen: int,
+    *,
+    ylabel: str = "test error, %",
+) -> Figure:
+    """The error of each network against each of its costs, on logarithmic axes of these, with the
+    chosen one filled.
+
+    Arguments:
+        costs: by name with its unit, a panel each; a positive number for each network.
+        errors: of the networks.
+        labels: of the networks, short.
+        chosen: position of the chosen one.
+        ylabel: of the errors.
+
+    Returns:
+        The figure, with an axis for each cost.
+
+    Raises:
+        ValueError: for no costs, numbers that are not as many as the networks, or costs that are
+            not positive.
+    """
+    if not costs:
+        raise ValueError("costs: got none, expected at least one, by its name")
+    error = checked_array("errors", errors, 1)
+    if len(labels) != len(error) or not 0 <= chosen < len(error):
+        raise ValueError(
+            f"labels: got {len(labels)}, and chosen={chosen}, for {len(error)} errors; give a "
+            "label for each network, and the position of one"
+        )
+    fig = new_figure(3.0)
+    axes = fig.subplots(1, len(costs), sharey=True, squeeze=False)[0]
+    for ax, (name, values) in zip(axes, costs.items(), strict=True):
+        cost = checked_array(f"costs[{name!r}]", values, 1)
+        if len(cost) != len(error) or not (cost > 0).all():
+            raise ValueError(
+                f"costs[{name!r}]: expected {len(error)} positive numbers, one for each network"
+            )
+        order = cost.argsort()
+        ax.plot(cost[order], error[order], color=CYCLE[0], linewidth=0.9)
+        ax.plot(cost, error, "o", color=CYCLE[0], markerfacecolor="white", label="other depths")
+        ax.plot(cost[chosen], error[chosen], "o", color=CYCLE[0], label="chosen")
+        for label, x, y in zip(labels, cost, error, strict=True):
+            ax.annotate(
+                label, (x, y), (4, 4), textcoords="offset points", fontsize="small", color=INK
+            )
+        ax.set_xscale("log")
+        ax.set_xlabel(name)
+    axes[0].set_ylabel(ylabel)
+    legend_above(axes[0], ["chosen", "other depths"])
+    return fig

@@ -1,0 +1,118 @@
+"""A stack of random weights and random depth, fitted, settled, cut and shown."""
+
+import copy
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.elbo.full_data import evidence
+from pyroccam.inference.posterior.depth import EQUAL
+from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.pruning.depth import settled
+from pyroccam.models import priors
+from stacks import odd_stack
+
+DIGITS = data.load("digits", test_fraction=0.5)
+HOW = {"epochs": 6, "lr": 5e-3, "batch_size": 100, "kl_warmup": 0.2, "progress": False}
+
+
+def pair(prior=None, guide=guides.MeanField, **options):
+    prior = priors.GroupNormalJeffreys() if prior is None else prior
+    model = models.BayesianStack(odd_stack(64, 10), DIGITS, prior=prior)
+    return model, guide(model, **options)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return inference.fit(*pair(scale=0.1), DIGITS, **HOW)
+
+
+def test_the_depth_is_the_exact_posterior_at_the_end(fitted):
+    q = fitted.guide.edge("depth").probs().double()
+    torch.testing.assert_close(q, fitted.structure.exact_depth_probs, atol=1e-5, rtol=1e-3)
+    assert fitted.history[-1]["depth_expected"] == pytest.approx(
+        float(fitted.structure.depth_expected), abs=1e-3
+    )
+
+
+def test_the_shallowest_of_equal_depths_is_chosen(fitted):
+    """Of those within the nats that are no reason for another block."""
+    exact = fitted.structure.exact_depth_probs
+    good = (
+        exact.log() >= exact.log().max() - EQUAL * DIGITS.N + torch.tensor(0.95).log()
+    ).nonzero()
+    assert fitted.structure.depth_chosen == int(good[0])
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_the_network_of_a_depth_computes_the_same(fitted, depth):
+    """Alone and as an exit of the whole, with the numbers and the statistics that it has there."""
+    fit = copy.copy(fitted)
+    fit.structure = copy.copy(fitted.structure)
+    object.__setattr__(fit.structure, "depth_chosen", depth)
+    alone = settled(fit)
+    whole = mean_network(fitted.model, fitted.guide)
+    x = DIGITS.x_test[:50]
+    with torch.no_grad():
+        expected = whole.outputs(x)[depth]
+        torch.testing.assert_close(mean_network(alone.model, alone.guide)(x), expected)
+    assert type(alone.model) is models.BayesianNetwork
+    left = [name for name in fitted.model.layers if depth in fitted.model.exits.used_at(name)]
+    assert len(alone.model.layers) == len(left) == depth + 2 + (depth < 2)
+    # What each weight costs, it costs there too.
+    costs = [evidence(one.model, one.guide, DIGITS, passes=2).kl_by_site for one in (alone, fitted)]
+    own = fitted.guide.edge("depth").probs()
+    for name, there in zip(left, alone.model.layers, strict=True):
+        used = own[list(fitted.model.exits.used_at(name))].sum().item()
+        cost = costs[1][f"{name}.weight"]
+        assert costs[0][f"{there}.weight"] * used == pytest.approx(cost, rel=1e-3, abs=1e-3)
+
+
+def test_it_is_cut_in_one_call(fitted):
+    """Blocks, groups and bits: what is left predicts as the settled network of the means does."""
+    small = inference.compress(fitted, threshold=3.0)
+    depth = fitted.structure.depth_chosen
+    assert f".{depth + 1}." not in " ".join(small.thresholds)
+    (model, guide) = inference.narrow(fitted, threshold=3.0)
+    again = inference.fit(model, guide, DIGITS, **{**HOW, "epochs": 1})
+    assert again.evaluate()["accuracy"] > 0.5
+    assert small.net(DIGITS.x_test[:5]).shape == (5, 10)
+    assert small.report.parameters_after <= small.report.parameters_given
+
+
+def test_the_compiled_step_is_the_eager_one():
+    losses = {}
+    for engine in (False, "graph"):
+        torch.manual_seed(0)
+        made = pair(scale=0.1)
+        fit = inference.fit(*made, DIGITS, **HOW, compile=engine)
+        losses[engine] = [row["loss"] for row in fit.history]
+    torch.testing.assert_close(losses[False], losses["graph"], rtol=2e-3, atol=1e-3)
+
+
+def test_whole_numbers_of_a_step_and_a_depth():
+    """Bits in the bound: the KL of a block is the length of its code."""
+    model, guide = pair(priors.Integers(), guides.Rounded)
+    fit = inference.fit(model, guide, DIGITS, **HOW, kl_weight=0.1)
+    assert fit.structure is not None
+    assert settled(fit).guide.steps.keys() == settled(fit).model.layers.keys()
+    assert inference.compress(fit).net(DIGITS.x_test[:5]).shape == (5, 10)
+
+
+def test_arviz_and_swaps(fitted):
+    found = fitted.to_arviz(draws=20)
+    assert found["posterior"]["depth"].shape == (1, 20, 4)
+    torch.testing.assert_close(
+        torch.as_tensor(found["structure"]["depth_probs"].values[0]).double(),
+        fitted.structure.depth_probs, atol=1e-5, rtol=1e-3,
+    )  # fmt: skip
+    other = inference.swap(fitted, prior=priors.Normal(0.5), epochs=2, progress=False)
+    assert isinstance(other.model, models.BayesianStack)
+    assert other.model.max_depth == 3
+    assert other.guide.edges == ["depth"]
+
+
+def test_a_repeated_fit_is_resumed(tmp_path):
+    whole = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole")
+    again = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole", resume=True)
+    assert again.structure.depth_probs.tolist() == whole.structure.depth_probs.tolist()

@@ -47,6 +47,7 @@ def sections() -> dict[str, Section]:
         Section("Images", "images", depth.images),
         Section("UCI", "uci", depth.uci),
         Section("Noise", "noise", depth.noise),
+        Section("Depth and widths at once", "joint", _joint),
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
         Section("Coded draws", "coded_draws", _draws),
@@ -130,6 +131,38 @@ def _quantisation(folder: Path) -> Iterable[str]:
         if (published := own[0]["published"]) is not None:
             cells = ("epochs", "original_error", "mean_error", "error", "nonzero_percent")
             yield row("published", *(f"{published[name]:g}" for name in cells), "")
+        yield ""
+
+
+def _joint(folder: Path) -> Iterable[str]:
+    found = read_all(folder).values()
+    learnt = [one for one in found if one["config"]["method"] == "occam"]
+    for data in sorted({one["config"]["data"]["name"] for one in learnt}):
+        yield from header(
+            f"{data} (seeds)", "deepest", "depths", "error, %", "left", "file, bytes",
+            "times smaller", "times faster",
+        )  # fmt: skip
+        own = [one for one in learnt if one["config"]["data"]["name"] == data]
+        for one in sorted(own, key=lambda one: int(one["config"]["network_options"]["max_depth"])):
+            runs, spread = one["runs"], one["spread"]
+            smaller = fmean(4 * run["parameters_before"] / run["file_bytes"] for run in runs)
+            yield row(
+                f"`occam` ({len(runs)})",
+                one["config"]["network_options"]["max_depth"],
+                ", ".join(str(run["depth"]) for run in runs),
+                plus_minus(spread["error"], 2),
+                ", ".join(run["architecture"] for run in runs),
+                plus_minus(spread["file_bytes"], 0),
+                f"{smaller:.0f}",
+                plus_minus(spread["times_faster"], 1),
+            )
+        beside = [one for one in found if one["config"]["method"] == "ddn"
+                  and one["config"]["data"]["name"] == data]  # fmt: skip
+        for one in sorted(beside, key=lambda one: one["runs"][0]["depth"]):
+            runs = one["runs"]
+            depth = runs[0]["depth"]
+            error = plus_minus(one["spread"]["error"], 2)
+            yield row(f"`ddn` ({len(runs)})", depth, depth, error, "", "", "", "")
         yield ""
 
 

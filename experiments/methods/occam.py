@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from torch import nn
 from ... import guides, models
 from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
-from ...inference.figures import depth_posterior, save, trade_off
+from ...inference.cutting.surgery import ROWS
+from ...inference.elbo.full_data import evidence
+from ...inference.figures import bytes_by_bound, depth_posterior, save, trade_off
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.family import require
 from ...inference.posterior.predict import nll_by_depth, streamed
@@ -196,6 +199,7 @@ class Occam(OverWeights):
                     )
                 except (ValueError, RuntimeError):  # of which nothing would be left, say
                     continue
+            bound = evidence(one.model, one.guide, one.data, rows=ROWS, passes=2)
             nets[str(depth)] = small.net.to(joint.data.x_test.device)
             rows[depth] = {
                 "depth": depth,
@@ -203,6 +207,7 @@ class Occam(OverWeights):
                 "parameters": count_parameters(small.net),
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
+                "kl_bytes": bound.kl / (8 * math.log(2.0)),
                 "test": found["test"],
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}
@@ -240,6 +245,9 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
     labels = [str(row["depth"]) for row in neighbours]
     ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
     save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
+    predicted = [max(1.0, row["kl_bytes"]) for row in neighbours]
+    picture = bytes_by_bound(predicted, costs["file, bytes"], labels, chosen[0])
+    save(picture, folder / "bytes", FORMATS)
 
 
 def _unit(settings: Settings) -> str:

@@ -16,12 +16,13 @@ from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
 from .sparsity import sparsity_maps
 from .structure import simplex_panels, structure_graph
-from .trade_off import trade_off
+from .trade_off import bytes_by_bound, trade_off
 from .training import training_curve
 
 __all__ = [
     "ScanPanel",
     "bits_per_layer",
+    "bytes_by_bound",
     "depth_comparison",
     "depth_posterior",
     "irrelevance_histograms",

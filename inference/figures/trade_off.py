@@ -1,13 +1,13 @@
-"""Figure of a trade: error against what a network costs, for networks of several sizes."""
+"""Figures of networks of several sizes: error against cost, and the size that a bound predicts."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from .canvas import checked_array, legend_above, new_figure
-from .style import CYCLE, INK, styled
+from .style import CYCLE, GREY, INK, styled
 
-__all__ = ["trade_off"]
+__all__ = ["bytes_by_bound", "trade_off"]
 
 
 @styled
@@ -64,4 +64,41 @@ def trade_off(
         ax.set_xlabel(name)
     axes[0].set_ylabel(ylabel)
     legend_above(axes[0], ["chosen", "other depths"])
+    return fig
+
+
+@styled
+def bytes_by_bound(
+    predicted: Sequence[float], actual: Sequence[float], labels: Sequence[str], chosen: int
+) -> Figure:
+    """The bytes of files against those that the KL of their posteriors predicts, on logarithmic
+    axes of one scale. On the dashed diagonal a file is as small as the bound says.
+
+    Arguments:
+        predicted: KL, in bytes.
+        actual: of the files.
+        labels, chosen: as for :func:`trade_off`.
+
+    Returns:
+        The figure, with one axis.
+
+    Raises:
+        ValueError: for sizes that are not positive, or not one of each for each label.
+    """
+    x, y = checked_array("predicted", predicted, 1), checked_array("actual", actual, 1)
+    if not len(x) == len(y) == len(labels) or not (x > 0).all() or not (y > 0).all():
+        raise ValueError(
+            f"predicted, actual: expected a positive number for each of {len(labels)} labels, got "
+            f"{len(x)} and {len(y)}"
+        )
+    fig = new_figure(3.6)
+    ax = fig.subplots()
+    ends = [0.8 * min(x.min(), y.min()), 1.25 * max(x.max(), y.max())]
+    ax.plot(ends, ends, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
+    ax.plot(x, y, "o", color=CYCLE[0], markerfacecolor="white", label="other depths")
+    ax.plot(x[chosen], y[chosen], "o", color=CYCLE[0], label="chosen")
+    for label, a, b in zip(labels, x, y, strict=True):
+        ax.annotate(label, (a, b), (4, 4), textcoords="offset points", fontsize="small", color=INK)
+    ax.set(xscale="log", yscale="log", xlabel="KL of the posterior, bytes", ylabel="file, bytes")
+    legend_above(ax, ["chosen", "other depths"])
     return fig

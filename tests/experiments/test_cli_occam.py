@@ -30,7 +30,7 @@ def test_a_run(run):
     assert all(row["file_bytes"] > 0 and row["multiply_adds"] > 0 for row in near)
     assert [one["name"] for one in found["stages"]] == ["occam", "joint", "narrow-1"]
     assert found["structure"]["file_bytes"] == (folder / "compressed.pocc").stat().st_size
-    for name in ("depth", "trade", "training", "sparsity"):
+    for name in ("depth", "trade", "bytes", "training", "sparsity"):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
 
 

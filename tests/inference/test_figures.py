@@ -76,7 +76,29 @@ def comparison_figure(**changes):
     return figures.depth_comparison(**{**arguments, **changes})
 
 
+def trade_figure(**changes):
+    arguments = {
+        "costs": {"bytes": [200, 900, 4000], "ms": [0.2, 0.9, 0.5]},
+        "errors": [30.0, 5.0, 4.0],
+        "labels": ["0", "3", "12"],
+        "chosen": 1,
+    }
+    return figures.trade_off(**{**arguments, **changes})
+
+
+def bytes_figure(**changes):
+    arguments = {
+        "predicted": [40.0, 300.0, 900.0],
+        "actual": [200, 700, 1500],
+        "labels": ["0", "3", "12"],
+        "chosen": 2,
+    }
+    return figures.bytes_by_bound(**{**arguments, **changes})
+
+
 EVERY = {
+    "trade": trade_figure,
+    "bytes": bytes_figure,
     "depth, 4": lambda: depth_figure(4),
     "depth, 101": lambda: depth_figure(101),
     "depth, bare": lambda: depth_figure(exact=None, depth_chosen_exact=None, nll_by_depth=None),
@@ -255,6 +277,21 @@ def test_training_curve_of_chosen_columns_without_epochs():
     assert ax.get_xlabel() == "record"
 
 
+def test_trades_show_the_data():
+    """The chosen network is filled, and every cost has its axis."""
+    fig = trade_figure()
+    assert [ax.get_xlabel() for ax in fig.axes] == ["bytes", "ms"]
+    for ax, costs in zip(fig.axes, ([200, 900, 4000], [0.2, 0.9, 0.5]), strict=True):
+        _, every, chosen = ax.lines
+        assert every.get_xdata().tolist() == costs
+        assert chosen.get_xydata().tolist() == [[costs[1], 5.0]]
+    ax = bytes_figure().axes[0]
+    diagonal, every, chosen = ax.lines
+    assert diagonal.get_xdata().tolist() == diagonal.get_ydata().tolist()
+    assert every.get_xydata().tolist() == [[40, 200], [300, 700], [900, 1500]]
+    assert chosen.get_xydata().tolist() == [[900, 1500]]
+
+
 # -- what cannot be drawn ---------------------------------------------------------------------
 
 TABLE = reliability(1.0)
@@ -288,6 +325,12 @@ REFUSED = [
         {"reliabilities": {"a": TABLE._replace(counts=TABLE.counts * 0)}},
         r"'a'\]: all bins are empty",
     ),
+    (trade_figure, {"costs": {}}, "costs: got none"),
+    (trade_figure, {"costs": {"bytes": [1, 2, 0]}}, r"costs\['bytes'\]: expected 3 positive"),
+    (trade_figure, {"labels": ["0"]}, "labels: got 1, and chosen=1, for 3 errors"),
+    (trade_figure, {"chosen": 3}, "chosen=3"),
+    (bytes_figure, {"actual": [1, 2]}, "for each of 3 labels, got 3 and 2"),
+    (bytes_figure, {"predicted": [1, 2, -1]}, "a positive number"),
     (figures.training_curve, {"history": []}, "got no records"),
     (figures.training_curve, {"history": [{"epoch": 0}]}, "no numeric column"),
     (

@@ -11,6 +11,7 @@ from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.depth import settled
 from pyroccam.models import priors
 from stacks import odd_stack
+from torch import nn
 
 DIGITS = data.load("digits", test_fraction=0.5)
 HOW = {"epochs": 6, "lr": 5e-3, "batch_size": 100, "kl_warmup": 0.2, "progress": False}
@@ -97,6 +98,50 @@ def test_whole_numbers_of_a_step_and_a_depth():
     assert fit.structure is not None
     assert settled(fit).guide.steps.keys() == settled(fit).model.layers.keys()
     assert inference.compress(fit).net(DIGITS.x_test[:5]).shape == (5, 10)
+
+
+class Steps(nn.Module):
+    """Rows of an image as a sequence."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inputs = nn.Linear(8, width)
+
+    def forward(self, x):
+        return self.inputs(x.squeeze(1))
+
+
+class Mean(nn.Module):
+    def forward(self, a):
+        return a.mean(1)
+
+
+def transformer():
+    blocks = [nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True) for _ in range(2)]
+    head = nn.Sequential(Mean(), nn.Linear(8, 10))
+    return models.DepthStack(Steps(8), blocks, head)
+
+
+def convolutions():
+    return models.networks.residual_conv((1, 8, 8), 10, width=6, inner=4, max_depth=2)
+
+
+@pytest.mark.parametrize("make", [transformer, convolutions])
+def test_blocks_of_other_kinds(make):
+    """Attention and convolutions: settled, they compute what the exit does, and can be cut."""
+    torch.manual_seed(0)
+    model = models.BayesianStack(make(), DIGITS, prior=priors.GroupNormalJeffreys())
+    fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
+    x = DIGITS.x_test[:20]
+    whole = mean_network(fit.model, fit.guide)
+    for depth in (0, 2):
+        alone = settled(fit, depth)
+        with torch.no_grad():
+            found = mean_network(alone.model, alone.guide)(x)
+            torch.testing.assert_close(found, whole.outputs(x)[depth], rtol=1e-4, atol=1e-5)
+        assert inference.compress(alone, threshold=3.0).net(x).shape == (20, 10)
+    with pytest.raises(ValueError, match="depth 3 is outside 0"):
+        settled(fit, 3)
 
 
 def test_arviz_and_swaps(fitted):

@@ -210,7 +210,8 @@ class EnumMeanFieldELBO(ELBO):
         ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
         expectation, summed = Expectation(ours), SummedOut(theirs, ours)
         looks = pyro.infer.util.is_validation_enabled()  # at every site
-        joins = self.joins and not (expectation.factors or summed.latents or looks)
+        drawn = any(factor.dim is None for factor in expectation.factors)  # by a score function
+        joins = self.joins and not (drawn or summed.latents or looks)
         joined = JoinedKL()
         likelihood: list[Tensor] = []
         kl: dict[str, Tensor] = {}
@@ -247,8 +248,7 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
-                if (on := expectation.only(cost, name)) is not None:
-                    by_site[on] = by_site.get(on, 0.0) + cost.detach()
+                _note(by_site, expectation.only(cost, name), cost)
         for left, term in summed.terms():
             likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
@@ -256,9 +256,20 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 cost = scale_and_mask(site["log_prob"], site["scale"], site["mask"])
                 kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
+        together: list[Tensor] = []
+        for cost in joined.terms():
+            _note(by_site, expectation.only(cost, ""), cost)
+            together.append(expectation(cost, {}, "of several", reach))
         zero = _zero([*theirs.values(), *ours.values()])
-        total = sum([*kl.values(), *joined.terms()], zero)
+        total = sum([*kl.values(), *together], zero)
         return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
+
+
+def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor) -> None:
+    """Add a cost to those of the enumerated site on which it depends, if it does."""
+    if on is not None:
+        before = by_site.get(on)
+        by_site[on] = cost.detach() if before is None else before + cost.detach()
 
 
 def _zero(sites: list[Any]) -> Tensor:

@@ -40,14 +40,15 @@ _PAIRS = {
 
 
 class JoinedKL:
-    """Analytic ``KL(q || p)`` of sites that no plate, mask, scale or enumeration concerns.
+    """Analytic ``KL(q || p)`` of sites that no plate or scale concerns, and no mask but one that
+    guide and model have in common.
 
     Sites whose distributions are of the same two classes, whose parameters are all that differs,
     are put in one tensor each: a KL of univariate distributions is elementwise.
     """
 
     def __init__(self) -> None:
-        self._found: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+        self._found: dict[Any, list[tuple[Any, Any, Tensor | None]]] = defaultdict(list)
 
     def take(self, ours: Any, theirs: Any) -> bool:
         """Put a site aside, if it can be joined.
@@ -56,25 +57,51 @@ class JoinedKL:
             ours, theirs: it, in the guide and in the model; the prior depends on nothing that is
                 drawn after it.
         """
-        if not (_is_whole(ours) and _is_whole(theirs)):
+        if not (_is_whole(ours) and _is_whole(theirs)) or ours["mask"] is not theirs["mask"]:
             return False
         q, p = _elements(ours["fn"]), _elements(theirs["fn"])
         if (type(q), type(p)) not in _PAIRS or q.batch_shape != p.batch_shape:
             return False
         kinds = type(q), type(p), getattr(p, "kl", None)
-        self._found[kinds].append((q, p))
+        self._found[kinds].append((q, p, ours["mask"]))
         return True
 
     def terms(self) -> list[Tensor]:
-        """The KL of what was taken, one scalar for each pair of classes, in nats."""
-        pairs = [zip(*sites, strict=True) for sites in self._found.values()]
-        return [kl_divergence(_joined(ours), _joined(theirs)).sum() for ours, theirs in pairs]
+        """The KL of what was taken, one for each pair of classes, in nats: a scalar, or, where
+        sites are masked, of the shape that their masks have together."""
+        found = []
+        for sites in self._found.values():
+            ours, theirs, masks = zip(*sites, strict=True)
+            kl = kl_divergence(_joined(ours), _joined(theirs))
+            if all(mask is None for mask in masks):
+                found.append(kl.sum())
+            else:
+                found.append(_masked(kl, [one.batch_shape.numel() for one in ours], masks))
+        return found
+
+
+def _masked(kl: Tensor, sizes: Sequence[int], masks: Sequence[Tensor | None]) -> Tensor:
+    """The sum of the KLs of sites where their masks, which may be shared, let them count.
+
+    Arguments:
+        kl: of the numbers of all sites, ``(n,)``.
+        sizes: how many of these a site has.
+        masks: of the sites; ``None`` always lets them.
+    """
+    own = list({id(mask): mask for mask in masks}.values())
+    place = {id(mask): i for i, mask in enumerate(own)}
+    where = [i for size, mask in zip(sizes, masks, strict=True) for i in [place[id(mask)]] * size]
+    index = torch.tensor(where, device=kl.device)
+    sums = torch.zeros(len(own), dtype=kl.dtype, device=kl.device).index_add(0, index, kl)
+    always = torch.ones((), dtype=torch.bool, device=kl.device)
+    spread = torch.broadcast_tensors(*[always if mask is None else mask for mask in own])
+    return torch.tensordot(sums, torch.stack(spread).to(kl), 1)
 
 
 def _is_whole(site: Any) -> bool:
-    """True of a site that counts once; a scale that is a tensor is not looked at."""
+    """True of a site that counts once where it does; a scale that is a tensor is not looked at."""
     scaled = isinstance(site["scale"], Tensor) or site["scale"] != 1.0
-    return not (scaled or site["mask"] is not None or site["cond_indep_stack"])
+    return not (scaled or isinstance(site["mask"], bool) or site["cond_indep_stack"])
 
 
 def _elements(fn: Any) -> Any:

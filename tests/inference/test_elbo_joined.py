@@ -76,7 +76,11 @@ def normal(*shape, scale=1.0):
     [
         site(normal(3), normal(3), scale=2.0),
         site(normal(3), normal(3), scale=torch.tensor(1.0)),
-        site(normal(3), normal(3), mask=torch.tensor(True)),
+        (
+            site(normal(3), normal(3), mask=torch.tensor(True))[0],
+            site(normal(3), normal(3), mask=torch.tensor(True))[1],
+        ),
+        site(normal(3), normal(3), mask=True),
         site(normal(3), normal(3), cond_indep_stack=("plate",)),
         site(normal(MOST + 1), normal(MOST + 1)),
         site(dist.Normal(torch.zeros(3), 1.0), dist.Normal(torch.zeros(3), 1.0)),
@@ -88,7 +92,8 @@ def normal(*shape, scale=1.0):
     ids=[
         "scaled",
         "scaled by a tensor",
-        "masked",
+        "masked apart",
+        "masked by a constant",
         "in a plate",
         "large",
         "a batch",
@@ -114,3 +119,41 @@ def test_sites_of_all_shapes_by_class():
     assert joined.take(*site(dist.LogNormal(0.0, 1.0), dist.LogNormal(0.0, 2.0)))
     found = joined.terms()
     torch.testing.assert_close(found, [exact, torch.tensor(2.0).log() - 3 / 8])
+
+
+def test_masks_that_guide_and_model_share():
+    """Each site counts where its mask says, whatever the others do."""
+    joined = JoinedKL()
+    deep, deeper = torch.tensor([[False], [True], [True]]), torch.tensor([[False], [False], [True]])
+    expected = torch.zeros(3, 1)
+    for size, s, mask in ((3, 1.0, deep), (2, 0.5, deeper), (4, 2.0, None), (1, 0.7, deep)):
+        assert joined.take(*site(normal(size, scale=s), normal(size, scale=2.0), mask=mask))
+        cost = size * (torch.tensor(2.0 / s).log() + (s * s - 4) / 8)
+        expected += cost if mask is None else cost * mask
+    (found,) = joined.terms()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_random_depth_joins_its_sites(taken):
+    """The KL, its slopes, and what each depth costs are those of sites one by one."""
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]
+    stack = models.DepthStack(nn.Linear(5, 4), blocks, nn.Linear(4, 3)).double()
+    model = models.BayesianStack(stack, Data, prior=priors.GroupNormalJeffreys()).double()
+    guide = guides.MeanField(model).double()
+    with torch.no_grad():
+        guide.edge("depth").logits.copy_(torch.tensor([0.5, -1.0, 0.2, 0.1]))
+    apart, apart_slopes = loss(model, guide, joins=False)
+    together, slopes = loss(model, guide, joins=True)
+    assert sorted(taken) == sorted(model.sites)
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=0)
+    torch.testing.assert_close(slopes, apart_slopes, rtol=1e-10, atol=1e-10)
+    costs = []
+    for joins in (False, True):
+        evaluate = bound(model, guide, max_plate_nesting=1)
+        evaluate.elbo.joins = joins
+        with pyro.validation_enabled(False):
+            x, y = torch.ones(4, 5).double(), torch.zeros(4, dtype=torch.long)
+            costs.append(evaluate.terms(x, y).by_site["depth"].flatten())
+    # What every depth pays is in the one and not in the other: differences between depths count.
+    torch.testing.assert_close(costs[0].diff(), costs[1].diff(), rtol=1e-10, atol=1e-10)

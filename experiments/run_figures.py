@@ -51,7 +51,8 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     data = result.data
     written: list[Path] = []
-    structure = result.structure
+    # Of random weights the method draws it, as its last fit may be of one depth.
+    structure = None if result.model.random_weights else result.structure
     if structure is not None:
         nll = {}
         for split in ("train", "test"):
@@ -202,7 +203,7 @@ def _around(x: torch.Tensor) -> torch.Tensor:
 def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
     x, y = result.data.split("test")
     contenders = {predictor: result.predict(x)}
-    if result.structure is not None:
+    if result.structure is not None and not result.model.random_weights:
         net = prune(result)
         with torch.no_grad():
             contenders[f"pruned, depth {net.depth}"] = net(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -179,7 +179,9 @@ class Occam(OverWeights):
         if run.out is not None and run.figures:
             _draw(joint, neighbours, run.out / "figures")
         depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
-        return {**depth, **super().report(run)}
+        # What is cut is one network, which the stack itself is not.
+        alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
+        return {**depth, **super().report(alone)}
 
     def _neighbours(self, joint: Fit) -> list[dict[str, Any]]:
         """Networks of the depths around the chosen one, each cut and packed by the posterior that

@@ -3,11 +3,10 @@
     python -m pyroccam.experiments.reproduce.joint --data spirals --depths 10,20,40,80 \
         --set data.n=20000 --set batch_size=512 --set steps=8000
     python -m pyroccam.experiments.reproduce.joint --data fashion-mnist --depths 5,10,20 \
-        --set width=100 --fixed
+        --set width=100 --fixed 0,1,10
 
 Every run is ``pyroccam fit occam``, without a prior on depth that says what a block costs. With
-``--fixed`` the ordinary network of every depth stands beside it, trained as numbers for the same
-number of steps.
+``--fixed`` ordinary networks of these depths stand beside it, trained as numbers for as many steps.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import torch
 import typer
 
 from ...inference.cutting.cost import count_parameters
+from ..methods.table import METHODS
 from ..runs.config import parse_settings
 from ..runs.run import Outcome
 from . import options
@@ -34,9 +34,7 @@ def main(
     network: options.Network = "mlp",
     depths: Annotated[str, options.BY_COMMAS] = "10,20,40,80",
     seeds: options.Count = 3,
-    fixed: Annotated[
-        bool, typer.Option("--fixed", help="Train every depth up to 10 alone.")
-    ] = False,
+    fixed: Annotated[str, typer.Option(help="Depths that are trained alone, by commas.")] = "",
     out: options.Out = options.RESULTS / "joint",
     data_root: options.DataRoot = None,
     sets: options.Sets = None,
@@ -54,13 +52,14 @@ def main(
             numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
             sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
-    steps = {k: v for k, v in own.items() if k != "prior"} | {"lr": 1e-3, "optimizer": "adamw"}
-    for depth in range(11) if fixed else ():
+    plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
+    plain |= {"lr": 1e-3, "schedule": "cosine", **own}
+    for depth in map(int, filter(None, fixed.split(","))):
         add_seeds(
             out / f"{data}-{network}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
             say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f} %",
-            numbers=lambda row: {"error": row["error"], "nll": row["nll"]}, runs=None,
-            device=device, sets={**steps, "max_depth": depth, "depth": depth}, **common,
+            numbers=lambda row: {k: row[k] for k in ("error", "nll", "seconds")}, runs=None,
+            device=device, sets={**plain, "max_depth": depth, "depth": depth}, **common,
         )  # fmt: skip
 
 
@@ -101,8 +100,8 @@ def _fixed_row(outcome: Outcome) -> Row:
     return {
         "seed": metrics["seed"],
         "depth": model.depth,
-        "error": 100 * (1 - metrics["test"]["full"]["accuracy"]),
-        "nll": metrics["test"]["full"]["nll"],
+        "error": 100 * (1 - metrics["test"]["accuracy"]),
+        "nll": metrics["test"]["nll"],
         "parameters": count_parameters(model),
         "seconds": metrics["seconds"],
     }

@@ -93,3 +93,16 @@ def test_one_fit_alone():
     assert isinstance(model, models.BayesianStack)
     assert isinstance(guide, guides.MeanField)
     assert guide.hold == method.hold
+
+
+def test_a_run_that_ends_with_its_stack(tmp_path):
+    """The smaller network is cut of the posterior over depth and weights itself."""
+    options = ("--set", "start=0", "--set", "last=0", "--set", "finish=0")
+    said = call("fit", "occam", "--out", tmp_path / "run", *SMALL, *options)
+    fit = load_fit(tmp_path / "run")
+    assert isinstance(fit.model, models.BayesianStack)
+    assert f"Depth {fit.structure.depth_chosen} of 3 is enough" in said
+    small = inference.compress(fit).net
+    net = read(tmp_path / "run" / "compressed.pocc")
+    assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in net.parameters())
+    assert "diagnostics.json" in call("diagnose", tmp_path / "run")

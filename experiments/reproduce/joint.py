@@ -46,10 +46,11 @@ def main(
     torch.set_num_threads(threads)
     own = parse_settings(sets or [])
     common: dict[str, Any] = {"network": network, "data_root": data_root}
+    weight = f"-{own['kl_weight']:g}" if "kl_weight" in own else ""
     for deepest in map(int, depths.split(",")):
         add_seeds(
-            out / f"{data}-{network}-{deepest}.json", seeds, "occam", data, row=_row, say=_line,
-            numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
+            out / f"{data}-{network}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
+            say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
             sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}

@@ -146,8 +146,9 @@ def _joint(folder: Path) -> Iterable[str]:
         for one in sorted(own, key=lambda one: int(one["config"]["network_options"]["max_depth"])):
             runs, spread = one["runs"], one["spread"]
             smaller = fmean(4 * run["parameters_before"] / run["file_bytes"] for run in runs)
+            weight = one["config"]["settings"].get("kl_weight", 1.0)
             yield row(
-                f"`occam` ({len(runs)})",
+                f"`occam`{'' if weight == 1.0 else f', KL times {weight:g}'} ({len(runs)})",
                 one["config"]["network_options"]["max_depth"],
                 ", ".join(str(run["depth"]) for run in runs),
                 plus_minus(spread["error"], 2),

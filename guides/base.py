@@ -312,6 +312,12 @@ class NetworkGuide(Guide):
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         self.refuse(model)
         options = self.arguments({} if names is None else names)
+        # Of a network that has fewer layers, arguments by layer are of those that it has.
+        for name, value in options.items():
+            if isinstance(value, dict):
+                options[name] = {n: one for n, one in value.items() if n in model.layers}
+            elif name == "layers" and value is not None:
+                options[name] = [n for n in value if n in model.layers]
         if (own := self.handler) is not None:
             options["local"] = LocalReparameterization(model, own.scales)
         if self.edges:
@@ -327,6 +333,12 @@ class NetworkGuide(Guide):
                 f"this model, guides.{type(self).__name__}(model)."
             )
         super().check(model, settings, batches)
+        if self.closed and settings.kl_warmup > self.hold:
+            raise ValueError(
+                f"kl_warmup={settings.kl_warmup:g}: q(depth) moves from hold={self.hold:g} of the "
+                "steps on, by what blocks cost at the full weight of the KL.\nSet kl_warmup to no "
+                "more, or hold= of guides.StructureFamily to more."
+            )
         tied = [vars(self.edge(site)).get("temperature") for site in self.edges]
         own = [prior.temperature for prior in model.structure.values()]
         if any(isinstance(t, Temperature) and all(t is not o for o in own) for t in tied):

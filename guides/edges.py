@@ -163,7 +163,7 @@ class _Table(EdgeFactor):
         return dist.Categorical(logits=self.logits, validate_args=False)
 
     def probs(self) -> Tensor:
-        return self.logits.softmax(-1) @ self.vertices
+        return self.logits.softmax(-1) @ self.vertices.to(self.logits)
 
     def entropy(self) -> float:
         return _entropy(self.logits.detach().double().softmax(-1))
@@ -181,7 +181,8 @@ class _Table(EdgeFactor):
 
 class _Depth(_Table):
     """A probability for each depth of a stack, which follows the exact posterior. Whatever the
-    prior is, it begins uniform: every depth is trained until q is let go."""
+    prior is, it begins uniform: every depth is trained until q is let go. Of equal ones the deepest
+    is its most probable, so that a network in training is watched whole."""
 
     word = "depth"
     closed = True
@@ -190,6 +191,10 @@ class _Depth(_Table):
         super().__init__(prior, temperature)
         with torch.no_grad():
             self.logits.zero_()
+
+    def vertex(self, *, empty: bool = True) -> Tensor:
+        deepest = len(self.logits) - 1 - int(self.logits.flip(-1).argmax())
+        return self.vertices[deepest]
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})

@@ -229,6 +229,12 @@ class MeanKL(NetworkGuide):
         scales: Scales = "example",
         structure: StructureFamily | None = None,
     ) -> None:
+        if model.counting is not None:
+            raise ValueError(
+                "guides.MeanKL has one budget of all weights, and those of a BayesianStack count "
+                "at some depths only.\nTake guides.MeanField(model), and this guide for the "
+                "network of the chosen depth, inference.pruning.settled(fit).model."
+            )
         super().__init__(model, local=local, scales=scales, structure=structure)
         if nats is not None and not 0 < nats < math.inf:
             raise ValueError(f"MeanKL(nats) must be positive and finite, got {nats}.")

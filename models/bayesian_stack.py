@@ -41,9 +41,10 @@ class Exits(DepthStack):
         self.gamma = Gammas({"depth": [str(d) for d in range(stack.max_depth + 1)]})
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mixture of all depths, ``(B, *outputs)``."""
+        """The mixture of all depths, ``(B, outputs)``."""
         outputs = self.outputs(x)
-        return torch.tensordot(self.gamma.of("depth").to(outputs), outputs, 1)
+        # In operations of which a description can be made.
+        return (self.gamma.of("depth")[:, None, None] * outputs).sum(0)
 
     def used_at(self, name: str) -> tuple[int, ...]:
         """Depths at which a part of the stack is used.
@@ -160,9 +161,23 @@ class BayesianStack(BayesianNetwork):
         names = [str(d) for d in range(stack.max_depth + 1)]
         like = next(stack.parameters(), torch.zeros(()))
         logits = depth.log_probs(stack.max_depth + 1).to(like)
-        self.depth_prior = DepthEdge("depth", names, logits, False, None)
+        self.depth_prior = DepthEdge("depth", names, logits, False, None).to(like)
+        self._refuse_lent(exits)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
         self.counting: Counting = Counting("depth", stack.max_depth + 1, used)
+
+    def _refuse_lent(self, exits: Exits) -> None:
+        """Refuse a prior that layers share, if what it learns is in a layer that a depth lacks."""
+        owners: dict[int, str] = {}
+        for name, layer in self.layers.items():
+            for shared in getattr(layer.prior, "held", ()):
+                owner = owners.setdefault(id(shared), name)
+                if owner != name and len(exits.used_at(owner)) <= exits.max_depth:
+                    raise ValueError(
+                        f"Layers {owner!r} and {name!r} share a prior that the first of them has, "
+                        "and not every depth uses it.\nMake the stem random, too, or give each "
+                        "layer a prior of its own, GaussianMixture(per='layer')."
+                    )
 
     @property
     def exits(self) -> Exits:
@@ -249,6 +264,11 @@ class BayesianStack(BayesianNetwork):
         for name in self.layers:
             for own in (part for part in there if name == part or name.startswith(f"{part}.")):
                 names[name] = there[own] + name.removeprefix(own)
+        if not names:
+            raise ValueError(
+                f"At depth {depth} all weights are numbers: the network is that of the stack, "
+                f"stack.at({depth}), and nothing of it is random."
+            )
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}
         given = {**self._given(), "layers": list(prior)}

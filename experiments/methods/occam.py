@@ -26,6 +26,7 @@ from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.depth import settled
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation
+from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, unit_of
 from .base import Finished, Pair, Stage
@@ -79,10 +80,16 @@ class Occam(OverWeights):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model, guide = self._pair(net, data)
-        if self.finish and guide.steps:
+        if guide.zero_mean:
             raise ValueError(
-                f"finish={self.finish:g}: trained as numbers, what is left would leave the steps "
-                f"on which guide={self.guide!r} has it.\nSet finish=0."
+                f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
+                "\nTake guide=mean-field, or the method bayes."
+            )
+        if self.finish and (guide.steps or levels_of(model)):
+            raise ValueError(
+                f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
+                f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
+                "Set finish=0."
             )
         deepest = torch.eye(model.max_depth + 1)[-1]
         try:

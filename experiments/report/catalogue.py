@@ -31,6 +31,16 @@ _CATALOGUE = (
         "below the negative log-likelihood of the network cut at each depth.",
     ),
     _Entry(
+        r"trade",
+        "What do other depths cost?",
+        "Networks of the depths around the chosen one, cut and packed by the same posterior.",
+    ),
+    _Entry(
+        r"bytes",
+        "Is the file as small as the bound says?",
+        "On the dashed line it is. The bound counts weights, the file also numbers beside them.",
+    ),
+    _Entry(
         r"functions",
         "What each depth computes",
         "Probability of class 1 over the plane of the inputs, with the training rows.",

@@ -141,7 +141,7 @@ def _spread_cell(spread: dict[str, Any] | None) -> Cell:
 
 def _learnt(run: RunFiles) -> Table | None:
     """The structure by seed, by layer or by edge; ``None`` where there is none."""
-    structures = [one.get("structure") or {} for one in run.seeds]
+    structures = [one.get("depth") or one.get("structure") or {} for one in run.seeds]
     first, caption = structures[0], f"What was learnt, {run.name}"
     if "depth_chosen" in first:
         head = ["seed", "chosen depth", "by the exact posterior", "expected depth", "of"]

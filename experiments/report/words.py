@@ -59,7 +59,7 @@ def _doubts(run: RunFiles) -> str:
 
 def _learnt(run: RunFiles) -> str:
     first, several = run.first, len(run.seeds) > 1
-    structure = [one.get("structure") or {} for one in run.seeds]
+    structure = [one.get("depth") or one.get("structure") or {} for one in run.seeds]
     begin = "In the first run" if several else ""
     if "depth_chosen" in structure[0]:
         depths = [int(s["depth_chosen"]) for s in structure]

@@ -47,14 +47,15 @@ def main(
     own = parse_settings(sets or [])
     common: dict[str, Any] = {"network": network, "data_root": data_root}
     weight = f"-{own['kl_weight']:g}" if "kl_weight" in own else ""
-    for deepest in map(int, depths.split(",")):
+    for deepest in map(int, filter(None, depths.split(","))):
         add_seeds(
             out / f"{data}-{network}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
             say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
             sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
-    plain |= {"lr": 1e-3, "schedule": "cosine", **own}
+    plain |= {"lr": 1e-3, "schedule": "cosine"}
+    plain |= {k: v for k, v in own.items() if k != "kl_weight"}
     for depth in map(int, filter(None, fixed.split(","))):
         add_seeds(
             out / f"{data}-{network}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,

@@ -197,6 +197,13 @@ class _Simulation:
             probs = q.probs.double().cpu().numpy()
             k = int(truth)
             return np.array(min(probs[:k].sum() + rng.uniform() * probs[k], 1.0))
+        if (counting := self.model.counting) is not None and site in counting.used:
+            # Where the depth does not reach a weight, its posterior is its prior.
+            depth = self.guide.posterior(counting.site).sample((draws,))
+            counts = torch.as_tensor(self.model.counts(site, {counting.site: depth}))
+            p = self.model.priors_given({counting.site: depth[:1]})[site]
+            counts = counts.expand(draws).reshape(-1, *[1] * truth.dim()) > 0
+            return _rank(torch.where(counts, q.sample((draws,)), p.sample((draws,))), truth, rng)
         known = self.guide.cdf(site, truth)
         return _rank(q.sample((draws,)), truth, rng) if known is None else known.cpu().numpy()
 

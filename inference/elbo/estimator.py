@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +50,8 @@ class Terms:
         by_site: for each observed site its log-probabilities, one for each value of the enumerated
             latents and each observation of the batch, ``(enumerated dims..., plates...)``; zero
             where masked, unscaled and without gradient. For an enumerated latent on whose values
-            the KL of others depends, the sum of these, ``(enumerated dims..., plates...)``. Of the
-            first particle.
+            the KL of others depends, the sum of these, ``(enumerated dims..., 1...)``. Of the first
+            particle.
         summed_out: latents that the model sums out.
         kl_by_site: the terms of ``kl``, by latent, but for those that were found together. Of the
             first particle.
@@ -248,7 +249,8 @@ class EnumMeanFieldELBO(ELBO):
                 check_shape(site, self.max_plate_nesting)
                 check_shape(own, self.max_plate_nesting)
                 kl[name] = expectation(cost, plates | plates_of(own), name, reach)
-                _note(by_site, expectation.only(cost, name), cost)
+                beside = {**plates, **plates_of(own)}.values()
+                _note(by_site, expectation.only(cost, name), cost, beside)
         for left, term in summed.terms():
             likelihood.append(expectation(term, left, summed.label, reach))
         for name, site in ours.items():
@@ -258,16 +260,19 @@ class EnumMeanFieldELBO(ELBO):
                 kl[name] = expectation(cost, plates_of(site), name, expectation.position[name])
         together: list[Tensor] = []
         for cost in joined.terms():
-            _note(by_site, expectation.only(cost, ""), cost)
+            _note(by_site, expectation.only(cost, ""), cost, ())
             together.append(expectation(cost, {}, "of several", reach))
         zero = _zero([*theirs.values(), *ours.values()])
         total = sum([*kl.values(), *together], zero)
         return Terms(sum(likelihood, zero), total, by_site, tuple(summed.latents), kl)
 
 
-def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor) -> None:
-    """Add a cost to those of the enumerated site on which it depends, if it does."""
+def _note(by_site: dict[str, Tensor], on: str | None, cost: Tensor, plates: Iterable[int]) -> None:
+    """Add a cost, summed over its plates, to those of the enumerated site on which it depends, if
+    it does."""
     if on is not None:
+        dims = [dim for dim in plates if -dim <= cost.dim()]
+        cost = cost.sum(dims, keepdim=True) if dims else cost
         before = by_site.get(on)
         by_site[on] = cost.detach() if before is None else before + cost.detach()
 

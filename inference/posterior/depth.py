@@ -98,7 +98,7 @@ def depth_posterior_of_weights(
     x, _ = data.split("train")
     evaluate = bound(model, guide)
     total = model.log_prior.double().clone()
-    last = None
+    cost, passes = torch.zeros_like(total), 0
     quiet = pyro.validation_enabled(False)
     with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
         for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
@@ -106,10 +106,10 @@ def depth_posterior_of_weights(
                 found = evaluate.terms(part, y).by_site
                 rows = found["y"].double().flatten(1).sum(1)
                 total += rows / (PASSES * kl_weight)
-                last = found.get("depth")
-    if last is not None:  # the KL does not depend on the rows
-        total -= last.double().flatten()
-    return total.softmax(0)
+                passes += 1  # where the KL is of draws, it takes many to know it
+                if "depth" in found:
+                    cost += found["depth"].double().flatten()
+    return (total - cost / max(passes, 1)).softmax(0)
 
 
 def check_share(threshold: Any) -> None:

@@ -156,7 +156,7 @@ class Weights:
         q = self.guide.edge("depth").probs().double()
         # The guide's own are single, and have no small ones.
         q = torch.where(q.log() > -80.0, q, exact.to(q))
-        threshold = threshold * math.exp(max(-EQUAL * data.N, -600.0))
+        threshold = threshold * math.exp(max(-EQUAL * data.N / kl_weight, -600.0))
         return DepthStructure.from_probs(q, exact, threshold, running)
 
 

@@ -206,7 +206,7 @@ def select(
         best_epoch=best,
         val_nll=float("nan"),
         seconds=time.perf_counter() - start,
-        structure=None,
+        structure=pair.structure(data, 0.95),
         weights=pair.weights(),
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip

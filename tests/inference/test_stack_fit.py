@@ -1,12 +1,14 @@
 """A stack of random weights and random depth, fitted, settled, cut and shown."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.elbo.full_data import evidence
-from pyroccam.inference.posterior.depth import EQUAL
+from pyroccam.inference.posterior import depth as depth_module
+from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.depth import settled
 from pyroccam.models import priors
@@ -161,3 +163,74 @@ def test_a_repeated_fit_is_resumed(tmp_path):
     whole = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole")
     again = inference.fit(*pair(), DIGITS, **HOW, out=tmp_path / "whole", resume=True)
     assert again.structure.depth_probs.tolist() == whole.structure.depth_probs.tolist()
+
+
+class Layered:
+    """Arguments of guides by layer, of which a settled network has some."""
+
+    def limits(model):
+        return guides.MeanField(model, max_scale=dict.fromkeys(model.layers, 0.5))
+
+    def masks(model):
+        kept = {n: torch.ones_like(layer.start["weight"]) > 0 for n, layer in model.layers.items()}
+        return guides.Pruned(model, kept=kept)
+
+    def zero_mean(model):
+        return guides.ZeroMean(model, layers=list(model.layers)[:3])
+
+
+@pytest.mark.parametrize("make", [Layered.limits, Layered.masks, Layered.zero_mean])
+def test_arguments_by_layer_are_those_of_the_layers_that_are_left(make):
+    prior = priors.LogUniform() if make is Layered.zero_mean else priors.Normal(1.0)
+    model = models.BayesianStack(odd_stack(64, 10), DIGITS, prior=prior)
+    fit = inference.fit(model, make(model), DIGITS, **{**HOW, "epochs": 1})
+    assert len(settled(fit, 0).model.layers) == 3
+
+
+def test_what_does_not_go_with_a_random_depth():
+    model, guide = pair()
+    with pytest.raises(ValueError, match="one budget of all weights"):
+        guides.MeanKL(model, nats=100.0)
+    short = guides.MeanField(model, structure=guides.StructureFamily(hold=0.1))
+    with pytest.raises(ValueError, match="Set kl_warmup to no more"):
+        inference.fit(model, short, DIGITS, **HOW)
+    mixture = priors.GaussianMixture()
+    blocks = [f"blocks.{i}.f.0" for i in range(2)]
+    with pytest.raises(ValueError, match="share a prior"):
+        models.BayesianStack(odd_stack(64, 10), DIGITS, prior=mixture, layers=blocks)
+    alone = models.BayesianStack(odd_stack(64, 10), DIGITS, prior=priors.Normal(), layers=blocks)
+    with pytest.raises(ValueError, match="At depth 0 all weights are numbers"):
+        alone.settled(DIGITS, {"depth": torch.eye(4)[0]})
+    assert guide.hold == 0.5
+
+
+def test_costs_by_draws_are_averaged(monkeypatch):
+    """Where the KL is a log-ratio at draws, one of them is no cost."""
+    model, guide = pair()
+    draws = iter(range(1000))
+
+    class Said:
+        def terms(self, x, y):
+            cost = torch.tensor([0.0, 1.0, 2.0, 3.0])[:, None] * (next(draws) % 2)
+            return SimpleNamespace(by_site={"y": torch.zeros(4, len(x)), "depth": cost})
+
+    monkeypatch.setattr(depth_module, "bound", lambda *pair: Said())
+    found = depth_posterior_of_weights(model, guide, DIGITS)
+    torch.testing.assert_close(found, (-torch.arange(4) / 2).double().softmax(0))
+
+
+def test_a_stack_in_double_precision():
+    model, guide = pair(priors.Normal(1.0))
+    model, guide = model.double(), guide.double()
+    assert guide.edge("depth").probs().dtype is torch.float64
+    assert guide.edge("depth").vertex().tolist() == [0, 0, 0, 1]
+
+
+def test_the_mean_network_can_be_saved(tmp_path):
+    stack = models.networks.residual_mlp(DIGITS.input_shape, 10, width=6, max_depth=2)
+    model = models.BayesianStack(stack, DIGITS, prior=priors.Normal(1.0))
+    net = mean_network(model, guides.MeanField(model))
+    inference.save(net, tmp_path / "net")
+    x = DIGITS.x_test[:5]
+    with torch.no_grad():
+        torch.testing.assert_close(inference.load(tmp_path / "net")(x), net(x))

@@ -225,3 +225,24 @@ def test_a_weight_of_a_kl_that_the_model_sums_out(weight):
     if isinstance(weight, torch.Tensor):
         with pyro.validation_enabled(False):  # a tensor is not looked at while a graph is traced
             terms.loss(weight)
+
+
+def test_costs_in_plates_of_different_sizes_under_one_enumerated_latent():
+    """What each value costs is summed over the plates; the bound is that of the sites."""
+
+    def model():
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.25, 0.75])))
+        for name, size in (("a", 3), ("b", 5)):
+            with pyro.plate(name, size):
+                pyro.sample(f"w_{name}", dist.Normal(z.to(torch.get_default_dtype()), 1.0))
+
+    def guide():
+        pyro.sample("z", dist.Categorical(torch.tensor([0.5, 0.5])))
+        for name, size in (("a", 3), ("b", 5)):
+            with pyro.plate(name, size):
+                pyro.sample(f"w_{name}", dist.Normal(torch.zeros(size), 1.0))
+
+    terms = EnumMeanFieldELBO(max_plate_nesting=1).terms(model, guide)
+    torch.testing.assert_close(terms.by_site["z"].flatten(), torch.tensor([0.0, 4.0]))
+    prior = 0.5 * torch.tensor([0.5 / 0.25, 0.5 / 0.75]).log().sum()
+    torch.testing.assert_close(terms.kl, prior + 2.0)

@@ -156,7 +156,10 @@ def test_repeats_report_mean_and_spread(tmp_path):
     assert [one["seed"] for one in found["repeats"]] == [0, 1]
 
 
-@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.over == "stack"])
+@pytest.mark.parametrize(
+    "method",  # occam, whose weights are random, has tests of its own
+    [name for name, row in METHODS.items() if row.over == "stack" and name != "occam"],
+)
 def test_every_method_over_depth_runs(method, tmp_path):
     call("fit", method, "--out", tmp_path / method, "--no-compare", *SMALL)
     found = metrics_of(tmp_path / method)

@@ -14,9 +14,9 @@ from .depth import depth_comparison, depth_posterior, spiral_functions
 from .predictive import predicted_observed, predictive_bands
 from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
+from .sizes import bytes_by_bound, trade_off
 from .sparsity import sparsity_maps
 from .structure import simplex_panels, structure_graph
-from .trade_off import bytes_by_bound, trade_off
 from .training import training_curve
 
 __all__ = [

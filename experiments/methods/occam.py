@@ -20,9 +20,11 @@ from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
 from ...inference.figures import bytes_by_bound, depth_posterior, save, trade_off
 from ...inference.fits.fitting import Fit
+from ...inference.fits.retraining import RATES
 from ...inference.posterior.family import require
 from ...inference.posterior.predict import nll_by_depth, streamed
 from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
 from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation
@@ -139,7 +141,8 @@ class Occam(OverWeights):
         self, settings: Settings, data: Dataset, compare: bool
     ) -> dict[str, tuple[int, int]]:
         epochs = self.retrain_epochs(settings, data.N) if len(data.x_val) else 0
-        return {"search": (3, epochs)} if epochs else {}
+        number = len(RATES) if self.threshold is not None else searched(False)
+        return {"search": (number, epochs)} if epochs else {}
 
     def first(self, settings: Settings) -> dict[str, Any]:
         parts, unit = self._parts(settings), _unit(settings)

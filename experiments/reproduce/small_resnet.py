@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
-__all__ = ["small_resnet"]
+from ...models.networks.ready import take_apart
+from ...models.networks.stack import DepthStack
+
+__all__ = ["small_resnet", "small_resnet_stack"]
 
 
 def small_resnet(
-    input_shape: tuple[int, ...], outputs: int, *, blocks: int = 1, pool: bool = True
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    blocks: int = 1,
+    pool: bool = True,
+    width: int = 64,
 ) -> nn.Module:
     """torchvision's ResNet with three stages of 64, 128 and 256 channels.
 
@@ -22,16 +31,38 @@ def small_resnet(
         outputs: classes.
         blocks: in each stage.
         pool: keep its 7 x 7 stem with pooling, which leaves an eighth of 32 x 32 pixels.
+        width: channels of the first stage.
     """
     from torchvision.models.resnet import BasicBlock, ResNet
 
     net: Any = ResNet(BasicBlock, [blocks] * 4, num_classes=outputs)
     net.layer4 = nn.Identity()
-    net.fc = nn.Linear(256, outputs)
-    if not pool or input_shape[0] != 3:
-        stem = (3, 1, 1) if not pool else (7, 2, 3)
-        net.conv1 = nn.Conv2d(input_shape[0], 64, *stem, bias=False)
+    stem = (7, 2, 3) if pool else (3, 1, 1)
+    net.conv1 = nn.Conv2d(input_shape[0], width, *stem, bias=False)
+    net.bn1 = nn.BatchNorm2d(width)
+    net.inplanes = width
+    for number, stride in enumerate((1, 2, 2)):
+        stage = net._make_layer(BasicBlock, width * 2**number, blocks, stride=stride)
+        setattr(net, f"layer{number + 1}", stage)
+    net.fc = nn.Linear(net.inplanes, outputs)
     if not pool:
         net.maxpool = nn.Identity()
     module: nn.Module = net
     return module
+
+
+def small_resnet_stack(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    blocks: int = 1,
+    pool: bool = True,
+    width: int = 64,
+) -> DepthStack:
+    """:func:`small_resnet` taken apart, which can stop after any of its residual blocks.
+
+    Arguments:
+        input_shape, outputs, blocks, pool, width: as for it.
+    """
+    net = small_resnet(input_shape, outputs, blocks=blocks, pool=pool, width=width)
+    return take_apart(net, torch.zeros(2, *input_shape))

@@ -168,7 +168,7 @@ class LocalReparameterization(Messenger):
             scale, scale_bias = layer.effective({**ones, **zero, **scales}, own)
             own_bias = scale_bias if "bias" in scales else None
             variance = self._variance(run, x, scale, own_bias)
-            noise = (variance + TINY).sqrt() * torch.randn_like(variance)
+            noise = (variance + TINY).sqrt() * _standard_normal(variance)
             if out is not None:
                 out = out + noise
             elif mean_bias is None:
@@ -206,6 +206,18 @@ def _check(name: str, fn: Any, prior: Any) -> None:
             f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
             "Register one, or draw the weights: local=False."
         ) from None
+
+
+def _standard_normal(like: Tensor) -> Tensor:
+    """Standard normal numbers of a tensor's shape, in its order of memory.
+
+    Torch fills memory that is contiguous several times faster than any other: in the layout that
+    convolutions have, ``randn_like`` was half of a step.
+    """
+    order = sorted(range(like.dim()), key=lambda dim: -like.stride(dim))  # stable
+    shape = [like.shape[dim] for dim in order]
+    drawn = torch.randn(shape, dtype=like.dtype, device=like.device)
+    return drawn.permute([order.index(dim) for dim in range(like.dim())])
 
 
 def _parameters(kept: Mapping[str, Any], which: str) -> dict[str, Tensor]:

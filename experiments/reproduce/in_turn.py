@@ -1,0 +1,217 @@
+"""A small ResNet: depth, widths and bits in one posterior, or one after the other, and what prunes
+an ordinary network.
+
+    python -m pyroccam.experiments.reproduce.in_turn --data cifar10 --data-root FOLDER
+
+Every contender ends as a packed file, which is read, scored and timed; all networks of a seed are
+timed in turn. Each has about as many seconds: learning rates of the ordinary network are tried,
+what is left of it is trained once more at each share of channels, and its files have weights of
+8 bits, one step for each tensor, by the same entropy coder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import typer
+from torch import nn
+
+from ... import guides, inference, models
+from ...data import Dataset
+from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
+from ...inference.packing import Multiples, read, write
+from ...inference.posterior.metrics import mean_spread
+from ...models.networks.stack import DepthStack
+from ..methods.weights import FILE
+from ..runs.config import RunConfig, parse_settings
+from ..runs.run import RunOptions, run
+from ..strangers.ordinary import Trained, scores, search
+from ..strangers.structured import prune_channels
+from . import options
+from .runner import ResultFile, Row
+from .small_resnet import small_resnet_stack
+
+__all__ = ["in_turn", "main"]
+
+NETWORK = f"{small_resnet_stack.__module__}:{small_resnet_stack.__name__}"
+SHAPE = {"blocks": 2, "width": 32}
+LENGTH = {"batch_size": 128, "epochs": 60}
+JOINT = {"kl_weight": 0.1, "lr": 2e-3, **LENGTH}
+DEEP_COMPRESSION = {"batch_size": 128, "epochs": 45, "retrain": 20, "share": 5}
+
+NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_faster", "seconds")
+
+
+def main(
+    data: options.Data = "cifar10",
+    seeds: options.Count = 3,
+    out: options.Out = options.RESULTS / "joint",
+    data_root: options.DataRoot = None,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+) -> None:
+    """Run the seeds that the file lacks."""
+    torch.set_num_threads(threads)
+    sets_of = {**JOINT, **parse_settings(sets or [])}
+    file = ResultFile(
+        out / f"{data}-in-turn.json",
+        config={"data": data, "network": SHAPE, "joint": sets_of, "pruned": DEEP_COMPRESSION},
+    )
+    for seed in file.missing(range(seeds)):
+        rows = _contenders(data, data_root, seed, sets_of)
+        file.add({"seed": seed, "contenders": rows}, _spread)
+        for row in rows:
+            print(
+                f"seed {seed} {row['name']}: {row['error']:.2f} %, {row['file_bytes']:,} bytes, "
+                f"{row['times_faster']:.2f} x faster, {row['seconds']:.0f} s",
+                flush=True,
+            )
+
+
+def _contenders(data: str, root: str | None, seed: int, sets: dict[str, Any]) -> list[Row]:
+    """A row for each file, of one seed."""
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        made = list(_files(data, root, seed, sets, folder))
+        _, dataset = RunConfig.resolve("ddn", data, data_root=root, seed=seed)
+        x = dataset.x_test[:256]
+        speed = seconds_per_batch({one.name: one.net for one in made}, x)
+        rows = []
+        for one in made:
+            test = scores(one.net, dataset)
+            rows.append(
+                {
+                    "name": one.name,
+                    "error": 100 * (1 - test["accuracy"]),
+                    "nll": test["nll"],
+                    "file_bytes": one.path.stat().st_size,
+                    "parameters": count_parameters(one.net),
+                    "multiply_adds": multiply_adds(one.net, x[:1]),
+                    "seconds_per_batch": speed[one.name],
+                    "times_faster": speed["ordinary"] / speed[one.name],
+                    "seconds": one.seconds,
+                    **one.found,
+                }
+            )
+        return rows
+
+
+@dataclass(frozen=True)
+class _File:
+    """A network in its file, the seconds of all training up to it, and what is told of it."""
+
+    name: str
+    path: Path
+    net: nn.Module
+    seconds: float
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def _files(
+    data: str, root: str | None, seed: int, sets: dict[str, Any], folder: Path
+) -> Iterator[_File]:
+    given = {"network": NETWORK, "data_root": root, "seed": seed}
+    plain = RunOptions(progress=False, compare=False, figures=False)
+    for name, method, own in (
+        ("joint", "occam", sets),
+        ("deep-compression", "deep-compression", DEEP_COMPRESSION),
+    ):
+        config, dataset = RunConfig.resolve(method, data, sets={**SHAPE, **own}, **given)
+        begun = time.perf_counter()
+        outcome = run(config, dataset, out=folder / name, options=plain)
+        seconds = time.perf_counter() - begun
+        found = {"architecture": outcome.metrics["structure"]["architecture"]}
+        if depth := outcome.metrics.get("depth"):
+            found |= {"depth": depth["depth_chosen"], "depth_probs": depth["depth_probs"]}
+        net = config.chosen.smaller(outcome.fit, folder / name)
+        yield _File(name, folder / name / FILE, net, seconds, found)
+
+    def stack() -> DepthStack:
+        torch.manual_seed(seed)
+        return small_resnet_stack(dataset.input_shape, dataset.outputs, **SHAPE)
+
+    path, begun = folder / "in-turn", time.perf_counter()
+    found = in_turn(stack(), dataset, sets, path, seed)
+    yield _File("in-turn", path, read(path), time.perf_counter() - begun, found)
+
+    def whole() -> nn.Module:
+        made = stack()
+        return made.at(made.max_depth)
+
+    ordinary = search(whole, dataset, seed)
+    yield _packed(ordinary, "ordinary", ordinary.seconds, folder, bits=32)
+    yield _packed(ordinary, "int8", ordinary.seconds, folder, bits=8)
+    begun = time.perf_counter()
+    pruned = prune_channels(ordinary, dataset, seed)
+    seconds = ordinary.seconds + time.perf_counter() - begun
+    for one in pruned:
+        yield _packed(one, f"channels-{100 * one.left:.0f}", seconds, folder, bits=8)
+
+
+def in_turn(
+    stack: DepthStack, data: Dataset, sets: dict[str, Any], path: Path, seed: int
+) -> dict[str, Any]:
+    """Learn the depth of a stack with numbers as weights, then its widths, then round it.
+
+    Arguments:
+        stack: trained in place.
+        sets: of the joint fit, whose epochs are shared out likewise.
+        path: of the packed file.
+
+    Returns:
+        The depth and the architecture.
+    """
+    epochs, common = sets["epochs"], {"batch_size": sets["batch_size"], "seed": seed}
+
+    def fit(model: Any, guide: Any, share: float, **own: Any) -> Any:
+        count = max(1, round(share * epochs))
+        return inference.fit(model, guide, data, epochs=count, progress=False, **common, **own)
+
+    of_depth = models.LearntDepth(stack, data=data, prior=models.priors.Geometric(0.85))
+    depth = fit(of_depth, guides.CategoricalDepth(of_depth, hold=0.5), 0.25, lr=sets["lr"])
+    chosen = depth.structure.depth_chosen
+    prior = models.priors.GroupNormalJeffreys()
+    model = models.BayesianNetwork(of_depth.stack.at(chosen), data, prior=prior)
+    of_weights = {
+        "lr": sets["lr"], "optimizer": "adam", "weight_decay": 0.0, "schedule": "linear",
+        "kl_weight": sets["kl_weight"],
+    }  # fmt: skip
+    widths = fit(model, guides.MeanField(model), 0.35, kl_warmup=0.3, **of_weights)
+    rest = fit(*inference.narrow(widths), 0.25, kl_warmup=0.0, **of_weights)
+    small = inference.compress(rest, retrain_epochs=round(0.15 * epochs))
+    write(small.net, path, rest=torch.float16)
+    return {"depth": chosen, "architecture": small.to_json()["architecture"]}
+
+
+def _packed(one: Trained, name: str, seconds: float, folder: Path, *, bits: int) -> _File:
+    """A network in a file without description, which its own code builds."""
+    weights = {n: p.detach() for n, p in one.net.named_parameters() if p.dim() > 1}
+    steps = {n: Multiples(float(p.abs().max()) / (2 ** (bits - 1) - 1)) for n, p in weights.items()}
+    if bits == 8:
+        write(one.net, folder / name, bits=steps, rest=torch.float16, describe_net=False)
+    else:
+        write(one.net, folder / name, describe_net=False)
+    return _File(name, folder / name, read(folder / name, skeleton=one.net), seconds)
+
+
+def _spread(runs: list[Row]) -> dict[str, Any]:
+    """Mean and spread over the seeds by contender; those of the channels by their order."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for one in runs:
+        channels = 0
+        for row in one["contenders"]:
+            name = row["name"]
+            if name.startswith("channels"):
+                channels, name = channels + 1, f"channels-{channels + 1}"
+            found.setdefault(name, []).append({k: row[k] for k in NUMBERS})
+    return {name: mean_spread(rows) for name, rows in found.items()}
+
+
+if __name__ == "__main__":
+    typer.run(main)

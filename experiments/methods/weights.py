@@ -7,11 +7,11 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import nn
 
 from ...data import Dataset
@@ -22,6 +22,8 @@ from ...inference.draw_coding import Drawn, Sample
 from ...inference.fits.fitting import Fit
 from ...inference.marginal_likelihood import description_length
 from ...inference.packing import PackedSize, is_described, quantised, read, write
+from ...inference.packing.bits import MOST
+from ...inference.packing.quantise import Bits
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.family import require
 from ...inference.posterior.predict import evaluate_net, validated
@@ -55,6 +57,9 @@ __all__ = [
 
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
+
+LEAST_BITS = 3
+"""Significand bits of what is no weight, at least: it is few numbers."""
 
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
@@ -263,9 +268,9 @@ def _compressed(
     small = _cut(result, threshold, tolerance, **rules)
     rest, why, skeleton = _rest(result, small.net), {}, None
     try:
-        written = write(small.net, path, rest=rest)
+        written = write(small.net, path, bits=rest)
     except DescriptionError as error:  # the cut is not lost over a module that has no words
-        written = write(small.net, path, rest=rest, describe_net=False)
+        written = write(small.net, path, bits=rest, describe_net=False)
         why, skeleton = {"not_described": str(error)}, small.net
     rate = written.rate(result.model.parameters_before)
     sizes = {"file_bytes": written.total, "file_rate": rate, **why}
@@ -282,16 +287,19 @@ def _cut(
     return compress(result, threshold=threshold, tolerance=allowed, **rules)
 
 
-def _rest(result: Fit, net: nn.Module) -> torch.dtype:
-    """Half precision for biases and statistics, where it moves the likelihood of the rows with
-    which the thresholds were chosen, or else those of the training, no more than a cut may."""
+def _rest(result: Fit, net: nn.Module) -> dict[str, Bits]:
+    """As few significand bits for biases, scales and shifts, by name, as move the likelihood of the
+    rows with which the thresholds were chosen, or else those of the training, no more than a cut
+    may; none if all are needed."""
     split = "val" if len(result.data.x_val) else "train"
-    try:
-        rounded = quantised(net, None, rest=torch.float16)
-        moved = evaluate(result, rounded, split)["nll"] - evaluate(result, net, split)["nll"]
-    except ValueError:  # a number too large for it, or predictions that become infinite
-        return torch.float32
-    return torch.float16 if abs(moved) <= TOLERANCE else torch.float32
+    numbers = chain(net.named_parameters(), net.named_buffers())
+    names = [n for n, t in numbers if t.dim() < 2 and t.is_floating_point()]
+    before = evaluate(result, net, split)["nll"]
+    for bits in range(LEAST_BITS, MOST):
+        rest: dict[str, Bits] = dict.fromkeys(names, bits)
+        if abs(evaluate(result, quantised(net, rest), split)["nll"] - before) <= TOLERANCE:
+            return rest
+    return {}
 
 
 def network_of_file(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...models.bayesian import BayesianNetwork
 from ...models.feeding import unfed
+from ...models.networks.normalisation import without_statistics
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
 from ..draw_coding import Drawn, Sample, code_draw
@@ -49,7 +50,8 @@ class Compressed:
 
     Attributes:
         net: plain, cut and rounded, in evaluation mode; of no class of this package, so that it
-            can be unpickled without it. It takes the arguments that the network takes.
+            can be unpickled without it. It takes the arguments that the network takes. Of batch
+            normalisation a scale and a shift are left.
         thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.
@@ -313,7 +315,8 @@ def compress(
         rates = _with_books(rates, nonzero, counts, shared, sum(places))
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
-    small = unfed(torch_only(quantised(small, rounded), fit.data.x_train[:2].cpu()))
+    small = without_statistics(quantised(small, rounded))
+    small = unfed(torch_only(small, fit.data.x_train[:2].cpu()))
     return Compressed(
         small,
         decision.thresholds,

@@ -14,7 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["DepthBatchNorm", "has_batch_norm", "per_depth", "select_depths", "single_depth"]
+__all__ = [
+    "DepthBatchNorm",
+    "has_batch_norm",
+    "per_depth",
+    "select_depths",
+    "single_depth",
+    "without_statistics",
+]
 
 
 class DepthBatchNorm(nn.Module):
@@ -128,6 +135,33 @@ def _replace(module: nn.Module, change: Callable[[nn.Module], nn.Module | None])
         return new
     for name, child in module.named_children():
         setattr(module, name, _replace(child, change))
+    return module
+
+
+@torch.no_grad()
+def without_statistics(module: nn.Module) -> nn.Module:
+    r"""Write what a batch normalisation computes in evaluation mode into its scale and shift, in
+    place.
+
+    .. math:: \frac{x - m}{\sqrt{v + ε}} γ + β = x\, \frac{γ}{\sqrt{v + ε}}
+              + \Big(β - \frac{m γ}{\sqrt{v + ε}}\Big)
+
+    A mean of zero, a variance of one and no batches are left, which take no room in a file. What is
+    computed is the same to rounding, in evaluation mode alone. One without a scale, or without
+    statistics, stays as it is.
+    """
+    for part in module.modules():
+        if not isinstance(part, _BatchNorm) or part.running_var is None or not part.affine:
+            continue
+        mean, variance = part.running_mean, part.running_var
+        assert mean is not None
+        assert part.num_batches_tracked is not None
+        scale = part.weight.double() / (variance.double() + part.eps).sqrt()
+        part.bias.copy_(part.bias - mean.double() * scale)
+        part.weight.copy_(scale * (1.0 + part.eps) ** 0.5)
+        mean.zero_()
+        variance.fill_(1.0)
+        part.num_batches_tracked.zero_()
     return module
 
 

@@ -271,10 +271,10 @@ def test_repeats_are_compressed_one_by_one(tmp_path):
     call("compress", tmp_path / "runs" / "seed-1")
 
 
-def test_half_precision_where_it_does_no_harm(tmp_path):
-    """Targets far from zero need all digits of the last bias, and of its network no more."""
+def test_as_few_digits_as_do_no_harm(tmp_path):
+    """Targets far from zero need many digits of the last bias, and of its network no more."""
     x = torch.randn(200, 3, generator=torch.manual_seed(0))
-    for shift, expected in ((0.0, torch.float16), (1000.3, torch.float32)):
+    for shift, least, most in ((0.0, 3, 9), (1000.3, 12, 22)):
         y = 0.05 * x[:, :1] + shift
         rows = data_sets.Dataset.from_tensors(x, y, x, y, standardise=False)
         net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -284,7 +284,7 @@ def test_half_precision_where_it_does_no_harm(tmp_path):
         settings = {"epochs": 60, "lr": 0.02, "weight_decay": 0.0, "progress": False}
         fit = inference.fit(model, guides.MeanField(model), rows, device="cpu", **settings)
         small = inference.compress(fit, threshold=100.0).net
-        assert weights._rest(fit, small) == expected
+        assert all(least <= bits <= most for bits in weights._rest(fit, small).values())
         path = tmp_path / f"{shift}.pocc"
         _, said = weights.compress_run(fit, 100.0, None, path)
         assert said["test"]["nll"] == pytest.approx(weights.evaluate(fit, small)["nll"], abs=1e-3)

@@ -12,6 +12,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyroccam import guides, models
 from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO, bound
 from pyroccam.models import LocalReparameterization, priors
+from pyroccam.models.layers import local_reparameterisation
 from pyroccam.models.priors.base import Latent, LayerPrior, WeightPrior
 from random_weights import (
     FourScales,
@@ -445,3 +446,22 @@ def test_a_weight_on_the_guide_alone_weighs_the_expected_log_density_of_q():
         log_p = -0.5 * math.log(2 * math.pi * 0.49) - (q.mean**2 + q.variance) / (2 * 0.49)
         want = want + (0.5 * log_q - log_p).sum()
     assert torch.allclose(found.kl, want)
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        torch.zeros(3, 4, 5, 6).to(memory_format=torch.channels_last),
+        torch.zeros(3, 4, 5, 6, 7).to(memory_format=torch.channels_last_3d),
+        torch.zeros(3, 4, 5),
+        torch.zeros(5, 4).t(),
+        torch.zeros(()),
+    ],
+)
+def test_noise_is_drawn_in_the_order_of_memory(like):
+    torch.manual_seed(0)
+    drawn = local_reparameterisation._standard_normal(like)
+    assert drawn.shape == like.shape
+    assert drawn.stride() == like.stride()
+    torch.manual_seed(0)
+    assert torch.equal(drawn.as_strided((like.numel(),), (1,)), torch.randn(like.numel()))

@@ -11,6 +11,7 @@ from pyroccam.models.networks.normalisation import (
     per_depth,
     select_depths,
     single_depth,
+    without_statistics,
 )
 from torch import nn
 
@@ -164,3 +165,20 @@ def test_statistics_for_each_depth_keep_evaluation_mode_honest():
     batch, evaluated = train_then_compare(digits, pooled=True)
     assert batch[1:].max() < 1.2
     assert (batch - evaluated).abs().max() > 0.5, (batch, evaluated)
+
+
+@pytest.mark.parametrize("options", [{}, {"eps": 0.1}, {"affine": False}, {"momentum": None}])
+def test_a_scale_and_a_shift_say_what_statistics_did(options):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, **options), nn.ReLU())
+    for _ in range(5):
+        net(5.0 + 3.0 * torch.randn(16, 2, 6, 6))
+    if options.get("affine", True):
+        nn.init.normal_(net[1].weight)  # of both signs
+        nn.init.normal_(net[1].bias)
+    net, x = net.double().eval(), torch.randn(4, 2, 6, 6, dtype=torch.float64)
+    before = net(x)
+    after = without_statistics(copy.deepcopy(net))
+    torch.testing.assert_close(after(x), before, rtol=1e-12, atol=1e-12)
+    gone = not after[1].running_mean.any() and (after[1].running_var == 1).all()
+    assert bool(gone and after[1].num_batches_tracked == 0) == options.get("affine", True)

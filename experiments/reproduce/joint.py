@@ -2,8 +2,11 @@
 
     python -m pyroccam.experiments.reproduce.joint --data spirals --depths 10,20,40,80 \
         --set data.n=20000 --set batch_size=512 --set steps=8000
-    python -m pyroccam.experiments.reproduce.joint --data fashion-mnist --depths 5,10,20 \
-        --set width=100 --fixed 0,1,10
+    python -m pyroccam.experiments.reproduce.joint --data fashion-mnist --depths 10 \
+        --set width=100 --set kl_weight=0.2 --fixed 1,10
+    python -m pyroccam.experiments.reproduce.joint --data wisdm-series --depths 6 \
+        --network pyroccam.experiments.reproduce.encoder:encoder_stack --fixed 0,1,6 \
+        --set epochs=150 --set batch_size=128 --set kl_weight=0.1
 
 Every run is ``pyroccam fit occam``, without a prior on depth that says what a block costs. With
 ``--fixed`` ordinary networks of these depths stand beside it, trained as numbers for as many steps.
@@ -11,6 +14,7 @@ Every run is ``pyroccam fit occam``, without a prior on depth that says what a b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -21,6 +25,7 @@ from ..methods.table import METHODS
 from ..runs.config import parse_settings
 from ..runs.run import Outcome
 from . import options
+from .compression import short
 from .runner import Row, add_seeds
 
 __all__ = ["main"]
@@ -49,7 +54,7 @@ def main(
     weight = f"-{own['kl_weight']:g}" if "kl_weight" in own else ""
     for deepest in map(int, filter(None, depths.split(","))):
         add_seeds(
-            out / f"{data}-{network}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
+            out / f"{data}-{short(network)}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
             say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
             sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
@@ -58,8 +63,8 @@ def main(
     plain |= {k: v for k, v in own.items() if k != "kl_weight"}
     for depth in map(int, filter(None, fixed.split(","))):
         add_seeds(
-            out / f"{data}-{network}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
-            say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f} %",
+            out / f"{data}-{short(network)}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
+            say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f}",
             numbers=lambda row: {k: row[k] for k in ("error", "nll", "seconds")}, runs=None,
             device=device, sets={**plain, "max_depth": depth, "depth": depth}, **common,
         )  # fmt: skip
@@ -74,9 +79,9 @@ def _row(outcome: Outcome) -> Row:
         "depth": depth["depth_chosen"],
         "depth_expected": depth["depth_expected"],
         "depth_probs": depth["depth_probs"],
-        "error": 100 * (1 - test["accuracy"]),
+        "error": _error(test),
         "nll": test["nll"],
-        "whole_error": 100 * (1 - metrics["test"]["ensemble"]["accuracy"]),
+        "whole_error": _error(metrics["test"]["ensemble"]),
         "architecture": structure["architecture"],
         "parameters": small["parameters"],
         "parameters_before": small["parameters_before"],
@@ -89,10 +94,15 @@ def _row(outcome: Outcome) -> Row:
     }
 
 
+def _error(test: Mapping[str, float]) -> float:
+    """In %, or the root mean square of a regression."""
+    return 100 * (1 - test["accuracy"]) if "accuracy" in test else test["rmse"]
+
+
 def _line(row: Row) -> str:
     return (
         f"seed {row['seed']}: depth {row['depth']} of {len(row['depth_probs']) - 1}, error "
-        f"{row['error']:.2f} %, {row['architecture']}, {row['file_bytes']:,} bytes, "
+        f"{row['error']:.2f}, {row['architecture']}, {row['file_bytes']:,} bytes, "
         f"{row['times_faster']:.1f} x faster, {row['seconds']:.0f} s"
     )
 
@@ -102,7 +112,7 @@ def _fixed_row(outcome: Outcome) -> Row:
     return {
         "seed": metrics["seed"],
         "depth": model.depth,
-        "error": 100 * (1 - metrics["test"]["accuracy"]),
+        "error": _error(metrics["test"]),
         "nll": metrics["test"]["nll"],
         "parameters": count_parameters(model),
         "seconds": metrics["seconds"],

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...models.checks import one_of
 from ...models.contexts import seeded
+from ...models.networks.normalisation import has_batch_norm
 from ..fits.fitting import fit as train
 from ..fits.result import Fit
 from .closed_form import Conjugate
@@ -124,8 +125,13 @@ def prequential(
     )
 
 
-def block_ends(rows: int, shares: Sequence[float]) -> list[int]:
+def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[int]:
     """Ends of the blocks that have rows, increasing to all ``rows``.
+
+    Arguments:
+        rows: N.
+        shares: of them, increasing to 1.
+        least: rows of the first block.
 
     Raises:
         ValueError: for shares that do not increase to 1.
@@ -140,7 +146,7 @@ def block_ends(rows: int, shares: Sequence[float]) -> list[int]:
             f"shares={list(shares)}: expected positive numbers that increase to 1.\n"
             "Take (0.1, 0.2, 0.4, 1.0), say."
         )
-    return sorted({max(1, round(share * rows)) for share in shares})
+    return sorted({min(rows, max(least, round(share * rows))) for share in shares})
 
 
 def blocks_of(
@@ -152,7 +158,8 @@ def blocks_of(
         order: of the training rows, ``(N,)``.
         fit, shares, seed, settings: as for :func:`prequential`.
     """
-    ends = block_ends(len(order), shares)
+    # The next block is predicted by a fit to these rows, of which batch normalisation needs two.
+    ends = block_ends(len(order), shares, least=2 if has_batch_norm(fit.model) else 1)
     data = fit.data
     order = order.to(data.x_train.device)
     found = [Block(ends[0], _without_a_model(data, order[: ends[0]]))]

@@ -92,6 +92,14 @@ def test_of_other_tasks():
         blocks_of(counts, torch.arange(60), (1.0,))
 
 
+def test_batch_normalisation_is_given_two_rows():
+    rows = classes(60, epochs=1).data
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
+    fit = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
+    assert [b.end for b in blocks_of(fit, torch.arange(60), (0.001, 0.002, 1.0))] == [2, 60]
+
+
 @pytest.mark.parametrize("shares", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0), (0.5, 1.5)])
 def test_shares_that_do_not_increase_to_one(shares):
     with pytest.raises(ValueError, match="increase to 1"):

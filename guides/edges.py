@@ -196,7 +196,7 @@ class _Depth(_Table):
             self.logits.copy_(_log_uniform(self.logits))
 
     def vertex(self, *, empty: bool = True) -> Tensor:
-        if torch.equal(self.logits, _log_uniform(self.logits)):
+        if torch.allclose(self.logits, _log_uniform(self.logits)):
             return self.vertices[-1]
         return self.vertices[self.logits.argmax()]
 

@@ -219,6 +219,7 @@ class Occam(OverWeights):
                 "parameters": count_parameters(small.net),
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
+                "weight_bytes": found["weight_bytes"],
                 "kl_bytes": bound.kl / (8 * math.log(2.0)),
                 "test": found["test"],
             }
@@ -258,7 +259,8 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
     ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
     save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
     predicted = [max(1.0, row["kl_bytes"]) for row in neighbours]
-    picture = bytes_by_bound(predicted, costs["file, bytes"], labels, chosen[0])
+    coded = [max(1.0, row["weight_bytes"]) for row in neighbours]
+    picture = bytes_by_bound(predicted, costs["file, bytes"], coded, labels, chosen[0])
     save(picture, folder / "bytes", FORMATS)
 
 

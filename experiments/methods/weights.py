@@ -273,7 +273,9 @@ def _compressed(
         written = write(small.net, path, bits=rest, describe_net=False)
         why, skeleton = {"not_described": str(error)}, small.net
     rate = written.rate(result.model.parameters_before)
-    sizes = {"file_bytes": written.total, "file_rate": rate, **why}
+    wide = {name for name, p in small.net.named_parameters() if p.dim() > 1}
+    weights = sum(one.bits for one in written.tensors if one.name in wide) / 8
+    sizes = {"file_bytes": written.total, "file_rate": rate, "weight_bytes": weights, **why}
     return small, written, sizes, read(path, skeleton=skeleton)
 
 

@@ -40,7 +40,7 @@ from .small_resnet import small_resnet_stack
 __all__ = ["in_turn", "main"]
 
 NETWORK = f"{small_resnet_stack.__module__}:{small_resnet_stack.__name__}"
-SHAPE = {"blocks": 2, "width": 32}
+SHAPE: dict[str, Any] = {"blocks": 2, "width": 32}
 LENGTH = {"batch_size": 128, "epochs": 60}
 JOINT = {"kl_weight": 0.1, "lr": 2e-3, **LENGTH}
 DEEP_COMPRESSION = {"batch_size": 128, "epochs": 45, "retrain": 20, "share": 5}
@@ -51,7 +51,7 @@ NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_f
 def main(
     data: options.Data = "cifar10",
     seeds: options.Count = 3,
-    out: options.Out = options.RESULTS / "joint",
+    out: options.Out = options.RESULTS / "in_turn",
     data_root: options.DataRoot = None,
     sets: options.Sets = None,
     threads: options.Count = 1,
@@ -60,7 +60,7 @@ def main(
     torch.set_num_threads(threads)
     sets_of = {**JOINT, **parse_settings(sets or [])}
     file = ResultFile(
-        out / f"{data}-in-turn.json",
+        out / f"{data}.json",
         config={"data": data, "network": SHAPE, "joint": sets_of, "pruned": DEEP_COMPRESSION},
     )
     for seed in file.missing(range(seeds)):
@@ -116,7 +116,7 @@ class _File:
 def _files(
     data: str, root: str | None, seed: int, sets: dict[str, Any], folder: Path
 ) -> Iterator[_File]:
-    given = {"network": NETWORK, "data_root": root, "seed": seed}
+    given: dict[str, Any] = {"network": NETWORK, "data_root": root, "seed": seed}
     plain = RunOptions(progress=False, compare=False, figures=False)
     for name, method, own in (
         ("joint", "occam", sets),

@@ -48,6 +48,8 @@ def sections() -> dict[str, Section]:
         Section("UCI", "uci", depth.uci),
         Section("Noise", "noise", depth.noise),
         Section("Depth and widths at once", "joint", _joint),
+        Section("One posterior, or one after the other", "in_turn", _in_turn),
+        Section("Widths", "widths", _widths),
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
         Section("Coded draws", "coded_draws", _draws),
@@ -165,6 +167,45 @@ def _joint(folder: Path) -> Iterable[str]:
             error = plus_minus(one["spread"]["error"], 2)
             yield row(f"`ddn` ({len(runs)})", depth, depth, error, "", "", "", "")
         yield ""
+
+
+def _in_turn(folder: Path) -> Iterable[str]:
+    for one in read_all(folder).values():
+        runs = one["runs"]
+        yield from header(
+            f"{one['config']['data']} (seeds)", "depths", "error, %", "file, bytes", "parameters",
+            "multiply-adds of a row, million", "times faster", "training, s",
+        )  # fmt: skip
+        for name, spread in one["spread"].items():
+            own = [row for run in runs for row in run["contenders"] if row["name"] == name]
+            depths = [str(row["depth"]) for row in own if "depth" in row]
+            yield row(
+                f"{name} ({spread['error']['n']})",
+                ", ".join(depths),
+                plus_minus(spread["error"], 2),
+                plus_minus(spread["file_bytes"], 0),
+                plus_minus(spread["parameters"], 0),
+                plus_minus(spread["multiply_adds"], 2, 1e-6),
+                plus_minus(spread["times_faster"], 2),
+                plus_minus(spread["seconds"], 0),
+            )
+        yield ""
+
+
+def _widths(folder: Path) -> Iterable[str]:
+    found = read_all(folder)
+    if not found:
+        return
+    yield from header(
+        "units behind the targets (seeds)", "greatest bound of networks alone", "latent width",
+        "`gnj`", "`ghs`",
+    )  # fmt: skip
+    for one in sorted(found.values(), key=lambda one: int(one["config"]["true"])):
+        runs = one["runs"]
+        chosen = (
+            ", ".join(str(run[name]) for run in runs) for name in ("alone", "latent", "gnj", "ghs")
+        )
+        yield row(f"{one['config']['true']} ({len(runs)})", *chosen)
 
 
 def _draws(folder: Path) -> Iterable[str]:

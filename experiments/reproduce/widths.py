@@ -130,8 +130,8 @@ def _row(count: int, width: int, seed: int, epochs: int) -> Row:
     prior = models.priors.Normal(1.0)
 
     def fit(model: Any, guide: Any, share: float = 1.0, **own: Any) -> Any:
-        length = {"epochs": round(share * epochs), "seed": seed}
-        return inference.fit(model, guide, data, **length, **{**SETTINGS, **own})
+        settings = {**SETTINGS, "epochs": round(share * epochs), "seed": seed, **own}
+        return inference.fit(model, guide, data, **settings)
 
     def bounds() -> Iterator[float]:
         spread = float(data.y_train.var(correction=0))
@@ -140,16 +140,16 @@ def _row(count: int, width: int, seed: int, epochs: int) -> Row:
             net = unit_stack(data.input_shape, data.outputs, max_depth=k).at(k)
             points = models.BayesianNetwork(net, data, prior=prior)
             begun = fit(points, guides.Delta(points), 0.5)
-            net = mean_network(begun.model, begun.guide)
-            model = models.BayesianNetwork(net, data, prior=prior)
-            yield inference.evidence(fit(model, guides.MeanField(model, scale=0.05), 0.5)).value
+            means = mean_network(begun.model, begun.guide)
+            one = models.BayesianNetwork(means, data, prior=prior)
+            yield inference.evidence(fit(one, guides.MeanField(one, scale=0.05), 0.5)).value
 
     alone = [*bounds()]
     stack = unit_stack(data.input_shape, data.outputs, max_depth=width)
     of_depth = models.LearntDepth(stack, data=data, prior=models.priors.Uniform())
     fit(of_depth, guides.CategoricalDepth(of_depth, hold=0.98), 0.5)
-    model = models.BayesianStack(of_depth.stack, data, prior=prior)
-    latent = fit(model, guides.MeanField(model, scale=0.05), kl_warmup=0.3)
+    widths = models.BayesianStack(of_depth.stack, data, prior=prior)
+    latent = fit(widths, guides.MeanField(widths, scale=0.05), kl_warmup=0.3)
     found = latent.structure
     row: Row = {
         "bounds": alone,

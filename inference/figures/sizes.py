@@ -69,14 +69,20 @@ def trade_off(
 
 @styled
 def bytes_by_bound(
-    predicted: Sequence[float], actual: Sequence[float], labels: Sequence[str], chosen: int
+    predicted: Sequence[float],
+    actual: Sequence[float],
+    weights: Sequence[float],
+    labels: Sequence[str],
+    chosen: int,
 ) -> Figure:
-    """The bytes of files against those that the KL of their posteriors predicts, on logarithmic
-    axes of one scale. On the dashed diagonal a file is as small as the bound says.
+    """The bytes of files, and those that weights take in them, against those that the KL of their
+    posteriors predicts, on logarithmic axes of one scale. On the dashed diagonal a size is what the
+    bound says; what is between a file and its weights is what the bound does not count.
 
     Arguments:
         predicted: KL, in bytes.
         actual: of the files.
+        weights: of them, coded, in bytes.
         labels, chosen: as for :func:`trade_off`.
 
     Returns:
@@ -85,20 +91,24 @@ def bytes_by_bound(
     Raises:
         ValueError: for sizes that are not positive, or not one of each for each label.
     """
-    x, y = checked_array("predicted", predicted, 1), checked_array("actual", actual, 1)
-    if not len(x) == len(y) == len(labels) or not (x > 0).all() or not (y > 0).all():
+    given = {"predicted": predicted, "actual": actual, "weights": weights}
+    x, y, z = (checked_array(name, values, 1) for name, values in given.items())
+    sizes = (x, y, z)
+    if any(len(one) != len(labels) or not (one > 0).all() for one in sizes):
         raise ValueError(
-            f"predicted, actual: expected a positive number for each of {len(labels)} labels, got "
-            f"{len(x)} and {len(y)}"
+            f"predicted, actual, weights: expected a positive number for each of {len(labels)} "
+            f"labels, got {', '.join(str(len(one)) for one in sizes)}"
         )
     fig = new_figure(3.6)
     ax = fig.subplots()
-    ends = [0.8 * min(x.min(), y.min()), 1.25 * max(x.max(), y.max())]
+    ends = [0.8 * min(one.min() for one in sizes), 1.25 * max(one.max() for one in sizes)]
     ax.plot(ends, ends, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
+    ax.vlines(x, z, y, color=GREY, linewidth=0.9)
+    ax.plot(x, z, "_", color=INK, label="weights alone")
     ax.plot(x, y, "o", color=CYCLE[0], markerfacecolor="white", label="other depths")
     ax.plot(x[chosen], y[chosen], "o", color=CYCLE[0], label="chosen")
     for label, a, b in zip(labels, x, y, strict=True):
         ax.annotate(label, (a, b), (4, 4), textcoords="offset points", fontsize="small", color=INK)
     ax.set(xscale="log", yscale="log", xlabel="KL of the posterior, bytes", ylabel="file, bytes")
-    legend_above(ax, ["chosen", "other depths"])
+    legend_above(ax, ["chosen", "other depths", "weights alone"])
     return fig

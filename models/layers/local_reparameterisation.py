@@ -214,7 +214,8 @@ def _standard_normal(like: Tensor) -> Tensor:
     Torch fills memory that is contiguous several times faster than any other: in the layout that
     convolutions have, ``randn_like`` was half of a step.
     """
-    order = sorted(range(like.dim()), key=lambda dim: -like.stride(dim))  # stable
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda dim: -strides[dim])  # stable
     shape = [like.shape[dim] for dim in order]
     drawn = torch.randn(shape, dtype=like.dtype, device=like.device)
     return drawn.permute([order.index(dim) for dim in range(like.dim())])

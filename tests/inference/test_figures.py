@@ -90,6 +90,7 @@ def bytes_figure(**changes):
     arguments = {
         "predicted": [40.0, 300.0, 900.0],
         "actual": [200, 700, 1500],
+        "weights": [50, 350, 900],
         "labels": ["0", "3", "12"],
         "chosen": 2,
     }
@@ -286,8 +287,9 @@ def test_trades_show_the_data():
         assert every.get_xdata().tolist() == costs
         assert chosen.get_xydata().tolist() == [[costs[1], 5.0]]
     ax = bytes_figure().axes[0]
-    diagonal, every, chosen = ax.lines
+    diagonal, weights, every, chosen = ax.lines
     assert diagonal.get_xdata().tolist() == diagonal.get_ydata().tolist()
+    assert weights.get_xydata().tolist() == [[40, 50], [300, 350], [900, 900]]
     assert every.get_xydata().tolist() == [[40, 200], [300, 700], [900, 1500]]
     assert chosen.get_xydata().tolist() == [[900, 1500]]
 
@@ -329,8 +331,9 @@ REFUSED = [
     (trade_figure, {"costs": {"bytes": [1, 2, 0]}}, r"costs\['bytes'\]: expected 3 positive"),
     (trade_figure, {"labels": ["0"]}, "labels: got 1, and chosen=1, for 3 errors"),
     (trade_figure, {"chosen": 3}, "chosen=3"),
-    (bytes_figure, {"actual": [1, 2]}, "for each of 3 labels, got 3 and 2"),
+    (bytes_figure, {"actual": [1, 2]}, "for each of 3 labels, got 3, 2, 3"),
     (bytes_figure, {"predicted": [1, 2, -1]}, "a positive number"),
+    (bytes_figure, {"weights": [1, 2]}, "got 3, 3, 2"),
     (figures.training_curve, {"history": []}, "got no records"),
     (figures.training_curve, {"history": [{"epoch": 0}]}, "no numeric column"),
     (

@@ -41,9 +41,9 @@ __all__ = ["in_turn", "main"]
 
 NETWORK = f"{small_resnet_stack.__module__}:{small_resnet_stack.__name__}"
 SHAPE: dict[str, Any] = {"blocks": 2, "width": 32}
-LENGTH = {"batch_size": 128, "epochs": 60}
-JOINT = {"kl_weight": 0.1, "lr": 2e-3, **LENGTH}
-DEEP_COMPRESSION = {"batch_size": 128, "epochs": 45, "retrain": 20, "share": 5}
+LENGTH = {"batch_size": 128, "epochs": 40}
+JOINT = {"kl_weight": 0.02, "lr": 2e-3, **LENGTH}
+DEEP_COMPRESSION = {"batch_size": 128, "epochs": 30, "retrain": 12, "share": 3}
 
 NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_faster", "seconds")
 

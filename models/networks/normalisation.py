@@ -7,6 +7,7 @@ shared, as the exit is, and only the statistics are kept for each depth.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -147,11 +148,14 @@ def without_statistics(module: nn.Module) -> nn.Module:
               + \Big(β - \frac{m γ}{\sqrt{v + ε}}\Big)
 
     A mean of zero, a variance of one and no batches are left, which take no room in a file. What is
-    computed is the same to rounding, in evaluation mode alone. One without a scale, or without
-    statistics, stays as it is.
+    computed is the same to rounding, in evaluation mode alone. One without a scale or without
+    statistics, or whose scale another module has, too, stays as it is.
     """
+    held = Counter(id(p) for m in module.modules() for p in m._parameters.values())
     for part in module.modules():
         if not isinstance(part, _BatchNorm) or part.running_var is None or not part.affine:
+            continue
+        if max(held[id(part.weight)], held[id(part.bias)]) > 1:
             continue
         mean, variance = part.running_mean, part.running_var
         assert mean is not None

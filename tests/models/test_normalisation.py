@@ -182,3 +182,14 @@ def test_a_scale_and_a_shift_say_what_statistics_did(options):
     torch.testing.assert_close(after(x), before, rtol=1e-12, atol=1e-12)
     gone = not after[1].running_mean.any() and (after[1].running_var == 1).all()
     assert bool(gone and after[1].num_batches_tracked == 0) == options.get("affine", True)
+
+
+def test_a_scale_that_two_share_stays():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net[2].weight = net[0].weight
+    for _ in range(5):
+        net(5.0 + 3.0 * torch.randn(16, 3))
+    x = torch.randn(4, 3)
+    before = net.eval()(x)
+    torch.testing.assert_close(without_statistics(net)(x), before)

@@ -196,9 +196,10 @@ class _Depth(_Table):
             self.logits.copy_(_log_uniform(self.logits))
 
     def vertex(self, *, empty: bool = True) -> Tensor:
-        if torch.allclose(self.logits, _log_uniform(self.logits)):
+        q = self.logits.detach().log_softmax(-1)
+        if torch.allclose(q, _log_uniform(q)):
             return self.vertices[-1]
-        return self.vertices[self.logits.argmax()]
+        return self.vertices[q.argmax()]
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})
@@ -206,7 +207,7 @@ class _Depth(_Table):
 
 
 def _log_uniform(like: Tensor) -> Tensor:
-    return -torch.arange(1, len(like) + 1).to(like).log()
+    return (-torch.arange(1, len(like) + 1).to(like).log()).log_softmax(-1)
 
 
 class _Point(EdgeFactor):

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import nn
 
 from ...data import Dataset
@@ -60,6 +61,8 @@ DRAW = "draw.poccd"
 
 LEAST_BITS = 3
 """Significand bits of what is no weight, at least: it is few numbers."""
+
+_ROUNDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
@@ -295,11 +298,15 @@ def _rest(result: Fit, net: nn.Module) -> dict[str, Bits]:
     may; none if all are needed."""
     split = "val" if len(result.data.x_val) else "train"
     numbers = chain(net.named_parameters(), net.named_buffers())
-    names = [n for n, t in numbers if t.dim() < 2 and t.is_floating_point()]
+    names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]
     before = evaluate(result, net, split)["nll"]
     for bits in range(LEAST_BITS, MOST):
         rest: dict[str, Bits] = dict.fromkeys(names, bits)
-        if abs(evaluate(result, quantised(net, rest), split)["nll"] - before) <= TOLERANCE:
+        try:
+            moved = evaluate(result, quantised(net, rest), split)["nll"] - before
+        except ValueError:  # predictions that so few digits make infinite
+            continue
+        if abs(moved) <= TOLERANCE:
             return rest
     return {}
 

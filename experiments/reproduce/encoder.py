@@ -17,7 +17,8 @@ _PATCH, _STRIDE = 10, 5  # records of a token, and from one to the next
 
 
 class _Tokens(nn.Module):
-    """Overlapping stretches of a series, each as one vector, from its end to its start."""
+    """Overlapping stretches of a series, each as one vector, from its end to its start. Where it
+    is, a token does not say: the layers see a set, and which of it is the end."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -4,9 +4,12 @@ an ordinary network.
     python -m pyroccam.experiments.reproduce.in_turn --data cifar10 --data-root FOLDER
 
 Every contender ends as a packed file, which is read, scored and timed; all networks of a seed are
-timed in turn. Each has about as many seconds: learning rates of the ordinary network are tried,
-what is left of it is trained once more at each share of channels, and its files have weights of
-8 bits, one step for each tensor, by the same entropy coder.
+timed in turn. Three learning rates of the ordinary network are tried, each for 30 passes, and what
+is left of it without a share of its channels is trained for 15 more; its files have weights of 8
+bits, one step for each tensor, by the same entropy coder, and no description of the network, which
+the others have. Each method has its own defaults where nothing is said here: learnt depth begins
+uniform, under the prior of its authors. Seconds are of the processor, for all that a contender is
+trained, cut and scored; those of the joint run count its neighbours on the path, too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from torch import nn
 
 from ... import guides, inference, models
 from ...data import Dataset
-from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
+from ...inference.cutting.cost import compare_speed, count_parameters, multiply_adds
 from ...inference.packing import Multiples, read, write
 from ...inference.posterior.metrics import mean_spread
 from ...models.networks.stack import DepthStack
@@ -43,6 +46,7 @@ NETWORK = f"{small_resnet_stack.__module__}:{small_resnet_stack.__name__}"
 SHAPE: dict[str, Any] = {"blocks": 2, "width": 32}
 LENGTH = {"batch_size": 128, "epochs": 40}
 JOINT = {"kl_weight": 0.02, "lr": 2e-3, **LENGTH}
+RATIOS = (0.3, 0.5, 0.7, 0.85)
 DEEP_COMPRESSION = {"batch_size": 128, "epochs": 30, "retrain": 12, "share": 3}
 
 NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_faster", "seconds")
@@ -80,8 +84,8 @@ def _contenders(data: str, root: str | None, seed: int, sets: dict[str, Any]) ->
         folder = Path(scratch)
         made = list(_files(data, root, seed, sets, folder))
         _, dataset = RunConfig.resolve("ddn", data, data_root=root, seed=seed)
-        x = dataset.x_test[:256]
-        speed = seconds_per_batch({one.name: one.net for one in made}, x)
+        x = dataset.x_test
+        speed = compare_speed({one.name: one.net for one in made}, x, "ordinary")
         rows = []
         for one in made:
             test = scores(one.net, dataset)
@@ -93,8 +97,7 @@ def _contenders(data: str, root: str | None, seed: int, sets: dict[str, Any]) ->
                     "file_bytes": one.path.stat().st_size,
                     "parameters": count_parameters(one.net),
                     "multiply_adds": multiply_adds(one.net, x[:1]),
-                    "seconds_per_batch": speed[one.name],
-                    "times_faster": speed["ordinary"] / speed[one.name],
+                    **_of_batches(speed[one.name]),
                     "seconds": one.seconds,
                     **one.found,
                 }
@@ -117,15 +120,15 @@ def _files(
     data: str, root: str | None, seed: int, sets: dict[str, Any], folder: Path
 ) -> Iterator[_File]:
     given: dict[str, Any] = {"network": NETWORK, "data_root": root, "seed": seed}
-    plain = RunOptions(progress=False, compare=False, figures=False)
+    plain = RunOptions(progress=False, compare=False, figures=False, device="cpu")
     for name, method, own in (
         ("joint", "occam", sets),
         ("deep-compression", "deep-compression", DEEP_COMPRESSION),
     ):
         config, dataset = RunConfig.resolve(method, data, sets={**SHAPE, **own}, **given)
-        begun = time.perf_counter()
+        begun = time.process_time()
         outcome = run(config, dataset, out=folder / name, options=plain)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
         found = {"architecture": outcome.metrics["structure"]["architecture"]}
         if depth := outcome.metrics.get("depth"):
             found |= {"depth": depth["depth_chosen"], "depth_probs": depth["depth_probs"]}
@@ -136,22 +139,24 @@ def _files(
         torch.manual_seed(seed)
         return small_resnet_stack(dataset.input_shape, dataset.outputs, **SHAPE)
 
-    path, begun = folder / "in-turn", time.perf_counter()
+    path, begun = folder / "in-turn", time.process_time()
     found = in_turn(stack(), dataset, sets, path, seed)
-    yield _File("in-turn", path, read(path), time.perf_counter() - begun, found)
+    yield _File("in-turn", path, read(path), time.process_time() - begun, found)
 
     def whole() -> nn.Module:
         made = stack()
         return made.at(made.max_depth)
 
+    begun = time.process_time()
     ordinary = search(whole, dataset, seed)
-    yield _packed(ordinary, "ordinary", ordinary.seconds, folder, bits=32)
-    yield _packed(ordinary, "int8", ordinary.seconds, folder, bits=8)
-    begun = time.perf_counter()
-    pruned = prune_channels(ordinary, dataset, seed)
-    seconds = ordinary.seconds + time.perf_counter() - begun
-    for one in pruned:
-        yield _packed(one, f"channels-{100 * one.left:.0f}", seconds, folder, bits=8)
+    trained = time.process_time() - begun
+    yield _packed(ordinary, "ordinary", trained, folder, bits=32)
+    yield _packed(ordinary, "int8", trained, folder, bits=8)
+    for ratio in RATIOS:
+        begun = time.process_time()
+        (one,) = prune_channels(ordinary, dataset, seed, [ratio])
+        seconds = trained + time.process_time() - begun
+        yield _packed(one, f"without {100 * ratio:.0f} % of channels", seconds, folder, bits=8)
 
 
 def in_turn(
@@ -171,7 +176,8 @@ def in_turn(
 
     def fit(model: Any, guide: Any, share: float, **own: Any) -> Any:
         count = max(1, round(share * epochs))
-        return inference.fit(model, guide, data, epochs=count, progress=False, **common, **own)
+        own = {**own, **common, "device": "cpu"}
+        return inference.fit(model, guide, data, epochs=count, progress=False, **own)
 
     of_depth = models.LearntDepth(stack, data=data, prior=models.priors.Geometric(0.85))
     depth = fit(of_depth, guides.CategoricalDepth(of_depth, hold=0.5), 0.25, lr=sets["lr"])
@@ -200,16 +206,19 @@ def _packed(one: Trained, name: str, seconds: float, folder: Path, *, bits: int)
     return _File(name, folder / name, read(folder / name, skeleton=one.net), seconds)
 
 
+def _of_batches(timed: list[dict[str, Any]]) -> dict[str, float]:
+    """Times of the larger batch, beside those of the ordinary network."""
+    last = timed[-1]
+    seconds = last["seconds"]
+    return {"seconds_per_batch": seconds, "times_faster": last["seconds_before"] / seconds}
+
+
 def _spread(runs: list[Row]) -> dict[str, Any]:
-    """Mean and spread over the seeds by contender; those of the channels by their order."""
+    """Mean and spread over the seeds by contender."""
     found: dict[str, list[dict[str, float]]] = {}
     for one in runs:
-        channels = 0
         for row in one["contenders"]:
-            name = row["name"]
-            if name.startswith("channels"):
-                channels, name = channels + 1, f"channels-{channels + 1}"
-            found.setdefault(name, []).append({k: row[k] for k in NUMBERS})
+            found.setdefault(row["name"], []).append({k: row[k] for k in NUMBERS if k in row})
     return {name: mean_spread(rows) for name, rows in found.items()}
 
 

@@ -79,6 +79,7 @@ def _row(outcome: Outcome) -> Row:
         "depth": depth["depth_chosen"],
         "depth_expected": depth["depth_expected"],
         "depth_probs": depth["depth_probs"],
+        "measure": "error, %" if "accuracy" in test else "RMSE",
         "error": _error(test),
         "nll": test["nll"],
         "whole_error": _error(metrics["test"]["ensemble"]),

@@ -15,6 +15,8 @@ from ...models.networks.stack import DepthStack
 
 __all__ = ["small_resnet", "small_resnet_stack"]
 
+WIDTH = 64  # of torchvision's first stage
+
 
 def small_resnet(
     input_shape: tuple[int, ...],
@@ -22,9 +24,9 @@ def small_resnet(
     *,
     blocks: int = 1,
     pool: bool = True,
-    width: int = 64,
+    width: int = WIDTH,
 ) -> nn.Module:
-    """torchvision's ResNet with three stages of 64, 128 and 256 channels.
+    """torchvision's ResNet with three stages, each of twice the channels of the one before.
 
     Arguments:
         input_shape: ``(C, H, W)``.
@@ -37,14 +39,21 @@ def small_resnet(
 
     net: Any = ResNet(BasicBlock, [blocks] * 4, num_classes=outputs)
     net.layer4 = nn.Identity()
-    stem = (7, 2, 3) if pool else (3, 1, 1)
-    net.conv1 = nn.Conv2d(input_shape[0], width, *stem, bias=False)
-    net.bn1 = nn.BatchNorm2d(width)
-    net.inplanes = width
-    for number, stride in enumerate((1, 2, 2)):
-        stage = net._make_layer(BasicBlock, width * 2**number, blocks, stride=stride)
-        setattr(net, f"layer{number + 1}", stage)
-    net.fc = nn.Linear(net.inplanes, outputs)
+
+    def stem() -> nn.Conv2d:
+        size = (7, 2, 3) if pool else (3, 1, 1)
+        return nn.Conv2d(input_shape[0], width, *size, bias=False)
+
+    if width == WIDTH:
+        net.fc = nn.Linear(4 * width, outputs)
+        if not pool or input_shape[0] != 3:
+            net.conv1 = stem()
+    else:  # these begin as torch's layers do, those of the ResNet as He's
+        net.conv1, net.bn1, net.inplanes = stem(), nn.BatchNorm2d(width), width
+        for number, stride in enumerate((1, 2, 2)):
+            stage = net._make_layer(BasicBlock, width * 2**number, blocks, stride=stride)
+            setattr(net, f"layer{number + 1}", stage)
+        net.fc = nn.Linear(4 * width, outputs)
     if not pool:
         net.maxpool = nn.Identity()
     module: nn.Module = net
@@ -57,7 +66,7 @@ def small_resnet_stack(
     *,
     blocks: int = 1,
     pool: bool = True,
-    width: int = 64,
+    width: int = WIDTH,
 ) -> DepthStack:
     """:func:`small_resnet` taken apart, which can stop after any of its residual blocks.
 

@@ -139,12 +139,13 @@ def _quantisation(folder: Path) -> Iterable[str]:
 def _joint(folder: Path) -> Iterable[str]:
     found = read_all(folder).values()
     learnt = [one for one in found if one["config"]["method"] == "occam"]
-    for data in sorted({one["config"]["data"]["name"] for one in learnt}):
+    for data, network in sorted({_trained_on(one) for one in learnt}):
+        own = [one for one in learnt if _trained_on(one) == (data, network)]
+        measure = own[0]["runs"][0].get("measure", "error, %")
         yield from header(
-            f"{data} (seeds)", "deepest", "depths", "error, %", "left", "file, bytes",
-            "times smaller", "times faster",
+            f"{data}, {short(network)} (seeds)", "deepest", "depths", measure, "left",
+            "file, bytes", "times smaller", "times faster",
         )  # fmt: skip
-        own = [one for one in learnt if one["config"]["data"]["name"] == data]
         for one in sorted(own, key=lambda one: int(one["config"]["network_options"]["max_depth"])):
             runs, spread = one["runs"], one["spread"]
             smaller = fmean(4 * run["parameters_before"] / run["file_bytes"] for run in runs)
@@ -160,7 +161,7 @@ def _joint(folder: Path) -> Iterable[str]:
                 plus_minus(spread["times_faster"], 1),
             )
         beside = [one for one in found if one["config"]["method"] == "ddn"
-                  and one["config"]["data"]["name"] == data]  # fmt: skip
+                  and _trained_on(one) == (data, network)]  # fmt: skip
         for one in sorted(beside, key=lambda one: one["runs"][0]["depth"]):
             runs = one["runs"]
             depth = runs[0]["depth"]

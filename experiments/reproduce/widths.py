@@ -6,7 +6,9 @@ Targets are those of a network of a few hidden units, and noise. The width is a 
 whose value k says that the first k units are there, each with weights of its own: a stack whose
 blocks are units, so that the posterior over widths is exact for given factors of the weights.
 Beside it stand networks of each width, each fitted alone, of which the greatest bound is taken; and
-one of all units whose groups have scales, which is cut.
+one of all units whose groups have scales, which is cut. Networks alone and the stack begin with
+trained numbers; the stack and the groups have the full length, a network alone half of it for the
+numbers and half for the posterior.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ def bytes_by_bound(
 ) -> Figure:
     """The bytes of files, and those that weights take in them, against those that the KL of their
     posteriors predicts, on logarithmic axes of one scale. On the dashed diagonal a size is what the
-    bound says; what is between a file and its weights is what the bound does not count.
+    bound says. Between a file and its weights are biases, numbers without a posterior (such as
+    those of batch normalisation), tables of the code, and how the network is built.
 
     Arguments:
         predicted: KL, in bytes.

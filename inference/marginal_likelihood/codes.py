@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...models.checks import one_of
 from ...models.contexts import seeded
-from ...models.networks.normalisation import has_batch_norm
 from ..fits.fitting import fit as train
 from ..fits.result import Fit
 from .closed_form import Conjugate
@@ -159,7 +158,7 @@ def blocks_of(
         fit, shares, seed, settings: as for :func:`prequential`.
     """
     # The next block is predicted by a fit to these rows, of which batch normalisation needs two.
-    ends = block_ends(len(order), shares, least=2 if has_batch_norm(fit.model) else 1)
+    ends = block_ends(len(order), shares, least=2)
     data = fit.data
     order = order.to(data.x_train.device)
     found = [Block(ends[0], _without_a_model(data, order[: ends[0]]))]

@@ -51,7 +51,8 @@ class Compressed:
     Attributes:
         net: plain, cut and rounded, in evaluation mode; of no class of this package, so that it
             can be unpickled without it. It takes the arguments that the network takes. Of batch
-            normalisation a scale and a shift are left.
+            normalisation a scale and a shift are left, so that it is right in evaluation mode
+            alone: train on before, or by ``retrain_epochs``.
         thresholds: by layer; what is above is cut. Empty for a point estimate.
         irrelevance: what was compared with them.
         bits: of a weight, by layer; of an index, where weights share values.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,9 @@ __all__ = [
     "single_depth",
     "without_statistics",
 ]
+
+
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class DepthBatchNorm(nn.Module):
@@ -148,24 +152,35 @@ def without_statistics(module: nn.Module) -> nn.Module:
               + \Big(β - \frac{m γ}{\sqrt{v + ε}}\Big)
 
     A mean of zero, a variance of one and no batches are left, which take no room in a file. What is
-    computed is the same to rounding, in evaluation mode alone. One without a scale or without
-    statistics, or whose scale another module has, too, stays as it is.
+    computed is the same to rounding, in evaluation mode alone. A class of somebody's own, one
+    without scale, shift or statistics, or whose numbers another module has, too, stays as it is.
     """
-    held = Counter(id(p) for m in module.modules() for p in m._parameters.values())
+    held = Counter(
+        id(t)
+        for m in module.modules()
+        for t in chain(m._parameters.values(), m._buffers.values())
+        if t is not None
+    )
     for part in module.modules():
-        if not isinstance(part, _BatchNorm) or part.running_var is None or not part.affine:
+        if not isinstance(part, _BatchNorm) or type(part) not in _PLAIN:
             continue
-        if max(held[id(part.weight)], held[id(part.bias)]) > 1:
+        tensors = {**part._parameters, **part._buffers}
+        names = ("weight", "bias", "running_mean", "running_var")
+        own = [t for name in names if (t := tensors.get(name)) is not None]
+        if len(own) < len(names) or any(held[id(t)] > 1 for t in own):
             continue
-        mean, variance = part.running_mean, part.running_var
-        assert mean is not None
-        assert part.num_batches_tracked is not None
-        scale = part.weight.double() / (variance.double() + part.eps).sqrt()
-        part.bias.copy_(part.bias - mean.double() * scale)
-        part.weight.copy_(scale * (1.0 + part.eps) ** 0.5)
+        weight, bias, mean, variance = own
+        factor = weight.double() / (variance.double() + part.eps).sqrt()
+        shift = (bias - mean.double() * factor).to(bias)
+        scale = (factor * (1.0 + part.eps) ** 0.5).to(weight)
+        if not (scale.isfinite().all() and shift.isfinite().all()):
+            continue
+        weight.copy_(scale)
+        bias.copy_(shift)
         mean.zero_()
         variance.fill_(1.0)
-        part.num_batches_tracked.zero_()
+        if part.num_batches_tracked is not None:
+            part.num_batches_tracked.zero_()
     return module
 
 

@@ -55,7 +55,7 @@ def test_a_run_compresses_its_network_and_says_how_much_is_left(run):
     left = torch.nn.functional.cross_entropy(outputs, rows.targets, reduction="sum")
     assert sent["left"] == pytest.approx(float(left) / math.log(2), rel=1e-4)
     assert f"and {sent['file'] + sent['left']:,.0f} with the file" in " ".join(said.split())
-    # Rounding of the biases to half precision and the file's own are in the number read back.
+    # Rounding of the biases and the file's own are in the number read back.
     before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
     assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
 
@@ -288,6 +288,30 @@ def test_as_few_digits_as_do_no_harm(tmp_path):
         path = tmp_path / f"{shift}.pocc"
         _, said = weights.compress_run(fit, 100.0, None, path)
         assert said["test"]["nll"] == pytest.approx(weights.evaluate(fit, small)["nll"], abs=1e-3)
+
+
+def test_numbers_that_few_digits_would_spoil(tmp_path):
+    """What is not finite is left out, and digits that make a prediction infinite are not taken."""
+
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.into = torch.nn.Linear(3, 1)
+            self.last = torch.nn.Parameter(torch.tensor([3.95]))
+            self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+
+        def forward(self, x):
+            return self.into(x) + (self.last - 3.9).sqrt() + self.mask[0]
+
+    x = torch.randn(100, 3, generator=torch.manual_seed(0))
+    rows = data_sets.Dataset.from_tensors(x, x[:, :1], x, x[:, :1])
+    model = models.BayesianNetwork(Odd(), rows, prior=models.priors.Normal())
+    fit = inference.fit(model, guides.MeanField(model), rows, epochs=2, progress=False)
+    with torch.no_grad():
+        model.part("net").last.fill_(3.95)
+    small, found = weights.compress_run(fit, 100.0, None, tmp_path / "small.pocc")
+    assert math.isfinite(found["test"]["nll"])
+    assert "mask" not in weights._rest(fit, small.net)
 
 
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):

@@ -193,3 +193,29 @@ def test_a_scale_that_two_share_stays():
     x = torch.randn(4, 3)
     before = net.eval()(x)
     torch.testing.assert_close(without_statistics(net)(x), before)
+
+
+class _FromOne(nn.BatchNorm1d):
+    """Its scale is 1 + weight, which the name of its class does not say."""
+
+    def forward(self, x):
+        mean, var = self.running_mean, self.running_var
+        return nn.functional.batch_norm(x, mean, var, 1 + self.weight, self.bias, self.training)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        _FromOne(3),
+        nn.BatchNorm1d(3, affine=False),
+        nn.BatchNorm1d(3, track_running_stats=False),
+        nn.utils.parametrize.register_parametrization(nn.BatchNorm1d(3), "weight", nn.Softplus()),
+    ],
+)
+def test_what_says_more_than_a_scale_and_a_shift_stays(norm):
+    torch.manual_seed(0)
+    for _ in range(5):
+        norm(5.0 + 3.0 * torch.randn(16, 3))
+    x = torch.randn(4, 3)
+    before = norm.eval()(x)
+    torch.testing.assert_close(without_statistics(norm)(x), before)

@@ -61,6 +61,8 @@ def main(
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
     plain |= {"lr": 1e-3, "schedule": "cosine"}
     plain |= {k: v for k, v in own.items() if k != "kl_weight"}
+    if plain["epochs"] is not None:
+        del plain["steps"]
     for depth in map(int, filter(None, fixed.split(","))):
         add_seeds(
             out / f"{data}-{short(network)}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,

@@ -1,0 +1,83 @@
+"""Scripts over depth and widths at once run, and their tables are made."""
+
+import pytest
+import torch
+from pyroccam.experiments.reproduce import in_turn, joint, tables, widths
+from pyroccam.experiments.reproduce.encoder import encoder_stack
+from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
+from pyroccam.experiments.strangers import ordinary
+from scripts import call, read
+from torchvision.models import ResNet
+from torchvision.models.resnet import BasicBlock
+
+
+def lines_of(folder, name):
+    return "\n".join(tables.sections()[name].lines(folder))
+
+
+def test_joint(tmp_path):
+    small = ("--set", "width=6", "--set", "epochs=6")
+    arguments = ("--data", "digits", "--depths", "2", "--fixed", "1", "--seeds", 1, *small)
+    call(joint, *arguments, "--out", tmp_path, rendered=False)
+    (run,) = read(tmp_path / "digits-mlp-2.json")["runs"]
+    assert run["measure"] == "error, %"
+    assert len(run["depth_probs"]) == 3
+    assert read(tmp_path / "digits-mlp-fixed-1.json")["runs"][0]["depth"] == 1
+    found = lines_of(tmp_path, "joint")
+    assert "digits, mlp (seeds)" in found
+    assert f"{run['error']:.2f}" in found
+    assert joint._error({"rmse": 2.0, "nll": 1.0}) == 2.0
+
+
+def test_widths(tmp_path, monkeypatch):
+    monkeypatch.setattr(widths, "ROWS", 200)
+    arguments = ("--seeds", 1, "--true", "1", "--width", 2, "--epochs", 4, "--out", tmp_path)
+    call(widths, *arguments)
+    (run,) = read(tmp_path / "units-1.json")["runs"]
+    assert len(run["bounds"]) == len(run["width_probs"]) == 3
+    assert lines_of(tmp_path, "widths").count("\n") == 2
+
+
+def test_a_unit_is_a_block():
+    """The stack of k units is the perceptron of their weights."""
+    torch.manual_seed(0)
+    stack, x = widths.unit_stack((3,), 2, max_depth=4), torch.randn(5, 3)
+    units = list(stack.blocks)[:3]
+    hidden = torch.cat([torch.relu(unit.into(x)) for unit in units], 1)
+    out = torch.cat([unit.out.weight for unit in units], 1)
+    torch.testing.assert_close(stack.at(3)(x), hidden @ out.T + stack.stem.bias)
+
+
+def test_in_turn(tmp_path, monkeypatch):
+    pytest.importorskip("torch_pruning")
+    monkeypatch.setattr(in_turn, "SHAPE", {"blocks": 1, "width": 8})
+    monkeypatch.setattr(in_turn, "RATIOS", (0.5,))
+    short = {"batch_size": 128, "epochs": 1, "retrain": 1, "share": 1}
+    monkeypatch.setattr(in_turn, "DEEP_COMPRESSION", short)
+    monkeypatch.setattr(ordinary, "epochs_of", lambda rows: 2)
+    call(in_turn, "--data", "digits", "--seeds", 1, "--set", "epochs=4", "--out", tmp_path)
+    (run,) = read(tmp_path / "digits.json")["runs"]
+    names = [row["name"] for row in run["contenders"]]
+    expected = ["joint", "deep-compression", "in-turn", "ordinary", "int8"]
+    assert names == [*expected, "without 50 % of channels"]
+    found = lines_of(tmp_path, "in_turn")
+    assert all(f"| {name} (1) |" in found for name in names)
+
+
+def test_an_encoder_stops_anywhere():
+    stack = encoder_stack((60,), 2, width=8, heads=2, max_depth=3).eval()
+    assert stack.outputs(torch.randn(5, 60)).shape == (4, 5, 2)
+
+
+def test_a_small_resnet_begins_as_it_did():
+    """Of 64 channels it is torchvision's, with its weights."""
+    torch.manual_seed(0)
+    given = ResNet(BasicBlock, [1] * 4, num_classes=10)
+    torch.manual_seed(0)
+    own = small_resnet((3, 32, 32), 10)
+    for name in ("conv1", "layer1", "layer3"):
+        theirs = given.get_submodule(name).state_dict()
+        for key, value in own.get_submodule(name).state_dict().items():
+            assert torch.equal(value, theirs[key])
+    stack = small_resnet_stack((1, 16, 16), 10, blocks=2, width=8)
+    assert stack.outputs(torch.randn(3, 1, 16, 16)).shape == (7, 3, 10)

@@ -181,11 +181,8 @@ class _Table(EdgeFactor):
 
 class _Depth(_Table):
     """A probability for each depth of a stack, which follows the exact posterior. Whatever the
-    prior is, it begins log-uniform, ``q(d) ∝ 1 / (d + 1)``: every depth is trained until q is let
-    go, and the first few do not mind how many may follow. (Uniform, the first blocks of a deep
-    stack hardly learn to do without the others, and the chosen depth grows with the deepest.)
-    Before it has moved the deepest is taken for its most probable, so that a network in training is
-    watched whole."""
+    prior is, it begins uniform: every depth is trained until q is let go. Of equal ones the deepest
+    is its most probable, so that a network in training is watched whole."""
 
     word = "depth"
     closed = True
@@ -193,21 +190,15 @@ class _Depth(_Table):
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__(prior, temperature)
         with torch.no_grad():
-            self.logits.copy_(_log_uniform(self.logits))
+            self.logits.zero_()
 
     def vertex(self, *, empty: bool = True) -> Tensor:
-        q = self.logits.detach().log_softmax(-1)
-        if torch.allclose(q, _log_uniform(q)):
-            return self.vertices[-1]
-        return self.vertices[q.argmax()]
+        deepest = len(self.logits) - 1 - int(self.logits.flip(-1).argmax())
+        return self.vertices[deepest]
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})
         return value
-
-
-def _log_uniform(like: Tensor) -> Tensor:
-    return (-torch.arange(1, len(like) + 1).to(like).log()).log_softmax(-1)
 
 
 class _Point(EdgeFactor):

@@ -41,21 +41,6 @@ def test_the_depth_is_the_exact_posterior_at_the_end(fitted):
     )
 
 
-def test_a_depth_begins_log_uniform_and_is_watched_whole():
-    """Half of the depths have half of the mass or more, however many there are."""
-    model, guide = pair()
-    start = guide.edge("depth")
-    depths = model.max_depth + 1
-    harmonic = sum(1 / d for d in range(1, depths + 1))
-    expected = torch.tensor([1 / (d * harmonic) for d in range(1, depths + 1)])
-    torch.testing.assert_close(start.probs().detach(), expected)
-    for dtype in (torch.float64, torch.float32):
-        assert int(start.to(dtype).vertex().argmax()) == model.max_depth
-    with torch.no_grad():
-        start.logits[1] += 5.0
-    assert int(start.vertex().argmax()) == 1
-
-
 def test_the_shallowest_of_equal_depths_is_chosen(fitted):
     """Of those within the nats that are no reason for another block."""
     exact = fitted.structure.exact_depth_probs

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -35,6 +34,7 @@ from ...inference.cutting import cut
 from ...inference.packing import Multiples, read, write
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.weight_moments import mean_network
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ..runs.building import build_network
 from ..runs.config import RunConfig, parse_settings
@@ -136,21 +136,21 @@ class BitGates(models.StructureGraph):
         rows: outputs in a group; the last may have fewer.
     """
 
+    sizes: Tensor
+
     def __init__(self, layer: nn.Linear, rows: int) -> None:
         shared, count = _Shared(layer), layer.out_features
         starts = range(0, count, rows)
-        self_sizes = [min(rows, count - start) for start in starts]
+        sizes = [min(rows, count - start) for start in starts]
         edges: dict[tuple[str, str], Any] = {}
-        for start, size in zip(starts, self_sizes, strict=True):
+        for start, size in zip(starts, sizes, strict=True):
             own = slice(start, start + size)
             edges["x", f"rows{start}"] = {str(b): _Rows(shared, own, b) for b in BITS}
         edges |= {(f"rows{start}", "y"): [nn.Identity()] for start in starts}
         super().__init__(edges, aggregate={"y": "concatenate"})
         self.shared = shared
         self.group_edges = [f"x-rows{start}" for start in starts]
-        self.register_buffer("sizes", torch.tensor(self_sizes), persistent=False)
-
-    sizes: Tensor
+        self.register_buffer("sizes", torch.tensor(sizes), persistent=False)
 
     def rounded(self) -> tuple[Tensor, Tensor]:
         """Weights ``(out, in)`` and biases ``(out,)`` of the γ that it has."""
@@ -294,7 +294,7 @@ def main(
                 if file.missing([seed]):
                     settings = {**own, "kl_weight": weight}
                     row = _run(data, data_root, network, group, settings, seed)
-                    file.add(row, lambda rows: mean_spread([{k: r[k] for k in SPREAD} for r in rows]))
+                    file.add(row, _spread)
                     print(_line(group, weight, row), flush=True)
 
 
@@ -313,8 +313,6 @@ def _run(
 
 def _report(fit: Any, prior: CodeLength, dataset: Dataset) -> Row:
     model, guide = fit.model, fit.guide
-    from ...inference.posterior.weight_moments import mean_network
-
     net, steps = plain(mean_network(model, guide))
     weights = [p for p in net.parameters() if p.dim() > 1]
     nonzero = sum(int(p.count_nonzero()) for p in weights) / sum(p.numel() for p in weights)
@@ -341,6 +339,10 @@ def _report(fit: Any, prior: CodeLength, dataset: Dataset) -> Row:
         "groups": {name: [each.count(b) for b in BITS] for name, each in bits.items()},
         "entropy": sum(guide.edge(site).entropy() for site in model.structure),
     }
+
+
+def _spread(rows: list[Row]) -> dict[str, Any]:
+    return mean_spread([{k: row[k] for k in SPREAD} for row in rows])
 
 
 def _line(group: str, weight: float, row: Row) -> str:

@@ -171,7 +171,7 @@ class HardChoice(dist.OneHotCategoricalStraightThrough):
 
     A bound of such draws is that of the choice itself, and its KL exact; the gradient of the
     likelihood is not (it is linear in the choice). The KL of a relaxation would not do here: under
-    this prior it grows by one nat with each nat of the log-odds, and not with the expected bits.
+    this prior it changes by at most K nats with a nat of a logit, and not with the expected bits.
     """
 
     has_enumerate_support = False  # three layers of four alternatives would be 64 networks

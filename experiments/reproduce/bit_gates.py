@@ -2,7 +2,7 @@
 
     python -m pyroccam.experiments.reproduce.bit_gates --data-root FOLDER
     python -m pyroccam.experiments.reproduce.compression --data-root FOLDER --methods epr \
-        --epochs 10 --out experiments/results/bits
+        --epochs 5 --out experiments/results/bits
 
 Each group of outputs of a layer has 0, 2, 4 or 8 bits for each of its weights: an edge of a graph
 whose primitives round one and the same weight. The prior of the choice is that of a code which
@@ -274,9 +274,9 @@ def main(
     data_root: options.DataRoot = None,
     network: options.Network = "lenet-300-100",
     groups: Annotated[str, typer.Option(help="Outputs in a group, or layer.")] = "layer,10",
-    kl_weights: Annotated[str, options.BY_COMMAS] = "0.003,0.01,0.03",
+    kl_weights: Annotated[str, options.BY_COMMAS] = "0.01,0.02,0.03",
     seeds: options.Count = 3,
-    epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 10,
+    epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 5,
     sets: options.Sets = None,
     threads: options.Count = 1,
 ) -> None:

@@ -52,6 +52,7 @@ def sections() -> dict[str, Section]:
         Section("Widths", "widths", _widths),
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
+        Section("Bits by group", "bits", _bits),
         Section("Coded draws", "coded_draws", _draws),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance.networks),
@@ -134,6 +135,37 @@ def _quantisation(folder: Path) -> Iterable[str]:
             cells = ("epochs", "original_error", "mean_error", "error", "nonzero_percent")
             yield row("published", *(f"{published[name]:g}" for name in cells), "")
         yield ""
+
+
+def _bits(folder: Path) -> Iterable[str]:
+    found = read_all(folder).values()
+    if not found:
+        return
+    yield from header(
+        "bits (seeds)", "KL times", "epochs", "error, %", "file, kB", "weights left, %",
+        "left of each layer", "flat code, kB", "entropy, nats",
+    )  # fmt: skip
+    learnt = [one for one in found if "method" in one["config"]]
+    gates = [one for one in found if "group" in one["config"]]
+    for one in [*learnt, *sorted(gates, key=lambda one: one["config"]["kl_weight"])]:
+        spread, config = one["spread"], one["config"]
+        settings = config.get("settings", config)
+        group = config.get("group")
+        name = config["method"] if group is None else "gates"
+        of = {None: "", "layer": ", layer"}.get(group, f", {group} rows")
+        yield row(
+            f"`{name}`{of} ({len(one['runs'])})",
+            f"{settings['kl_weight']:g}",
+            settings["epochs"],
+            plus_minus(spread["error"], 2),
+            plus_minus(spread["file_bytes"], 1, 1e-3),
+            plus_minus(spread["nonzero_percent"], 1),
+            ", ".join(run["architecture"] for run in one["runs"]),
+            *(["", ""] if group is None else [
+                plus_minus(spread["code_bytes"], 1, 1e-3), plus_minus(spread["entropy"], 2)
+            ]),
+        )  # fmt: skip
+    yield ""
 
 
 def _joint(folder: Path) -> Iterable[str]:

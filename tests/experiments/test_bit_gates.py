@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, models
-from pyroccam.experiments.reproduce import bit_gates, tables
-from pyroccam.experiments.reproduce.bit_gates import (
+from pyroccam.experiments.reproduce import tables
+from pyroccam.experiments.sizes import bit_gates
+from pyroccam.experiments.sizes.bit_gates import (
     BITS,
     BitGates,
     CodeLength,

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce import in_turn, joint, tables, widths
-from pyroccam.experiments.reproduce.encoder import encoder_stack
+from pyroccam.experiments.reproduce import joint, tables
 from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
+from pyroccam.experiments.sizes import in_turn, widths
+from pyroccam.experiments.sizes.encoder import encoder_stack
 from pyroccam.experiments.strangers import ordinary
 from scripts import call, read
 from torchvision.models import ResNet

@@ -1,6 +1,6 @@
 """How many units one hidden layer needs: the exact posterior, and what priors of groups leave.
 
-    python -m pyroccam.experiments.reproduce.widths
+    python -m pyroccam.experiments.sizes.widths
 
 Targets are those of a network of a few hidden units, and noise. The width is a latent variable
 whose value k says that the first k units are there, each with weights of its own: a stack whose
@@ -27,8 +27,8 @@ from ...inference.posterior.depth import EQUAL
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.weight_moments import mean_network
 from ...models.networks.stack import DepthStack
-from . import options
-from .runner import ResultFile, Row
+from ..reproduce import options
+from ..reproduce.runner import ResultFile, Row
 
 __all__ = ["main", "unit_stack"]
 

@@ -1,6 +1,6 @@
 """Bits by group of weights as a random choice, beside a learnt step: a trial on MNIST.
 
-    python -m pyroccam.experiments.reproduce.bit_gates --data-root FOLDER
+    python -m pyroccam.experiments.sizes.bit_gates --data-root FOLDER
     python -m pyroccam.experiments.reproduce.compression --data-root FOLDER --methods epr \
         --epochs 5 --out experiments/results/bits
 
@@ -36,10 +36,10 @@ from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...models.priors.structure import EdgePrior, StructurePrior
+from ..reproduce import options
+from ..reproduce.runner import ResultFile, Row
 from ..runs.building import build_network
 from ..runs.config import RunConfig, parse_settings
-from . import options
-from .runner import ResultFile, Row
 
 __all__ = ["BITS", "BitGates", "CodeLength", "HardChoice", "main", "residuals", "step_of"]
 

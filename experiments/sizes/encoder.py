@@ -1,6 +1,6 @@
 """A transformer's encoder that can stop after any of its layers:
 
-NETWORK=pyroccam.experiments.reproduce.encoder:encoder_stack
+NETWORK=pyroccam.experiments.sizes.encoder:encoder_stack
 pyroccam fit occam --network $NETWORK --data wisdm-series
 """
 

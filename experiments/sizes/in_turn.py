@@ -1,7 +1,7 @@
 """A small ResNet: depth, widths and bits in one posterior, or one after the other, and what prunes
 an ordinary network.
 
-    python -m pyroccam.experiments.reproduce.in_turn --data cifar10 --data-root FOLDER
+    python -m pyroccam.experiments.sizes.in_turn --data cifar10 --data-root FOLDER
 
 Every contender ends as a packed file, which is read, scored and timed; all networks of a seed are
 timed in turn. Three learning rates of the ordinary network are tried, each for 30 passes, and what
@@ -32,13 +32,13 @@ from ...inference.packing import Multiples, read, write
 from ...inference.posterior.metrics import mean_spread
 from ...models.networks.stack import DepthStack
 from ..methods.weights import FILE
+from ..reproduce import options
+from ..reproduce.runner import ResultFile, Row
+from ..reproduce.small_resnet import small_resnet_stack
 from ..runs.config import RunConfig, parse_settings
 from ..runs.run import RunOptions, run
 from ..strangers.ordinary import Trained, scores, search
 from ..strangers.structured import prune_channels
-from . import options
-from .runner import ResultFile, Row
-from .small_resnet import small_resnet_stack
 
 __all__ = ["in_turn", "main"]
 

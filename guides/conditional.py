@@ -139,8 +139,8 @@ class Conditional(NetworkGuide):
 
     References:
         Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
-        arXiv:1802.09419; Grebenkova, Bakhteev, Strijov 2023, who have these functions and this
-        objective, doi:10.5220/0011658600003393.
+        arXiv:1802.09419; Grebenkova, Bakhteev, Strijov (ICAART 2023), who have these functions and
+        this objective, github.com/Intelligent-Systems-Phystech/VarHyperNet.
 
     Example:
         >>> from pyroccam import data, inference, models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import pyro
@@ -174,7 +174,8 @@ class Conditional(NetworkGuide):
             )
         name = f"guides.{type(guide).__name__}"
         if not guide.varies:
-            known = sorted(f"guides.{one.__name__}" for one in kinds(NetworkGuide) if one.varies)
+            ours = (one for one in kinds(NetworkGuide) if vars(one).get("varies"))
+            known = sorted(f"guides.{one.__name__}" for one in ours)
             raise TypeError(
                 f"The parameters of {name} cannot be functions of the weight of the KL.\n"
                 f"Give guides.Conditional one of {', '.join(known)}."
@@ -183,7 +184,7 @@ class Conditional(NetworkGuide):
             raise ValueError(
                 f"{name} has a posterior of structure (site {guide.edges[0]!r}), which cannot be a "
                 "function of the weight of the KL.\nGive one of a models.BayesianNetwork, whose "
-                "structure is known: that of inference.pruning.settled(fit), say."
+                "structure is known."
             )
         super(Guide, self).__init__()  # the rest is as the guide has it
         # All of the guide but its factors: what an ordinary one is made of again.
@@ -248,10 +249,6 @@ class Conditional(NetworkGuide):
         where, factors = place(u, self.pivots), self.part("factors")
         for site in self.sites:
             pyro.sample(site, factors[key(site)].at(where)())
-
-    def distributions(self) -> Iterator[tuple[str, Any]]:
-        for site in self.sites:
-            yield site, self.posterior(site)
 
     def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
         """The ordinary guide of one weight of the KL.

@@ -92,46 +92,33 @@ def main(
             for weight, found in row["accuracy"].items():
                 shown = "/".join(f"{one:.1f}" for one in found)
                 print(f"{name} seed {seed}, lambda {weight}: {shown} %", flush=True)
-            print(f"{name} seed {seed}: {row['seconds']:.0f} s", flush=True)
 
 
 def _row(
     data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
 ) -> Row:
-    fits = [*(_direct if pivots is None else _common)(data, pivots, seed, settings, device)]
-    whole = {id(one.history): one.seconds for _, one in fits}  # a fit of all λ took its time once
-    return {
-        "seed": seed,
-        "accuracy": {
-            f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
-            for weight, one in fits
-        },
-        "seconds": sum(whole.values()),
-        "engine": fits[0][1].engine,
+    accuracy = {
+        f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
+        for weight, one in _fits(data, pivots, seed, settings, device)
     }
+    return {"seed": seed, "accuracy": accuracy}
 
 
-Fits = Iterator[tuple[float, "Fit[Any, Any]"]]
-
-
-def _direct(data: Dataset, pivots: None, seed: int, settings: Any, device: str) -> Fits:
-    for weight in WEIGHTS:
-        model, guide = _pair(data, seed)
-        yield weight, fit(model, guide, data, kl_weight=weight, **_how(seed, settings, device))
-
-
-def _common(data: Dataset, pivots: int, seed: int, settings: Any, device: str) -> Fits:
+def _fits(
+    data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
+) -> Iterator[tuple[float, Fit[Any, Any]]]:
+    """The fit of each λ: by itself, or out of one of them all."""
+    how = {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
+    if pivots is None:
+        for weight in WEIGHTS:
+            yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
+        return
     model, guide = _pair(data, seed)
     all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), pivots=pivots)
-    how = _how(seed, settings, device)
     how |= {"epochs": COMMON["epochs"] * how["epochs"], "particles": COMMON["particles"]}
     found = fit(model, all_of_them, data, **how)
     for weight in WEIGHTS:
         yield weight, found.at(weight)
-
-
-def _how(seed: int, settings: Mapping[str, Any], device: str) -> dict[str, Any]:
-    return {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
 
 
 def _pair(data: Dataset, seed: int) -> tuple[BayesianNetwork, MeanField]:

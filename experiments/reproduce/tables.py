@@ -188,8 +188,6 @@ def _path(folder: Path) -> Iterable[str]:
             if all(one["published"] for one in own.values()):
                 theirs = (one["published"][weight] for one in own.values())
                 yield row("published", *(" / ".join(map(str, one)) for one in theirs))
-        seconds = (fmean(run["seconds"] for run in one["runs"]) for one in own.values())
-        yield row("seconds of all λ", *(f"{one:.0f}" for one in seconds))
         yield ""
 
 

@@ -84,7 +84,7 @@ def main(
         config = {"data": data, "pivots": ROWS[name], "settings": settings}
         file = ResultFile(out / f"{data}-{name}.json", config=config)
         for seed in file.missing(range(seeds)):
-            place = {} if data_root is None else {"data_root": data_root}
+            place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
             dataset = load(data, seed=seed, **place)
             row = _row(dataset, ROWS[name], seed, settings, device)
             published = PUBLISHED[name] if data == "mnist" else None

@@ -2,6 +2,7 @@
 
 from .base import Guide, NetworkGuide
 from .codebook import Codebook
+from .conditional import Conditional
 from .delta import Delta
 from .depth import CategoricalDepth, DepthGuide, Deterministic, Marginal
 from .dropout import VariationalDropout
@@ -17,6 +18,7 @@ from .zero_mean import ZeroMean
 __all__ = [
     "CategoricalDepth",
     "Codebook",
+    "Conditional",
     "Delta",
     "DepthGuide",
     "Deterministic",

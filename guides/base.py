@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..models.base import Model
 from ..models.bayesian import BayesianNetwork
+from ..models.contexts import Weighing
 from ..models.distributions.temperature import Temperature
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
@@ -76,7 +77,7 @@ class Guide(LocalModule):
     sums_out: ClassVar[bool] = False
     free_values: ClassVar[bool] = False
     hold: float = 0.0
-    handler: LocalReparameterization | None = None
+    handler: LocalReparameterization | Weighing | None = None
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -128,6 +129,25 @@ class Guide(LocalModule):
     def without_kl(self) -> str | None:
         """Why the bound has no KL that could be weighed, where it has none."""
         return None
+
+    @property
+    def undecided(self) -> str | None:
+        """What to do before anything but predictions is read off it, where it has a posterior for
+        each weight of the KL."""
+        return None
+
+    def at(self, weight: float, *, extrapolate: bool = False) -> Guide:
+        """The guide of one weight of the KL, where it has one for each; see
+        :class:`~pyroccam.guides.Conditional`.
+
+        Raises:
+            TypeError: where it has a single posterior.
+        """
+        name = f"guides.{type(self).__name__}"
+        raise TypeError(
+            f"{name} has one posterior, of the kl_weight with which it was trained.\n"
+            "For a choice among many train guides.Conditional(guides.MeanField(model))."
+        )
 
     def latents(self) -> list[str]:
         """The sites that it covers, in the order of the model."""
@@ -217,9 +237,12 @@ class NetworkGuide(Guide):
         sizes: values that the weights of a layer share, by layer, where they share few.
         steps: what the weights of a layer are whole multiples of, by layer, where they are.
         counting: sites that count only at some values of one of structure.
+        varies: its parameters may be functions of the weight of the KL
+            (:class:`~pyroccam.guides.Conditional`).
     """
 
     covers = BayesianNetwork
+    varies: ClassVar[bool] = False
     sizes: Mapping[str, int] = MappingProxyType({})
 
     @property
@@ -259,6 +282,12 @@ class NetworkGuide(Guide):
     def is_point(self) -> bool:
         """True if each weight has one value, and the structure is known."""
         return not self.edges and all(self.factor_of(site).is_point for site in self.sites)
+
+    @property
+    def scales(self) -> Scales | None:
+        """How scales of groups are drawn by local reparameterisation; ``None`` without it."""
+        found: Scales | None = None if self.handler is None else self.handler.scales
+        return found
 
     @property
     def moving(self) -> str | None:
@@ -304,7 +333,7 @@ class NetworkGuide(Guide):
         return self.factor_of(site).cdf(value)
 
     def options(self) -> dict[str, Any]:
-        found = super().options() | {"scales": self.handler and self.handler.scales}
+        found = super().options() | {"scales": self.scales}
         edges = [type(self.edge(site)).__name__ for site in self.edges]
         found |= {"hold": self.hold} if self.closed else {}
         return found | ({"edges": edges} if edges else {})
@@ -318,8 +347,8 @@ class NetworkGuide(Guide):
                 options[name] = {n: one for n, one in value.items() if n in model.layers}
             elif name == "layers" and value is not None:
                 options[name] = [n for n in value if n in model.layers]
-        if (own := self.handler) is not None:
-            options["local"] = LocalReparameterization(model, own.scales)
+        if self.scales is not None:
+            options["local"] = LocalReparameterization(model, self.scales)
         if self.edges:
             options["structure"] = self.structure_family
         return self._again(model, options)

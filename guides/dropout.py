@@ -85,6 +85,7 @@ class VariationalDropout(NetworkGuide):
     words: ClassVar[Words] = {
         f"dropout-{rate}": {"rate": rate} for rate in ("weight", "neuron", "layer")
     }
+    varies = True
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class MeanField(NetworkGuide):
     """
 
     words: ClassVar[Words] = {"mean-field": {}}
+    varies = True
 
     def __init__(
         self,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyro
 import torch
@@ -16,7 +16,15 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from .turns import turn
 
-__all__ = ["Counting", "dropping", "evaluating", "local_parameters", "plain_kernels", "seeded"]
+__all__ = [
+    "Counting",
+    "Weighing",
+    "dropping",
+    "evaluating",
+    "local_parameters",
+    "plain_kernels",
+    "seeded",
+]
 
 
 @contextmanager
@@ -134,3 +142,46 @@ class _Masking(Messenger):
         mask = self.counting.mask(msg["name"], self.value)
         if mask is not None:
             msg["mask"] = mask if msg["mask"] is None else msg["mask"] & mask
+
+
+class Weighing(Messenger):
+    """Latents whose divergence has a weight in the bound, which a guide draws when it is called.
+
+    Put it around guide and model together. A bound then has the weight times the KL of its sites;
+    Pyro's ``TraceMeanField_ELBO`` takes the scale of a KL from the guide, ``Trace_ELBO`` from both.
+
+    Arguments:
+        sites: that are weighed.
+        within: a handler that goes around both as well, if any.
+
+    Attributes:
+        weight: of the KL, ``()``; ``None`` leaves it as it is. It is forgotten at the exit.
+    """
+
+    def __init__(self, sites: Collection[str], within: Any = None) -> None:
+        super().__init__()
+        self.sites, self.within = frozenset(sites), within
+        self.weight: Tensor | None = None
+
+    @property
+    def scales(self) -> Any:
+        """Those of the handler within, if any."""
+        return None if self.within is None else self.within.scales
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self.within is not None:
+            self.within.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.within is not None:
+            self.within.__exit__(*exception)
+        self.weight = None  # it may hang on the graph of a step
+        super().__exit__(*exception)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if self.weight is not None and msg["name"] in self.sites:
+            # One tensor in guide and model, by which a bound knows that both are weighed alike.
+            alone = not isinstance(msg["scale"], Tensor) and msg["scale"] == 1.0
+            msg["scale"] = self.weight if alone else self.weight * msg["scale"]

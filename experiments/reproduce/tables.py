@@ -19,6 +19,7 @@ from .depth import tables as depth
 from .evidence import tables as evidence
 from .markdown import header, plus_minus, read_all, row
 from .options import RESULTS
+from .path_of_lambda import ROWS as PATHS
 from .structure import tables as structure
 from .variance import tables as variance
 
@@ -53,6 +54,7 @@ def sections() -> dict[str, Section]:
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
         Section("Bits by group", "bits", _bits),
+        Section("Path of lambda", "path", _path),
         Section("Coded draws", "coded_draws", _draws),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance.networks),
@@ -239,6 +241,28 @@ def _widths(folder: Path) -> Iterable[str]:
             ", ".join(str(run[name]) for run in runs) for name in ("alone", "latent", "gnj", "ghs")
         )
         yield row(f"{one['config']['true']} ({len(runs)})", *chosen)
+
+
+def _path(folder: Path) -> Iterable[str]:
+    found = read_all(folder)
+    for data in sorted({one["config"]["data"] for one in found.values()}):
+        own = {name: found[f"{data}-{name}"] for name in PATHS if f"{data}-{name}" in found}
+        shares = next(iter(own.values()))["shares"]
+        pruned = "/".join(map(str, shares))
+        yield from header(
+            f"{data}, λ: accuracy at {pruned} % pruned",
+            *(f"{name} ({len(one['runs'])})" for name, one in own.items()),
+        )
+        for weight in next(iter(own.values()))["spread"]:
+            ours = (
+                [plus_minus(one["spread"][weight][str(share)]["accuracy"], 1) for share in shares]
+                for one in own.values()
+            )
+            yield row(weight, *map(" / ".join, ours))
+            if all(one["published"] for one in own.values()):
+                theirs = (one["published"][weight] for one in own.values())
+                yield row("published", *(" / ".join(map(str, one)) for one in theirs))
+        yield ""
 
 
 def _draws(folder: Path) -> Iterable[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from ...models.bayesian import BayesianNetwork
 from ..fits.fitting import Fit, Repeats
 from ..posterior.ensemble import is_point, members
-from ..posterior.family import require
+from ..posterior.family import refuse_undecided, require
 from ..training.terminal import FitProgress
 from .between_runs import agreement
 from .finding import Finding
@@ -51,12 +51,14 @@ def diagnose(
         progress: a bar over the findings; ``None`` shows it on a terminal only.
 
     Raises:
-        ValueError: for fewer than two rows.
+        ValueError: for fewer than two rows, or a guide of which one posterior is to be chosen
+            first.
     """
     if rows is not None and rows < 2:
         raise ValueError(f"rows={rows}: give 2 or more of the training rows, or leave it out.")
     runs = members(fits)
     fit = runs[0]
+    refuse_undecided(fit)
     asked: dict[str, Callable[[], Finding]] = {"ELBO": lambda: convergence(fit).finding()}
     asked |= _of_posterior(fit, draws, rows, seed)
     asked["held-out rows"] = lambda: elpd(fit, seed=seed).finding()

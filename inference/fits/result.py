@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -24,6 +24,7 @@ from ..posterior.predict import (
     evaluate_single,
     mixture_log_probs,
 )
+from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
 from .mixture import evaluate_together
@@ -94,6 +95,32 @@ class Fit(Generic[M, G]):
         than the mean of the targets, or too sure of itself, a checkpoint at the edge of those that
         could be chosen, or worse than what was before them, a q(d) that has not arrived."""
         return doubts(self)
+
+    def at(self, weight: float, *, extrapolate: bool = False) -> Fit[M, Guide]:
+        """The fit of one weight of the KL, where the guide is a
+        :class:`~pyroccam.guides.Conditional`: as if it had been trained with that ``kl_weight``.
+
+        The guide is an ordinary one, the model is that of this fit. ``val_nll`` is found anew (NaN
+        without validation rows), ``history`` and ``seconds`` are those of the common training.
+
+        Arguments:
+            weight, extrapolate: see :meth:`Conditional.at <pyroccam.guides.Conditional.at>`.
+
+        Raises:
+            TypeError: for a guide that has one posterior.
+            ValueError: for a weight outside of the range that was trained.
+        """
+        guide: Any = self.guide.at(weight, extrapolate=extrapolate).eval()
+        pair = family(self.model, guide)
+        found: Fit[M, Any] = replace(
+            self,
+            guide=guide,
+            settings=replace(self.settings, kl_weight=weight),
+            val_nll=validation_nll(pair, self.data),
+            weights=pair.weights(self.data),
+            out=None,
+        )
+        return found
 
     def evaluate(
         self, split: str = "test", how: How = "ensemble", **drawing: Unpack[Drawing]

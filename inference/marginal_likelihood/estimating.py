@@ -10,6 +10,7 @@ from typing import Any
 from ...models.checks import unknown_name
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
+from ..posterior.family import refuse_undecided
 from .annealing import annealed
 from .closed_form import exact
 from .codes import prequential
@@ -124,6 +125,7 @@ def evidence(fit: Fit, *, by: str = "bound", **options: Any) -> LogEvidence:
     """
     if by not in ESTIMATORS:
         raise ValueError(unknown_name("estimator", by, ESTIMATORS))
+    refuse_undecided(fit)
     estimate = ESTIMATORS[by]
     takes = inspect.signature(estimate).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):

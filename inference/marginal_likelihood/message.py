@@ -11,6 +11,7 @@ from ...models.learnt_depth import log_likelihood_by_depth
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.depth import exact_depth_posterior
+from ..posterior.family import refuse_undecided
 from .joint import numbers_of, refuse_improper
 
 __all__ = ["DescriptionLength", "description_length", "refuse_points"]
@@ -82,6 +83,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
         Hinton, van Camp 1993, Keeping neural networks simple by minimizing the description length
         of the weights; Graves 2011, Practical variational inference for neural networks.
     """
+    refuse_undecided(fit)
     fit.data.refuse_weights("A description length")
     refuse_points(fit, "A description length", "Fit guides.MeanField, or pack it to a file.")
     refuse_improper(fit.model, given=True)

@@ -140,7 +140,7 @@ class DrawnNetwork(nn.Module):
     ) -> None:
         super().__init__()
         one_of("noise", noise, NOISES)
-        if noise == "activations" and guide.handler is None:
+        if noise == "activations" and guide.scales is None:
             raise ValueError(
                 f"noise='activations' needs a guide with local reparameterisation, this "
                 f"{type(guide).__name__} draws weights: use noise='weights'."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...data import Dataset
     from ..fits.result import Fit
 
-__all__ = ["Family", "family", "named", "random_network", "require"]
+__all__ = ["Family", "family", "named", "random_network", "refuse_undecided", "require"]
 
 VALIDATION_DRAWS = 5
 
@@ -129,7 +129,7 @@ class Weights:
     def validation(self, data: Dataset) -> tuple[Tensor, Tensor]:
         x = data.x_val
         if self.guide.zero_mean:
-            noise: Noise = "activations" if self.guide.handler is not None else "weights"
+            noise: Noise = "activations" if self.guide.scales is not None else "weights"
             out = self.outputs(x, VALIDATION_DRAWS, noise=noise)
         else:
             out = self.mean_outputs(x)
@@ -278,6 +278,7 @@ def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
 
     Raises:
         TypeError: for a fit of another model.
+        ValueError: for one whose posterior is still to be chosen among many.
     """
     if not hasattr(fit, "guide"):
         raise TypeError(f"{name} takes a fit, as inference.fit gives it, got {type(fit).__name__}.")
@@ -286,4 +287,15 @@ def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
             f"{name} needs a fit of models.{kind.__name__}, got one of "
             f"{type(fit.model).__name__}.{f' {instead}' if instead else ''}"
         )
+    refuse_undecided(fit)
     return fit.model, fit.guide
+
+
+def refuse_undecided(fit: Fit) -> None:
+    """Refuse a fit whose guide has a posterior for each weight of the KL.
+
+    Raises:
+        ValueError: saying how one is chosen.
+    """
+    if (why := fit.guide.undecided) is not None:
+        raise ValueError(why)

@@ -90,7 +90,7 @@ def without_means(
     layers = [*layers, *(name for name in guide.zero_mean if name not in layers)]
     model = copy.deepcopy(model)
     local: bool | LocalReparameterization = False
-    if (handler := guide.handler) is not None:
-        local = LocalReparameterization(model, handler.scales)
+    if guide.scales is not None:
+        local = LocalReparameterization(model, guide.scales)
     own = ZeroMean(model, layers=layers, begin=guide, local=local)
     return model, own.to(fit.data.x_train.device)

@@ -18,7 +18,7 @@ from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.bayesian_layer import convolves
-from ..posterior.family import family
+from ..posterior.family import Family, family
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
 from .flat_parameters import difference
 from .settings import Settings
@@ -27,7 +27,7 @@ from .validated_noise import has_validated_noise, validate_noise
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Job", "Replicate", "Track"]
+__all__ = ["Job", "Replicate", "Track", "validation_nll"]
 
 # More to note at each evaluation, from model, guide and data.
 Track = Callable[[Any, Any, "Dataset"], dict[str, float]]
@@ -183,18 +183,11 @@ class Replicate(Job):
             selectable: whether a checkpoint may be chosen now.
             latest: keep these weights, the best or not.
         """
-        row = {"epoch": float(epoch), "loss": train_loss, "val_nll": float("nan")}
+        row = {"epoch": float(epoch), "loss": train_loss}
         noise = self._noise_step() if selectable else None
         running = self._exact_step() if self.guide.closed and selectable else None
-        x, y = self.data.x_val, self.data.y_val
-        if len(x):
-            with evaluating(self.model), pyro.validation_enabled(False):
-                outputs, weights = self.pair.validation(self.data)
-                log_weights = weights.log().clamp_min(-1e4)
-                log_p = self.model.likelihood.log_predictive(outputs, log_weights, y)
-                if self.data.val_weights is not None:
-                    log_p = log_p * self.data.val_weights
-                row["val_nll"] = -float(log_p.double().mean())
+        row["val_nll"] = validation_nll(self.pair, self.data)
+        x = self.data.x_val
         if "depth" in self.guide.latents():
             q = self.guide.posterior("depth").probs.detach()
             row["depth_expected"] = float((q * torch.arange(len(q), device=q.device)).sum())
@@ -289,6 +282,20 @@ class Replicate(Job):
             ) from error
         for name in self._KEPT:
             setattr(self, name, state[name])
+
+
+def validation_nll(pair: Family, data: Dataset) -> float:
+    """The negative log-likelihood of the validation rows by which a checkpoint is chosen, in nats
+    for each; NaN where there are none."""
+    if not len(data.x_val):
+        return math.nan
+    with evaluating(pair.model), pyro.validation_enabled(False):
+        outputs, weights = pair.validation(data)
+        log_weights = weights.log().clamp_min(-1e4)
+        log_p = pair.model.likelihood.log_predictive(outputs, log_weights, data.y_val)
+        if data.val_weights is not None:
+            log_p = log_p * data.val_weights
+        return -float(log_p.double().mean())
 
 
 def _first_odd_lines(one: str, other: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce import compression, quantisation, tables
+from pyroccam.experiments.reproduce import compression, path_of_lambda, quantisation, tables
 from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
 from pyroccam.experiments.runs.config import changed_settings
 from scipy.stats import norm
@@ -159,3 +159,25 @@ def test_quantisation(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     (exact,) = [line for line in lines if "`multi-spike` (1)" in line]
     assert f"{read(folder / 'digits-perceptron-exact.json')['runs'][0]['error']:.2f}" in exact
+
+
+def test_path_of_lambda(tmp_path, capsys):
+    folder = tmp_path / "path"
+    small = ("--data", "digits", "--rows", "direct,linear", "--seeds", 1, "--set", "epochs=1")
+    call(path_of_lambda, *small, "--out", folder)
+    for name in ("direct", "linear"):
+        found = read(folder / f"digits-{name}.json")
+        (run,) = found["runs"]
+        assert [*run["accuracy"]] == ["0.001", "0.1", "1", "10", "100"]
+        assert all(len(one) == 4 and max(one) <= 100 for one in run["accuracy"].values())
+        assert found["spread"]["10"]["60"]["accuracy"]["mean"] == run["accuracy"]["10"][1]
+        assert found["published"] is None  # which is of other data
+    capsys.readouterr()
+    tables.main(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("| 0.1 |")]
+    assert line.startswith(f"| 0.1 | {run_of(folder, 'direct', '0.1'):.1f} / ")
+
+
+def run_of(folder, name, weight):
+    return read(folder / f"digits-{name}.json")["runs"][0]["accuracy"][weight][0]

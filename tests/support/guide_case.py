@@ -92,6 +92,18 @@ CASES = {
     "MeanField of scales": GuideCase(scaled, guides.MeanField),
     "MeanField of gates": GuideCase(gated, lambda m: guides.MeanField(m, local=False)),
     "MeanField of structure": GuideCase(structured, lambda m: guides.MeanField(m, local=False)),
+    "Conditional": GuideCase(
+        network, lambda m: guides.Conditional(guides.MeanField(m), low=0.1, high=2.0)
+    ),
+    "Conditional of scales": GuideCase(
+        scaled, lambda m: guides.Conditional(guides.MeanField(m), low=0.1, high=2.0, pivots=2)
+    ),
+    "Conditional of dropout": GuideCase(
+        network, lambda m: guides.Conditional(guides.VariationalDropout(m), low=0.1, high=2.0)
+    ),
+    "Conditional of gates": GuideCase(
+        gated, lambda m: guides.Conditional(guides.MeanField(m, local=False), low=2.0, high=3.0)
+    ),
     "MeanKL": GuideCase(network, lambda model: guides.MeanKL(model, nats=20.0)),
     "VariationalDropout": GuideCase(network, guides.VariationalDropout),
     "ZeroMean": GuideCase(network, guides.ZeroMean, falls_to=1.0),

@@ -1,0 +1,162 @@
+"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
+
+    python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER
+
+A network of 784-50-10 units is fitted for each λ by itself (``direct``), and once for all of them,
+by parameters that are piecewise linear functions of log λ, or linear ones. Of each network the
+weights with the least μ²/σ² are set to zero, layer by layer, and the rest classify the test rows. A
+finished seed is kept: the same command goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+
+from ...data import Dataset, load
+from ...guides import Conditional, MeanField
+from ...inference.fits.fitting import Fit, fit
+from ...inference.posterior.metrics import mean_spread
+from ...inference.posterior.predict import evaluate_net
+from ...inference.posterior.weight_moments import mean_network
+from ...models import BayesianNetwork
+from ...models.priors import Normal
+from ..runs.config import parse_settings
+from . import options
+from .runner import ResultFile, Row
+
+__all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main", "pruned"]
+
+WEIGHTS = (0.001, 0.1, 1.0, 10.0, 100.0)
+"""λ of the table."""
+
+SHARES = (0, 60, 80, 90)
+"""Of the weights of a layer, in %, that are set to zero."""
+
+# Grebenkova, Bakhteev, Strijov (github.com/Intelligent-Systems-Phystech/VarHyperNet, the results
+# that are committed there): accuracy in %, mean of five starts, by λ and by SHARES.
+PUBLISHED: dict[str, dict[str, list[float]]] = {
+    "direct": {
+        "0.001": [96.3, 94.0, 76.7, 44.0], "0.1": [96.4, 94.0, 77.2, 47.6],
+        "1": [96.2, 94.3, 80.9, 52.0], "10": [94.7, 94.0, 87.1, 60.8],
+        "100": [80.1, 82.6, 84.2, 80.4],
+    },
+    "piecewise": {
+        "0.001": [96.8, 93.8, 65.8, 41.2], "0.1": [96.9, 94.3, 65.3, 40.2],
+        "1": [96.6, 94.0, 73.4, 57.2], "10": [92.2, 92.7, 87.5, 75.3],
+        "100": [80.3, 85.5, 86.9, 78.3],
+    },
+    "linear": {
+        "0.001": [96.9, 93.1, 71.6, 58.9], "0.1": [95.5, 94.5, 83.0, 77.9],
+        "1": [93.8, 93.9, 82.8, 77.8], "10": [92.0, 93.3, 83.6, 75.5],
+        "100": [89.4, 92.3, 84.9, 75.7],
+    },
+}  # fmt: skip
+
+ROWS: dict[str, int | None] = {"direct": None, "piecewise": 6, "linear": 2}
+"""Pivots by the name of a row; each λ by itself has none."""
+
+# Published: Adam at a rate of 5e-4, 25 epochs of each λ, and 50 of all in common with five draws of
+# λ in a step, log10 λ uniform from -3 to 2. A higher rate that falls needs fewer epochs.
+SETTINGS: dict[str, Any] = {"batch_size": 256, "optimizer": "adam", "lr": 2e-3, "epochs": 10}
+COMMON = {"epochs": 2, "particles": 5}  # so many times as many of the one, and of the other
+
+
+def main(
+    out: options.Out = options.RESULTS / "path",
+    data: options.Data = "mnist",
+    data_root: options.DataRoot = None,
+    rows: Annotated[str, options.BY_COMMAS] = ",".join(ROWS),
+    seeds: options.Count = 3,
+    sets: options.Sets = None,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+) -> None:
+    """Run what is missing, and write one JSON file for each row."""
+    torch.set_num_threads(threads)
+    for name in options.listed("row", rows, ROWS):
+        settings = {**SETTINGS, **parse_settings(sets or [])}
+        config = {"data": data, "pivots": ROWS[name], "settings": settings}
+        file = ResultFile(out / f"{data}-{name}.json", config=config)
+        for seed in file.missing(range(seeds)):
+            place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+            dataset = load(data, seed=seed, **place)
+            row = _row(dataset, ROWS[name], seed, settings, device)
+            published = PUBLISHED[name] if data == "mnist" else None
+            file.add(row, _spread, published=published, shares=list(SHARES))
+            for weight, found in row["accuracy"].items():
+                shown = "/".join(f"{one:.1f}" for one in found)
+                print(f"{name} seed {seed}, lambda {weight}: {shown} %", flush=True)
+
+
+def _row(
+    data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
+) -> Row:
+    accuracy = {
+        f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
+        for weight, one in _fits(data, pivots, seed, settings, device)
+    }
+    return {"seed": seed, "accuracy": accuracy}
+
+
+def _fits(
+    data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
+) -> Iterator[tuple[float, Fit[Any, Any]]]:
+    """The fit of each λ: by itself, or out of one of them all."""
+    how = {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
+    if pivots is None:
+        for weight in WEIGHTS:
+            yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
+        return
+    model, guide = _pair(data, seed)
+    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), pivots=pivots)
+    how |= {"epochs": COMMON["epochs"] * how["epochs"], "particles": COMMON["particles"]}
+    found = fit(model, all_of_them, data, **how)
+    for weight in WEIGHTS:
+        yield weight, found.at(weight)
+
+
+def _pair(data: Dataset, seed: int) -> tuple[BayesianNetwork, MeanField]:
+    """Weights as torch draws them, deviations of e⁻³ beside a prior of 1, as published."""
+    torch.manual_seed(seed)
+    inputs = math.prod(data.input_shape)
+    hidden = nn.Linear(inputs, 50)
+    net = nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(50, data.outputs))
+    model = BayesianNetwork(net, data, prior=Normal(1.0))
+    return model, MeanField(model, scale=math.exp(-3.0))
+
+
+@torch.no_grad()
+def pruned(one: Fit[Any, Any], share: float) -> float:
+    """The accuracy on the test rows of the means, where the weights of each layer with the least
+    μ²/σ² are zero.
+
+    Arguments:
+        share: of the weights of a layer.
+    """
+    net = mean_network(one.model, one.guide)
+    for name in one.model.layers:
+        q = one.guide.posterior(f"{name}.weight").base_dist
+        least = (q.loc / q.scale).abs().flatten().argsort()[: round(share * q.loc.numel())]
+        net.get_submodule(name).get_parameter("weight").view(-1)[least] = 0.0
+    return evaluate_net(net, one.model, one.data)["accuracy"]
+
+
+def _spread(runs: list[Row]) -> dict[str, Any]:
+    """Mean and deviation over the seeds, by λ and share."""
+    return {
+        weight: {
+            str(share): mean_spread([{"accuracy": run["accuracy"][weight][i]} for run in runs])
+            for i, share in enumerate(SHARES)
+        }
+        for weight in runs[0]["accuracy"]
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,298 @@
+"""Posteriors that are functions of the weight of the KL: a path of networks from one fit."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from ..models.base import Model
+from ..models.checks import as_number, kinds
+from ..models.contexts import Weighing
+from .base import Guide, KLSettings, NetworkGuide, Words, key
+from .factors import Evidence, Factor
+
+__all__ = ["Conditional", "ConditionalFactor", "Place", "place"]
+
+
+class Place(NamedTuple):
+    """A place among pivots.
+
+    Attributes:
+        left: the pivot on its left, ``()``, a whole number.
+        share: of the pivot on its right, ``()``; the left one has the rest. Within [0, 1], but
+            beyond the first and the last pivot.
+    """
+
+    left: Tensor
+    share: Tensor
+
+
+def place(u: Tensor, pivots: int) -> Place:
+    """The place of ``u``, ``()``, among pivots that are equally spaced from 0 to 1; outside of
+    these, on the line through the nearest two."""
+    t = u * (pivots - 1)
+    left = t.detach().floor().clamp(0, pivots - 2)
+    return Place(left.long(), t - left)
+
+
+class ConditionalFactor(Factor):
+    """The posterior of a site whose parameters lie on a broken line through pivots.
+
+    What it says of itself it says at one place, the usual one.
+
+    Arguments:
+        factor: of the site; all pivots begin with its parameters. A copy is made.
+        pivots: how many.
+        usual: the usual place, in [0, 1].
+    """
+
+    usual: Tensor
+
+    def __init__(self, factor: Factor, pivots: int, usual: float) -> None:
+        super().__init__()
+        self.pivots = pivots
+        self.is_point, self.no_density = factor.is_point, factor.no_density
+        self.within = copy.deepcopy(factor)
+        for name, p in self._varying():
+            rows = p.detach().expand(pivots, *p.shape).clone()
+            setattr(self.within, name, nn.Parameter(rows))
+        like = next(factor.parameters())
+        where = torch.tensor(usual, dtype=like.dtype, device=like.device)
+        self.register_buffer("usual", where, persistent=False)
+
+    def _varying(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.within.named_parameters(recurse=False))
+
+    def at(self, where: Place) -> Factor:
+        """The factor at a place, with tensors for parameters, through which gradients pass."""
+        found = copy.copy(self.within)
+        # The copy has all of the factor, tensors as attributes where that has parameters.
+        vars(found)["_parameters"] = {}
+        for name, rows in self._varying():
+            # Not by a product with weights, which a step may find in less than single precision.
+            left, right = rows.index_select(0, torch.stack([where.left, where.left + 1]))
+            vars(found)[name] = (1.0 - where.share) * left + where.share * right
+        return found
+
+    def settled(self, where: Place) -> Factor:
+        """An ordinary factor, whose parameters are those at a place."""
+        found, here = copy.deepcopy(self.within), vars(self.at(where))
+        for name, _ in self._varying():
+            setattr(found, name, nn.Parameter(here[name].detach().clone()))
+        return found
+
+    def _usual(self) -> Factor:
+        return self.at(place(self.usual, self.pivots))
+
+    def forward(self) -> Any:
+        return self._usual()()
+
+    def moments(self, power: float) -> tuple[Tensor, Tensor]:
+        return self._usual().moments(power)
+
+    def evidence(self) -> Evidence | None:
+        return self._usual().evidence()
+
+    def cdf(self, value: Tensor) -> Tensor | None:
+        return self._usual().cdf(value)
+
+
+class Conditional(NetworkGuide):
+    r"""A posterior for each weight of the KL, all from one fit: its parameters are functions of λ.
+
+    .. math:: \max_φ \, E_λ \Big[ E_{q_φ(w \mid λ)} \log p(y \mid w)
+        - λ \, KL\big(q_φ(w \mid λ) \,\|\, p(w)\big) \Big], \qquad \log λ \sim U(\log a, \log b)
+
+    Every parameter of the guide (means and logarithms of deviations) is a piecewise linear function
+    of :math:`u = (\log λ - \log a) / (\log b - \log a)` through equally spaced pivots. The
+    likelihood is summed over all N rows, so λ means what the ``kl_weight`` of a fit does. In
+    training mode each call draws a λ, one for each of the ``particles`` of a fit, and its
+    ``handler`` weighs the KL with it in guide and model. Afterwards
+    :meth:`Fit.at <pyroccam.inference.Fit.at>` gives the fit of any λ, with an ordinary guide.
+
+    What is no latent (weights that are numbers, the noise of a regression, what a prior learns) has
+    one value for all λ. In evaluation mode the guide is the one of λ = 1, or of the middle of the
+    range (in logarithms) where 1 is outside, and the KL is not weighed: so are the validation rows
+    judged, and the fit before ``at``.
+
+    Arguments:
+        guide: whose parameters become functions; a copy is made, and every λ begins with it.
+        low, high: a and b.
+        pivots: of each parameter. Two make it linear, which cannot follow a path over decades;
+            more of them are trained by fewer steps each.
+
+    Attributes:
+        usual: the λ of the evaluation mode.
+        handler: that weighs, with the local reparameterisation of the guide inside. With
+            ``pyro.infer.SVI`` train by ``with guide.handler: svi.step(x, y)``: without it nothing
+            is weighed, and the guide is the one of the usual λ.
+
+    Raises:
+        TypeError: for what is not a guide whose parameters may be functions, a model say.
+        ValueError: for random structure; for an empty range, or fewer than two pivots.
+
+    References:
+        Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
+        arXiv:1802.09419; Grebenkova, Bakhteev, Strijov (ICAART 2023), who have these functions and
+        this objective, github.com/Intelligent-Systems-Phystech/VarHyperNet.
+
+    Example:
+        >>> from pyroccam import data, inference, models
+        >>> digits = data.load("digits")
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.Normal())
+        >>> from pyroccam.guides import MeanField
+        >>> guide = Conditional(MeanField(model), low=0.1, high=10.0)
+        >>> fit = inference.fit(model, guide, digits, epochs=2, progress=False)
+        >>> type(fit.at(0.5).guide).__name__
+        'MeanField'
+    """
+
+    words: ClassVar[Words] = {}
+
+    def __init__(
+        self,
+        guide: NetworkGuide,
+        *,
+        low: float = 1e-3,
+        high: float = 1e1,
+        pivots: int = 6,
+    ) -> None:
+        _check(low, high, pivots)
+        if not isinstance(guide, NetworkGuide):
+            if isinstance(guide, Model):
+                self.refuse(guide)
+            raise TypeError(
+                f"guides.Conditional wraps a guide, got a {type(guide).__name__}.\n"
+                "Give guides.Conditional(guides.MeanField(model))."
+            )
+        name = f"guides.{type(guide).__name__}"
+        if not guide.varies:
+            ours = (one for one in kinds(NetworkGuide) if vars(one).get("varies"))
+            known = sorted(f"guides.{one.__name__}" for one in ours)
+            raise TypeError(
+                f"The parameters of {name} cannot be functions of the weight of the KL.\n"
+                f"Give guides.Conditional one of {', '.join(known)}."
+            )
+        if guide.edges:
+            raise ValueError(
+                f"{name} has a posterior of structure (site {guide.edges[0]!r}), which cannot be a "
+                "function of the weight of the KL.\nGive one of a models.BayesianNetwork, whose "
+                "structure is known."
+            )
+        super(Guide, self).__init__()  # the rest is as the guide has it
+        # All of the guide but its factors: what an ordinary one is made of again.
+        self._shell = (_without_factors(guide),)
+        object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
+        self.low, self.high, self.pivots = float(low), float(high), int(pivots)
+        self.usual = 1.0 if low <= 1.0 <= high else math.sqrt(low * high)
+        self.structure_family, self.edges = guide.structure_family, []
+        self.counting, self.sites = guide.counting, list(guide.sites)
+        usual = self._of(self.usual)
+        self.factors = nn.ModuleDict(
+            {
+                key(site): ConditionalFactor(guide.factor_of(site), self.pivots, usual)
+                for site in self.sites
+            }
+        )
+        self.handler = Weighing(self.sites, copy.deepcopy(guide.handler))
+
+    def _of(self, weight: float) -> float:
+        """u of λ."""
+        return math.log(weight / self.low) / math.log(self.high / self.low)
+
+    # -- what it says of itself -------------------------------------------------------------------
+
+    @property
+    def undecided(self) -> str | None:
+        return (
+            f"guides.Conditional has a posterior for each weight of the KL from {self.low:g} to "
+            f"{self.high:g}.\nChoose one: fit.at({self.usual:g})."
+        )
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | {**self.arguments({}), "of": self._shell[0].options()}
+
+    def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "pivots": self.pivots}
+
+    def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
+        self.refuse(model)
+        return type(self)(self.at(self.usual).of(model, names), **self.arguments({}))
+
+    def check(self, model: Model, settings: KLSettings, batches: int) -> None:
+        super().check(model, settings, batches)
+        if settings.kl_weight != 1.0:
+            raise ValueError(
+                f"kl_weight is {settings.kl_weight:g}, but guides.Conditional learns all weights "
+                f"of the KL from {self.low:g} to {self.high:g}.\nLeave it at 1, and choose "
+                f"afterwards: fit.at({settings.kl_weight:g})."
+            )
+
+    # -- in training, and afterwards --------------------------------------------------------------
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample every site at a λ: a new one if it is training and its handler is in place."""
+        weighing = cast(Weighing, self.handler)
+        first = self.factor_of(self.sites[0])
+        like = cast(ConditionalFactor, first).usual
+        u, weighing.weight = like, None
+        if self.training and weighing in pyro.poutine.runtime._PYRO_STACK:
+            u = torch.rand((), dtype=like.dtype, device=like.device)
+            weighing.weight = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
+        where, factors = place(u, self.pivots), self.part("factors")
+        for site in self.sites:
+            pyro.sample(site, factors[key(site)].at(where)())
+
+    def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
+        """The ordinary guide of one weight of the KL.
+
+        Arguments:
+            weight: λ.
+            extrapolate: take one outside of the range as well, on the line through the last two
+                pivots, which no step has trained there.
+
+        Raises:
+            ValueError: for a weight that is not positive, or outside of the range.
+        """
+        given = as_number(weight)
+        if not 0.0 < given < math.inf:
+            raise ValueError(
+                f"The weight of the KL must be positive and finite, got {weight!r}.\n"
+                f"Take one from {self.low:g} to {self.high:g}."
+            )
+        if not (extrapolate or self.low <= given <= self.high):
+            raise ValueError(
+                f"The weight {given:g} of the KL is outside of what was trained, {self.low:g} to "
+                f"{self.high:g}.\nTake one inside, or ask for it by extrapolate=True."
+            )
+        found = copy.deepcopy(self._shell[0])
+        for site in self.sites:
+            factor = cast(ConditionalFactor, self.factor_of(site))
+            where = place(factor.usual.new_tensor(self._of(given)), self.pivots)
+            found.factors[key(site)] = factor.settled(where)
+        return found
+
+
+def _check(low: float, high: float, pivots: int) -> None:
+    if not 0.0 < as_number(low) < as_number(high) < math.inf:
+        raise ValueError(
+            f"guides.Conditional got low={low!r} and high={high!r}.\n"
+            "Give the least and the largest weight of the KL, 0 < low < high."
+        )
+    if not (as_number(pivots) >= 2 and float(pivots).is_integer()):
+        raise ValueError(
+            f"guides.Conditional got pivots={pivots!r}.\nGive a whole number of at least 2."
+        )
+
+
+def _without_factors(guide: NetworkGuide) -> NetworkGuide:
+    found = copy.copy(guide)
+    vars(found)["_modules"] = {**vars(guide)["_modules"], "factors": nn.ModuleDict()}
+    return copy.deepcopy(found)

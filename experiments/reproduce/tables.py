@@ -222,7 +222,7 @@ def _in_turn(folder: Path) -> Iterable[str]:
                 plus_minus(spread["parameters"], 0),
                 plus_minus(spread["multiply_adds"], 2, 1e-6),
                 plus_minus(spread["times_faster"], 2),
-                plus_minus(spread["seconds"], 0),
+                plus_minus(spread["seconds"], 0) if "seconds" in spread else "",
             )
         yield ""
 

@@ -5,8 +5,8 @@
     python -m pyroccam.experiments.reproduce.joint --data fashion-mnist --depths 10 \
         --set width=100 --set kl_weight=0.2 --fixed 1,10
     python -m pyroccam.experiments.reproduce.joint --data wisdm-series --depths 6 \
-        --network pyroccam.experiments.sizes.encoder:encoder_stack --fixed 0,1,6 \
-        --set epochs=150 --set batch_size=128 --set kl_weight=0.1
+        --network pyroccam.experiments.sizes.encoder:encoder_stack --fixed 1,6 \
+        --set epochs=60 --set batch_size=128 --set kl_weight=0.1
 
 Every run is ``pyroccam fit occam``, without a prior on depth that says what a block costs. With
 ``--fixed`` ordinary networks of these depths stand beside it, trained as numbers for as many steps.

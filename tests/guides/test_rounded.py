@@ -1,12 +1,11 @@
 """Whole numbers of a learnt step: what they cost, how they learn, what is left in a file."""
 
 import math
-import os
-import signal
+from functools import partial
 
 import pytest
 import torch
-from fitting import blobs, spy
+from fitting import assert_same, blobs, stopped
 from pyroccam import guides, inference, models
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.packing import Multiples, write
@@ -265,21 +264,9 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch):
             device="cpu", **where,
         )  # fmt: skip
 
-    whole, steps = run(), []
-
-    def count(trainer):
-        steps.append(trainer.step_number)
-        if len(steps) == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", after=count)
-        with pytest.raises(inference.Interrupted):
-            run(out=tmp_path)
-    again = run(out=tmp_path, resume=True)
-    for name, value in whole.guide.state_dict().items():
-        assert torch.equal(value, again.guide.state_dict()[name]), name
-    assert whole.history[-1]["loss"] == again.history[-1]["loss"]
+    whole = run()
+    stopped(monkeypatch, partial(run, out=tmp_path))
+    assert_same(whole, run(out=tmp_path, resume=True))
 
 
 def test_labels_that_mean_nothing_are_not_paid_for():

@@ -1,12 +1,12 @@
 """Fits of networks of random structure: predictions, draws, annealing, particles, resuming."""
 
-import os
 import signal
+from functools import partial
 
 import pytest
 import torch
 from alternatives import EDGES, FIRST, batch, computed, graph, larger, pair, small
-from fitting import assert_same, spy
+from fitting import assert_same, spy, stopped
 from plain import network
 from pyroccam import guides, inference
 from pyroccam.guides import StructureFamily
@@ -283,17 +283,8 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
         made = build(priors.GumbelSoftmax(schedule, learn=True), scaling=NonCentred())
         return inference.fit(*made, **QUICK, **more)
 
-    whole, steps = run(), []
-
-    def kill(trainer):
-        steps.append(trainer.step_number)
-        if len(steps) == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        spy(patch, "_step", after=kill)
-        with pytest.raises(inference.Interrupted, match="after step 5 of 12"):
-            run(out=tmp_path)
+    whole = run()
+    stopped(monkeypatch, partial(run, out=tmp_path), how=signal.SIGTERM, said="after step 5 of 12")
     again = run(out=tmp_path, resume=True)
     assert_same(whole, again)
     assert again.model.temperature.value == whole.model.temperature.value

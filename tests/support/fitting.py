@@ -1,5 +1,9 @@
 """Small pairs and quick fits that several test modules share."""
 
+import os
+import signal
+
+import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.training.trainer import Trainer
@@ -100,3 +104,18 @@ def spy(monkeypatch, name, before=None, after=None):
         return out
 
     monkeypatch.setattr(Trainer, name, method)
+
+
+def stopped(monkeypatch, begin, *, step=5, how=signal.SIGINT, said="after step"):
+    """Begin a fit that is stopped by a signal after so many steps."""
+    steps = []
+
+    def count(trainer):
+        steps.append(trainer.step_number)
+        if len(steps) == step:
+            os.kill(os.getpid(), how)
+
+    with monkeypatch.context() as patch:
+        spy(patch, "_step", after=count)
+        with pytest.raises(inference.Interrupted, match=said):
+            begin()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ...models.checks import unknown_name
+from ..runs.config import parse_settings
 
 __all__ = [
     "BY_COMMAS", "RESULTS", "Count", "Data", "DataRoot", "Device", "Network", "Out", "Runs", "Sets",
-    "listed",
+    "listed", "settings_of",
 ]  # fmt: skip
 
 RESULTS = Path("experiments/results")
@@ -26,6 +27,19 @@ Network = Annotated[str, typer.Option(help="That the methods take.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 Runs = Annotated[Path | None, typer.Option(help="Keep the runs here, with files and figures.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")]
+
+
+def settings_of(asked: Sequence[str] | None, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a script, with those of ``--set`` in place of the usual ones.
+
+    Raises:
+        typer.BadParameter: for one that the script has not, or chooses itself.
+    """
+    own = parse_settings([*(asked or [])])
+    for name in own:
+        if name not in usual:
+            raise typer.BadParameter(unknown_name("setting", name, usual))
+    return {**usual, **own}
 
 
 def listed(kind: str, asked: str, known: Iterable[str], separator: str = ",") -> list[str]:

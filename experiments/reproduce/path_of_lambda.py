@@ -26,7 +26,6 @@ from ...inference.posterior.predict import evaluate_net
 from ...inference.posterior.weight_moments import mean_network
 from ...models import BayesianNetwork
 from ...models.priors import Normal
-from ..runs.config import parse_settings
 from . import options
 from .runner import ResultFile, Row
 
@@ -80,7 +79,7 @@ def main(
     """Run what is missing, and write one JSON file for each row."""
     torch.set_num_threads(threads)
     for name in options.listed("row", rows, ROWS):
-        settings = {**SETTINGS, **parse_settings(sets or [])}
+        settings = options.settings_of(sets, SETTINGS)
         config = {"data": data, "pivots": ROWS[name], "settings": settings}
         file = ResultFile(out / f"{data}-{name}.json", config=config)
         for seed in file.missing(range(seeds)):

@@ -39,7 +39,7 @@ from ...models.priors.structure import EdgePrior, StructurePrior
 from ..reproduce import options
 from ..reproduce.runner import ResultFile, Row
 from ..runs.building import build_network
-from ..runs.config import RunConfig, parse_settings
+from ..runs.config import RunConfig
 
 __all__ = ["BITS", "BitGates", "CodeLength", "HardChoice", "main", "residuals", "step_of"]
 
@@ -282,7 +282,7 @@ def main(
 ) -> None:
     """Run what is missing, and write one JSON file for each group and weight of the KL."""
     torch.set_num_threads(threads)
-    own = {**SETTINGS, "epochs": epochs, **parse_settings(sets or [])}
+    own = options.settings_of(sets, {**SETTINGS, "epochs": epochs})
     for seed in range(seeds):
         for group in groups.split(","):
             for weight in map(float, kl_weights.split(",")):

@@ -35,7 +35,7 @@ from ..methods.weights import FILE
 from ..reproduce import options
 from ..reproduce.runner import ResultFile, Row
 from ..reproduce.small_resnet import small_resnet_stack
-from ..runs.config import RunConfig, parse_settings
+from ..runs.config import RunConfig
 from ..runs.run import RunOptions, run
 from ..strangers.ordinary import Trained, scores, search
 from ..strangers.structured import prune_channels
@@ -62,7 +62,7 @@ def main(
 ) -> None:
     """Run the seeds that the file lacks."""
     torch.set_num_threads(threads)
-    sets_of = {**JOINT, **parse_settings(sets or [])}
+    sets_of = options.settings_of(sets, JOINT)
     file = ResultFile(
         out / f"{data}.json",
         config={"data": data, "network": SHAPE, "joint": sets_of, "pruned": DEEP_COMPRESSION},
@@ -150,13 +150,13 @@ def _files(
     begun = time.process_time()
     ordinary = search(whole, dataset, seed)
     trained = time.process_time() - begun
-    yield _packed(ordinary, "ordinary", trained, folder, bits=32)
-    yield _packed(ordinary, "int8", trained, folder, bits=8)
+    yield _packed(ordinary, "ordinary", trained, folder, rounded=False)
+    yield _packed(ordinary, "int8", trained, folder)
     for ratio in RATIOS:
         begun = time.process_time()
         (one,) = prune_channels(ordinary, dataset, seed, [ratio])
         seconds = trained + time.process_time() - begun
-        yield _packed(one, f"without {100 * ratio:.0f} % of channels", seconds, folder, bits=8)
+        yield _packed(one, f"without {100 * ratio:.0f} % of channels", seconds, folder)
 
 
 def in_turn(
@@ -195,14 +195,17 @@ def in_turn(
     return {"depth": chosen, "architecture": small.to_json()["architecture"]}
 
 
-def _packed(one: Trained, name: str, seconds: float, folder: Path, *, bits: int) -> _File:
-    """A network in a file without description, which its own code builds."""
-    weights = {n: p.detach() for n, p in one.net.named_parameters() if p.dim() > 1}
-    steps = {n: Multiples(float(p.abs().max()) / (2 ** (bits - 1) - 1)) for n, p in weights.items()}
-    if bits == 8:
-        write(one.net, folder / name, bits=steps, rest=torch.float16, describe_net=False)
-    else:
-        write(one.net, folder / name, describe_net=False)
+def _packed(
+    one: Trained, name: str, seconds: float, folder: Path, *, rounded: bool = True
+) -> _File:
+    """A network in a file without description, which its own code builds; rounded to 8 bits, one
+    step for each tensor, and half precision of the rest."""
+    how: dict[str, Any] = {}
+    if rounded:
+        weights = {n: p.detach() for n, p in one.net.named_parameters() if p.dim() > 1}
+        steps = {n: Multiples(float(p.abs().max()) / 127) for n, p in weights.items()}
+        how = {"bits": steps, "rest": torch.float16}
+    write(one.net, folder / name, describe_net=False, **how)
     return _File(name, folder / name, read(folder / name, skeleton=one.net), seconds)
 
 

@@ -2,14 +2,16 @@
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce import joint, tables
+from pyroccam.experiments.reproduce import joint, path_of_lambda, tables
 from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
-from pyroccam.experiments.sizes import in_turn, widths
+from pyroccam.experiments.sizes import bit_gates, in_turn, widths
 from pyroccam.experiments.sizes.encoder import encoder_stack
 from pyroccam.experiments.strangers import ordinary
 from scripts import call, read
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock
+from typer import Typer
+from typer.testing import CliRunner
 
 
 def lines_of(folder, name):
@@ -82,3 +84,12 @@ def test_a_small_resnet_begins_as_it_did():
             assert torch.equal(value, theirs[key])
     stack = small_resnet_stack((1, 16, 16), 10, blocks=2, width=8)
     assert stack.outputs(torch.randn(3, 1, 16, 16)).shape == (7, 3, 10)
+
+
+@pytest.mark.parametrize("script", [in_turn, bit_gates, path_of_lambda])
+def test_a_setting_that_a_script_chooses_itself_is_refused(script, tmp_path):
+    app = Typer()
+    app.command()(script.main)
+    found = CliRunner().invoke(app, ["--set", "particles=3", "--out", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "Unknown setting 'particles'" in " ".join(found.output.split())

@@ -211,8 +211,8 @@ def _check(name: str, fn: Any, prior: Any) -> None:
 def _standard_normal(like: Tensor) -> Tensor:
     """Standard normal numbers of a tensor's shape, in its order of memory.
 
-    Torch fills memory that is contiguous several times faster than any other: in the layout that
-    convolutions have, ``randn_like`` was half of a step.
+    Torch fills memory that is contiguous by whole vectors, and any other number by number, as that
+    in the layout of convolutions on a CPU.
     """
     strides = like.stride()
     order = sorted(range(like.dim()), key=lambda dim: -strides[dim])  # stable

@@ -24,7 +24,7 @@ from .fits.fitting import fit, fit_repeats
 from .fits.result import Fit, Repeats
 from .marginal_likelihood import description_length, evidence
 from .pruning import compress, discretise, narrow, prune
-from .selection import select
+from .selection import path, select, within
 from .storage.checkpoint import CheckpointError
 from .storage.network_folder import load, save
 from .training.settings import Settings
@@ -58,6 +58,7 @@ __all__ = [
     "marginal_likelihood",
     "narrow",
     "packing",
+    "path",
     "posterior",
     "prune",
     "pruning",
@@ -66,6 +67,7 @@ __all__ = [
     "selection",
     "side_by_side",
     "swap",
+    "within",
 ]
 
 # What this package itself handed on before it had rooms.

@@ -7,12 +7,10 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import nn
 
 from ...data import Dataset
@@ -22,9 +20,8 @@ from ...inference.cutting.cost import compare_speed, count_parameters
 from ...inference.draw_coding import Drawn, Sample
 from ...inference.fits.fitting import Fit
 from ...inference.marginal_likelihood import description_length
-from ...inference.packing import PackedSize, is_described, quantised, read, write
-from ...inference.packing.bits import MOST
-from ...inference.packing.quantise import Bits
+from ...inference.packing import PackedSize, is_described, read, write
+from ...inference.packing.rest import rest_bits
 from ...inference.posterior.draws import Noise
 from ...inference.posterior.family import require
 from ...inference.posterior.predict import evaluate_net, validated
@@ -58,11 +55,6 @@ __all__ = [
 
 FILE = "compressed.pocc"
 DRAW = "draw.poccd"
-
-LEAST_BITS = 3
-"""Significand bits of what is no weight, at least: it is few numbers."""
-
-_ROUNDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 MESSAGE_PASSES = 3
 """Passes of the training rows for the length of a message: few show an error, and it is small."""
@@ -269,7 +261,10 @@ def _compressed(
 ) -> tuple[Compressed, PackedSize, dict[str, Any], nn.Module]:
     """The small network, its file, what ``metrics.json`` says of that, and what is read back."""
     small = _cut(result, threshold, tolerance, **rules)
-    rest, why, skeleton = _rest(result, small.net), {}, None
+    # By the rows with which the thresholds were chosen.
+    split = "val" if len(result.data.x_val) else "train"
+    rest = rest_bits(small.net, lambda net: evaluate(result, net, split)["nll"], TOLERANCE)
+    why, skeleton = {}, None
     try:
         written = write(small.net, path, bits=rest)
     except DescriptionError as error:  # the cut is not lost over a module that has no words
@@ -290,25 +285,6 @@ def _cut(
     by_rows = not guide.is_point and by_validation(threshold, result.data)
     allowed = tolerance if by_rows else None
     return compress(result, threshold=threshold, tolerance=allowed, **rules)
-
-
-def _rest(result: Fit, net: nn.Module) -> dict[str, Bits]:
-    """As few significand bits for biases, scales and shifts, by name, as move the likelihood of the
-    rows with which the thresholds were chosen, or else those of the training, no more than a cut
-    may; none if all are needed."""
-    split = "val" if len(result.data.x_val) else "train"
-    numbers = chain(net.named_parameters(), net.named_buffers())
-    names = [n for n, t in numbers if t.dim() < 2 and t.dtype in _ROUNDED and t.isfinite().all()]
-    before = evaluate(result, net, split)["nll"]
-    for bits in range(LEAST_BITS, MOST):
-        rest: dict[str, Bits] = dict.fromkeys(names, bits)
-        try:
-            moved = evaluate(result, quantised(net, rest), split)["nll"] - before
-        except ValueError:  # predictions that so few digits make infinite
-            continue
-        if abs(moved) <= TOLERANCE:
-            return rest
-    return {}
 
 
 def network_of_file(

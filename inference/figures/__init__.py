@@ -14,7 +14,7 @@ from .depth import depth_comparison, depth_posterior, spiral_functions
 from .predictive import predicted_observed, predictive_bands
 from .scans import ScanPanel, scan_panels
 from .scores import reliability_diagram
-from .sizes import bytes_by_bound, trade_off
+from .sizes import bytes_by_bound, trade_off, weight_path
 from .sparsity import sparsity_maps
 from .structure import simplex_panels, structure_graph
 from .training import training_curve
@@ -38,4 +38,5 @@ __all__ = [
     "structure_graph",
     "trade_off",
     "training_curve",
+    "weight_path",
 ]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from .canvas import checked_array, legend_above, new_figure
-from .style import CYCLE, GREY, INK, styled
+from .canvas import checked_array, cycled, legend_above, log_if_wide, new_figure
+from .style import CYCLE, GREY, INK, MARKERS, styled
 
-__all__ = ["bytes_by_bound", "trade_off"]
+__all__ = ["bytes_by_bound", "trade_off", "weight_path"]
 
 
 @styled
@@ -112,4 +112,80 @@ def bytes_by_bound(
         ax.annotate(label, (a, b), (4, 4), textcoords="offset points", fontsize="small", color=INK)
     ax.set(xscale="log", yscale="log", xlabel="KL of the posterior, bytes", ylabel="file, bytes")
     legend_above(ax, ["chosen", "other depths", "weights alone"])
+    return fig
+
+
+@styled
+def weight_path(
+    weights: Sequence[float],
+    nll: Sequence[float],
+    bands: Sequence[tuple[float, float]],
+    small_nll: Sequence[float],
+    file_bytes: Sequence[float],
+    widths: Mapping[str, Sequence[float]],
+    chosen: int,
+    *,
+    rows: str = "validation",
+) -> Figure:
+    """What a weight λ of the KL costs and leaves, one below the other on one axis of λ: the loss of
+    the posterior, with a band of the networks drawn from it, and of the small network; the bytes of
+    its file; the units that are left of each layer. A line marks one of the points.
+
+    Arguments:
+        weights: λ, in rising order, ``(P,)``.
+        nll: of the posterior, in nats.
+        bands: quantiles of the loss of one network, a pair for each λ.
+        small_nll: of the small network, in nats.
+        file_bytes: of its file.
+        widths: units that are left, by layer.
+        chosen: position of the point that is marked.
+        rows: whose loss it is.
+
+    Returns:
+        The figure, with three axes, or two where there are no widths.
+
+    Raises:
+        ValueError: for numbers that are not as many as the weights, weights or sizes that are not
+            positive, or a position that there is not.
+    """
+    found = checked_array("bands", bands, 2)
+    given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, **widths}
+    values = {name: checked_array(name, one, 1) for name, one in given.items()}
+    at = checked_array("weights", weights, 1)
+    if any(len(one) != len(at) for one in [*values.values(), found]):
+        raise ValueError(
+            f"weights: got {len(at)}, and other numbers of losses, sizes or widths; give one of "
+            "each for each weight"
+        )
+    if not ((at > 0).all() and (values["file_bytes"] > 0).all() and 0 <= chosen < len(at)):
+        raise ValueError(
+            f"weights, file_bytes: expected positive numbers, and chosen={chosen} to be the "
+            f"position of one of {len(at)}"
+        )
+    panels = 3 if widths else 2
+    fig = new_figure(1.75 * panels)
+    loss, size, *left = fig.subplots(panels, 1, sharex=True)
+    loss.fill_between(at, found[:, 0], found[:, 1], color=CYCLE[0], alpha=0.2, linewidth=0,
+                      label="one network of it, 90 %")  # fmt: skip
+    loss.plot(at, values["nll"], color=CYCLE[0], marker=MARKERS[0], label="posterior")
+    loss.plot(at, values["small_nll"], color=CYCLE[1], marker=MARKERS[1], label="small network")
+    loss.set_ylabel(f"{rows}\nNLL, nats")
+    log_if_wide(loss, [found, values["nll"], values["small_nll"]])
+    legend_above(loss, ["posterior", "one network of it, 90 %", "small network"])
+    size.plot(at, values["file_bytes"], color=CYCLE[1], marker=MARKERS[1])
+    size.set_ylabel("file,\nbytes")
+    log_if_wide(size, [values["file_bytes"]])
+    for ax in left:
+        looks = zip(widths, cycled(CYCLE[2:]), cycled(MARKERS[2:]), strict=False)
+        for name, colour, marker in looks:
+            ax.plot(at, values[name], color=colour, marker=marker, label=name)
+        ax.set_ylabel("units left\nof a layer")
+        ax.set_ylim(bottom=0)
+        if len(widths) <= 6:
+            legend_above(ax, list(widths), columns=6)
+    for ax in (loss, size, *left):
+        ax.axvline(at[chosen], color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
+    last = left[-1] if left else size
+    last.set_xscale("log")
+    last.set_xlabel("weight λ of the KL")
     return fig

@@ -1,9 +1,10 @@
-"""Hyperparameters by optimisation at two levels: a pair with levels in, the selected fit out."""
+"""Hyperparameters: by optimisation at two levels, or read off the path of a fit of all weights."""
 
 from .bilevel import IndefiniteCurvature, Selection, select
 from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
 from .methods import Drmad, Greedy, Implicit, OneLevel, Random, Unrolled
+from .weight_path import Path, PathPoint, path, within
 
 __all__ = [
     "Against",
@@ -15,8 +16,12 @@ __all__ = [
     "Level",
     "NonFiniteGradient",
     "OneLevel",
+    "Path",
+    "PathPoint",
     "Random",
     "Selection",
     "Unrolled",
+    "path",
     "select",
+    "within",
 ]

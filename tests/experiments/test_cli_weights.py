@@ -19,6 +19,7 @@ from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.inference import draw_coding
 from pyroccam.inference.fits import retraining
 from pyroccam.inference.packing import read
+from pyroccam.inference.packing.rest import rest_bits
 from pyroccam.inference.storage.checkpoint import seal
 from safetensors.torch import load_file
 
@@ -271,6 +272,10 @@ def test_repeats_are_compressed_one_by_one(tmp_path):
     call("compress", tmp_path / "runs" / "seed-1")
 
 
+def _rest(fit, net):
+    return rest_bits(net, lambda one: weights.evaluate(fit, one, "val")["nll"], 0.001)
+
+
 def test_as_few_digits_as_do_no_harm(tmp_path):
     """Targets far from zero need many digits of the last bias, and of its network no more."""
     x = torch.randn(200, 3, generator=torch.manual_seed(0))
@@ -284,7 +289,7 @@ def test_as_few_digits_as_do_no_harm(tmp_path):
         settings = {"epochs": 60, "lr": 0.02, "weight_decay": 0.0, "progress": False}
         fit = inference.fit(model, guides.MeanField(model), rows, device="cpu", **settings)
         small = inference.compress(fit, threshold=100.0).net
-        assert all(least <= bits <= most for bits in weights._rest(fit, small).values())
+        assert all(least <= bits <= most for bits in _rest(fit, small).values())
         path = tmp_path / f"{shift}.pocc"
         _, said = weights.compress_run(fit, 100.0, None, path)
         assert said["test"]["nll"] == pytest.approx(weights.evaluate(fit, small)["nll"], abs=1e-3)
@@ -311,7 +316,7 @@ def test_numbers_that_few_digits_would_spoil(tmp_path):
         model.part("net").last.fill_(3.95)
     small, found = weights.compress_run(fit, 100.0, None, tmp_path / "small.pocc")
     assert math.isfinite(found["test"]["nll"])
-    assert "mask" not in weights._rest(fit, small.net)
+    assert "mask" not in _rest(fit, small.net)
 
 
 def test_unknown_words_are_refused_with_the_nearest(tmp_path):

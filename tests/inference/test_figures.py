@@ -97,7 +97,22 @@ def bytes_figure(**changes):
     return figures.bytes_by_bound(**{**arguments, **changes})
 
 
+def path_figure(**changes):
+    arguments = {
+        "weights": [0.01, 0.1, 1.0, 10.0],
+        "nll": [0.1, 0.12, 0.2, 2.0],
+        "bands": [(0.1, 0.13), (0.1, 0.14), (0.18, 0.3), (1.9, 2.1)],
+        "small_nll": [0.1, 0.12, 0.21, 2.0],
+        "file_bytes": [90_000, 4_000, 900, 300],
+        "widths": {"1": [50, 48, 20, 2], "3": [10, 10, 10, 10]},
+        "chosen": 1,
+    }
+    return figures.weight_path(**{**arguments, **changes})
+
+
 EVERY = {
+    "path": path_figure,
+    "path, bare": lambda: path_figure(widths={}),
     "trade": trade_figure,
     "bytes": bytes_figure,
     "depth, 4": lambda: depth_figure(4),
@@ -122,6 +137,30 @@ def test_texts_are_legible_and_the_session_is_left_alone(name):
     assert isinstance(fig.canvas, FigureCanvasAgg)
     assert texts_overlap(fig) == []
     assert inside(fig)
+
+
+def test_a_path_marks_its_choice_on_every_axis():
+    axes = path_figure().axes
+    assert len(axes) == 3
+    assert len(path_figure(widths={}).axes) == 2
+    for ax in axes:
+        assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
+    drawn = {tuple(line.get_ydata()) for ax in axes for line in ax.get_lines()}
+    assert {(90_000, 4_000, 900, 300), (50, 48, 20, 2), (0.1, 0.12, 0.21, 2.0)} <= drawn
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"nll": [0.1]}, "one of each for each weight"),
+        ({"file_bytes": [1, 2, 0, 4]}, "expected positive numbers"),
+        ({"weights": [0.0, 0.1, 1.0, 2.0]}, "expected positive numbers"),
+        ({"chosen": 4}, "position of one of 4"),
+    ],
+)
+def test_what_is_no_path_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        path_figure(**changes)
 
 
 def test_settings_come_back_after_an_error():

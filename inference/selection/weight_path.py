@@ -1,0 +1,404 @@
+"""The networks of every weight λ of the KL, out of one fit: what each costs, and the choice."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from ...models.checks import as_number, one_of, whole
+from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
+from ..elbo.full_data import evidence
+from ..figures.sizes import weight_path
+from ..fits.result import Fit
+from ..packing import PackedSize, write
+from ..packing.quantise import Bits, quantised
+from ..packing.rest import rest_bits
+from ..posterior.predict import evaluate_net, evaluate_outputs, validated
+from ..pruning.compression import Compressed, compress
+from ..pruning.thresholds import TOLERANCE, Threshold
+
+if TYPE_CHECKING:
+    from ipywidgets import Widget
+
+__all__ = ["Path", "PathPoint", "path", "within"]
+
+POINTS = 13
+"""Weights of a path, if nobody says which."""
+
+BISECTIONS = 4
+"""Times that the interval in which a budget is met is halved, in logarithms."""
+
+BATCH = 256
+"""Rows in a pass that is timed, at most."""
+
+BAND = (0.05, 0.95)
+"""Quantiles of the loss over networks that are drawn from a posterior."""
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The posterior of one weight of the KL, and the small network that it leaves.
+
+    Attributes:
+        weight: λ.
+        fit: of this weight, with an ordinary guide.
+        scores: metrics of the fit, on the rows of the path.
+        band: quantiles, of 0.05 and 0.95, of the negative log-likelihood of one network that is
+            drawn from the posterior, in nats.
+        elbo: of the training rows, at the full weight of the KL, in nats. Of the path it is the
+            greatest near 1, for which it is the objective.
+        kl: of the posterior, in nats; of an improper prior up to a constant.
+        small: the compressed network.
+        rest: significand bits of what it holds beside its weights, by name.
+        small_scores: metrics of the network in its file, on the rows of the path.
+        file_bytes: of that file.
+        multiply_adds: of one row.
+        seconds: of a batch of at most 256 rows, measured in turn with the others.
+    """
+
+    weight: float
+    fit: Fit[Any, Any] = field(repr=False)
+    scores: dict[str, float] = field(repr=False)
+    band: tuple[float, float] = field(repr=False)
+    elbo: float
+    kl: float
+    small: Compressed = field(repr=False)
+    rest: dict[str, Bits] = field(repr=False)
+    small_scores: dict[str, float] = field(repr=False)
+    file_bytes: int
+    multiply_adds: int
+    seconds: float = math.nan
+
+    @property
+    def nll(self) -> float:
+        """Of the small network, in nats of a row."""
+        return self.small_scores["nll"]
+
+    @property
+    def parameters(self) -> int:
+        """Of the small network."""
+        return count_parameters(self.small.net)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Units, or channels, that are left of each layer that could be cut."""
+        return {name: len(layer.outputs) for name, layer in self.small.report.layers.items()}
+
+    def write(self, file: str | FilePath) -> PackedSize:
+        """Write the small network into the file whose bytes were counted."""
+        return write(self.small.net, file, bits=self.rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers, for a result file."""
+        return {
+            "weight": self.weight,
+            "scores": self.scores,
+            "band": list(self.band),
+            "elbo": self.elbo,
+            "kl": self.kl,
+            "small_scores": self.small_scores,
+            "file_bytes": self.file_bytes,
+            "parameters": self.parameters,
+            "widths": self.widths,
+            "multiply_adds": self.multiply_adds,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Path(Sequence[PathPoint]):
+    """Posteriors and small networks by the weight of the KL, from the least weight to the largest.
+
+    Attributes:
+        points: of the path.
+        split: whose rows were predicted, ``val``, or ``train`` where there are no others.
+    """
+
+    points: tuple[PathPoint, ...]
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.points[index]
+
+    def best(self, by: Literal["nll", "elbo"] = "nll") -> PathPoint:
+        """The point whose small network predicts best, or whose bound is the greatest.
+
+        Arguments:
+            by: ``nll``, the negative log-likelihood of the rows of the path; ``elbo``, the bound on
+                the evidence of the training rows. For a budget see
+                :func:`~pyroccam.inference.within`.
+        """
+        one_of("by", by, ("nll", "elbo"))
+        if by == "elbo":
+            return max(self.points, key=lambda point: point.elbo)
+        return min(self.points, key=lambda point: point.nll)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The numbers of all points, for a result file."""
+        return [point.to_json() for point in self.points]
+
+    def figure(self, chosen: PathPoint | None = None) -> Figure:
+        """Loss with its band, bytes of the file and widths of layers over λ, with one of the points
+        marked: by default the best."""
+        marked = self.best() if chosen is None else chosen
+        layers = list(self.points[0].widths)
+        return weight_path(
+            [point.weight for point in self],
+            [point.scores["nll"] for point in self],
+            [point.band for point in self],
+            [point.nll for point in self],
+            [point.file_bytes for point in self],
+            {name: [point.widths[name] for point in self] for name in layers},
+            self.points.index(marked),
+            rows={"val": "validation", "train": "training"}.get(self.split, self.split),
+        )
+
+    def knob(self) -> Widget:
+        """A slider over the weights for a notebook: the figure with the point marked, and what is
+        left there. Its ``value`` is the weight; ``knob.point`` the point that is chosen.
+
+        Raises:
+            ModuleNotFoundError: without ipywidgets.
+        """
+        try:
+            from .knob import Knob
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "The knob is a widget of ipywidgets, which is not installed.\n"
+                "Run pip install ipywidgets, or take the figure of the path."
+            ) from error
+        return Knob(self)
+
+
+def path(
+    fit: Fit[Any, Any],
+    weights: Sequence[float] | int = POINTS,
+    *,
+    split: str | None = None,
+    draws: int = 20,
+    threshold: Threshold | None = None,
+    tolerance: float | None = None,
+) -> Path:
+    """Read the posterior of every weight of the KL off one fit: how well it predicts, what it
+    costs, and the small network that it leaves.
+
+    Each network is cut and rounded by :func:`~pyroccam.inference.compress`, packed, read as the
+    file has it, and timed, all in turn. Nothing is trained.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.guides.Conditional` guide.
+        weights: λ of the points, or how many, equally spaced in their logarithms over the range
+            that was trained.
+        split: whose rows are predicted; those of validation if there are some, or else those of
+            training.
+        draws: of networks, by which predictions are averaged, and of which the band is.
+        threshold, tolerance: of the cut, see :func:`~pyroccam.inference.compress`.
+
+    Returns:
+        The points in the order of λ.
+
+    Raises:
+        TypeError: for a fit whose guide has one posterior.
+        ValueError: for fewer than two draws, no weights, or one outside of the range.
+
+    References:
+        Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
+    """
+    whole("draws", draws, 2)
+    chosen = _weights(fit, weights)
+    rows = _rows(fit, split)
+    how = (rows, draws, threshold, tolerance)
+    return Path(_timed([_measured(fit.at(weight), weight, *how) for weight in chosen]), rows)
+
+
+def within(
+    fit: Fit[Any, Any],
+    *,
+    bytes: float | None = None,
+    milliseconds: float | None = None,
+    weights: Sequence[float] | int = POINTS,
+    split: str | None = None,
+    draws: int = 20,
+    threshold: Threshold | None = None,
+    tolerance: float | None = None,
+) -> PathPoint:
+    """The best small network on the path of a fit that meets a budget.
+
+    Of the points that meet it the one that predicts best is taken, and between it and its
+    neighbours that do not, the weight of the KL is halved in, in logarithms, a few times.
+
+    Arguments:
+        fit, weights, split, draws, threshold, tolerance: see :func:`path`.
+        bytes: that the packed file may have.
+        milliseconds: that a pass of at most 256 rows may take, measured here and now.
+
+    Returns:
+        The point: its ``fit``, its ``small`` network, and ``write`` for the file.
+
+    Raises:
+        TypeError: for a fit whose guide has one posterior.
+        ValueError: for no budget, one that is not positive, or one that nothing on the path meets.
+
+    Example:
+        >>> from pyroccam import data, guides, inference, models
+        >>> digits = data.load("digits")
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        >>> model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
+        >>> guide = guides.Conditional(guides.MeanField(model), low=0.1, high=10.0)
+        >>> fit = inference.fit(model, guide, digits, epochs=2, progress=False)
+        >>> inference.within(fit, bytes=5_000, weights=3).file_bytes <= 5_000
+        True
+    """
+    budget = _Budget(bytes, milliseconds)
+    whole("draws", draws, 2)
+    chosen = _weights(fit, weights)
+    rows = _rows(fit, split)
+
+    def measured(weights: Sequence[float]) -> dict[float, PathPoint]:
+        how = (rows, draws, threshold, tolerance)
+        made = _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
+        return {point.weight: point for point in made}
+
+    points = measured(chosen)
+    budget.refuse_unmet(list(points.values()))
+    for _ in range(BISECTIONS):
+        best = budget.best(points.values())
+        order = sorted(points)
+        at = order.index(best.weight)
+        # A neighbour is worth a look where it is better, and not affordable.
+        near = [points[order[k]] for k in (at - 1, at + 1) if 0 <= k < len(order)]
+        better = [one for one in near if one.nll < best.nll and not budget.met(one)]
+        if not better:
+            break
+        other = min(better, key=lambda point: point.nll)
+        points |= measured([math.sqrt(best.weight * other.weight)])
+    return budget.best(points.values())
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """What a small network may cost."""
+
+    bytes: float | None
+    milliseconds: float | None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if not given:
+            raise ValueError(
+                "inference.within got no budget.\nGive bytes=, milliseconds= or both; for the "
+                "network that predicts best, inference.path(fit).best()."
+            )
+        for name, value in given.items():
+            if not 0 < as_number(value) < math.inf:
+                raise ValueError(
+                    f"inference.within got {name}={value!r}.\nGive a positive, finite number."
+                )
+
+    def met(self, point: PathPoint) -> bool:
+        return all(costs <= limit for costs, limit in self._costs(point).values())
+
+    def best(self, points: Iterable[PathPoint]) -> PathPoint:
+        """Of the points that meet it the one that predicts best."""
+        return min(filter(self.met, points), key=lambda point: point.nll)
+
+    def refuse_unmet(self, points: Sequence[PathPoint]) -> None:
+        """Refuse a path on which no network meets it."""
+        if any(map(self.met, points)):
+            return
+        least = []
+        for name in self._costs(points[0]):
+            costs = [(*self._costs(point)[name], point.weight) for point in points]
+            cost, limit, weight = min(costs)
+            least.append(f"{name}={limit:g} (the least is {cost:.4g}, at λ = {weight:.3g})")
+        raise ValueError(
+            f"No network on the path from λ = {points[0].weight:g} to {points[-1].weight:g} meets "
+            f"{' and '.join(least)}.\nGive a larger budget, or train guides.Conditional up to a "
+            "larger weight (high=)."
+        )
+
+    def _costs(self, point: PathPoint) -> dict[str, tuple[float, float]]:
+        """What a point costs, and may cost, by what was asked for."""
+        costs = {"bytes": float(point.file_bytes), "milliseconds": 1e3 * point.seconds}
+        limits = vars(self)
+        return {n: (cost, limits[n]) for n, cost in costs.items() if limits[n] is not None}
+
+
+def _weights(fit: Fit[Any, Any], asked: Sequence[float] | int) -> list[float]:
+    """λ in rising order; a fit of one posterior is refused first."""
+    if fit.guide.undecided is None:
+        fit.at(1.0)  # which says so
+    if isinstance(asked, int):
+        count = whole("weights", asked, 2)
+        low, high = math.log(fit.guide.low), math.log(fit.guide.high)
+        inner = [math.exp(low + k * (high - low) / (count - 1)) for k in range(1, count - 1)]
+        return [fit.guide.low, *inner, fit.guide.high]
+    if not len(asked):
+        raise ValueError("weights: got none.\nGive weights of the KL, or how many.")
+    return sorted(map(as_number, asked))
+
+
+def _rows(fit: Fit[Any, Any], split: str | None) -> str:
+    return split if split is not None else "val" if len(fit.data.x_val) else "train"
+
+
+def _measured(
+    one: Fit[Any, Any],
+    weight: float,
+    split: str,
+    draws: int,
+    threshold: Threshold | None,
+    tolerance: float | None,
+) -> PathPoint:
+    """All of a point but the time of a batch."""
+    y = one.data.split(split)[1]
+    outputs = one.outputs(one.data.split(split)[0], draws=draws)
+    shares = outputs.new_full((len(outputs),), 1.0 / len(outputs))
+    how = (one.model.likelihood, y, one.data.y_std)
+    alone = [evaluate_outputs(part[None], shares.new_ones(1), *how)["nll"] for part in outputs]
+    quantiles = torch.tensor(alone, dtype=torch.float64).quantile(torch.tensor(BAND).double())
+    bound = evidence(one.model, one.guide, one.data, passes=2)
+    with warnings.catch_warnings():  # which the compressed network keeps
+        warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
+        small = compress(one, threshold=threshold, tolerance=tolerance)
+    net = small.net.to(one.data.x_test.device)
+
+    def scores(net: nn.Module, split: str) -> dict[str, float]:
+        likelihood = validated(one.model.likelihood, net, one.data)
+        return evaluate_net(net, one.model, one.data, split, likelihood=likelihood)
+
+    rest = rest_bits(net, lambda net: scores(net, _rows(one, None))["nll"], TOLERANCE)
+    with TemporaryDirectory() as scratch:
+        written = write(net, FilePath(scratch) / "small.pocc", bits=rest)
+    return PathPoint(
+        weight,
+        one,
+        evaluate_outputs(outputs, shares, *how),
+        (float(quantiles[0]), float(quantiles[1])),
+        bound.elbo,
+        bound.kl,
+        small,
+        rest,
+        scores(quantised(net, rest), split),
+        written.total,
+        multiply_adds(net, one.data.x_test[:1]),
+    )
+
+
+def _timed(points: Sequence[PathPoint]) -> tuple[PathPoint, ...]:
+    """The points with the time of a batch, all in turn."""
+    nets = {str(k): point.small.net for k, point in enumerate(points)}
+    found = seconds_per_batch(nets, points[0].fit.data.x_test[:BATCH])
+    return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))

@@ -1,0 +1,169 @@
+"""The path of networks by the weight of the KL: what is told of a point, and choices on it."""
+
+import math
+import re
+
+import pytest
+import torch
+from conjugate import NOISE, model_of, rows
+from fitting import SHORT, blobs
+from guide_case import network
+from pyroccam import guides, inference, models
+from pyroccam.data import load
+from pyroccam.inference.packing import read
+from pyroccam.inference.posterior.predict import evaluate_net
+from torch import nn
+
+LOW, HIGH = 0.05, 20.0
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", seed=0)
+
+
+@pytest.fixture(scope="module")
+def fit(digits):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+        model = models.BayesianNetwork(net, digits, prior=models.priors.LogUniform())
+        guide = guides.Conditional(guides.MeanField(model), low=LOW, high=HIGH, pivots=4)
+        return inference.fit(
+            model, guide, digits, epochs=25, batch_size=128, particles=3, lr=0.01, seed=0,
+            progress=False, device="cpu",
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def path(fit):
+    return inference.path(fit, 5)
+
+
+def test_weights_are_even_in_their_logarithms_and_in_order(fit, path):
+    found = [point.weight for point in path]
+    assert found == pytest.approx([LOW * (HIGH / LOW) ** (k / 4) for k in range(5)])
+    assert (found[0], found[-1]) == (LOW, HIGH)  # to the last digit: others are refused
+    assert [point.weight for point in inference.path(fit, [2.0, 0.1], draws=2)] == [0.1, 2.0]
+    assert path.split == "val"
+
+
+def test_a_point_is_the_fit_of_its_weight_and_the_network_in_its_file(fit, path, tmp_path):
+    x, y = fit.data.split("val")
+    for point in path:
+        own = fit.at(point.weight)
+        assert point.scores == own.evaluate("val", draws=20)
+        logits = own.outputs(x, draws=20)
+        alone = nn.functional.cross_entropy(
+            logits.flatten(0, 1).double(), y.repeat(20), reduction="none"
+        )
+        ranked = alone.reshape(20, -1).mean(1).sort().values
+        # The quantile of 0.05 lies between the first two of 20, 0.95 of the way.
+        expected = [float(a + 0.95 * (b - a)) for a, b in (ranked[:2], ranked.flip(0)[:2])]
+        assert point.band == pytest.approx(expected, rel=1e-4)
+        written = point.write(tmp_path / "small.pocc")
+        assert written.total == point.file_bytes == (tmp_path / "small.pocc").stat().st_size
+        net = read(tmp_path / "small.pocc")
+        assert evaluate_net(net, own.model, fit.data, "val") == pytest.approx(point.small_scores)
+        left = {n: p for n, p in net.named_parameters() if p.dim() == 2}
+        assert point.parameters == sum(p.numel() for p in net.parameters())
+        assert point.widths == {n.split(".")[0]: len(p) for n, p in left.items()}
+        assert point.multiply_adds == sum(p.numel() for p in left.values())
+        assert point.seconds > 0
+    sizes = [point.file_bytes for point in path]
+    assert sizes[0] > 1.5 * sizes[-1]
+    assert path[0].nll < path[-1].nll
+    assert path.to_json()[2]["weight"] == path[2].weight
+
+
+def test_the_bound_is_that_of_the_full_weight_and_greatest_there():
+    """Linear regression with inputs at right angles: the posterior of each λ is known, and is put
+    at the pivots."""
+    table = rows(n=20, features=3, orthogonal=True)
+    x, y = (part.double() for part in table.split("train"))
+    model = model_of(table)
+    guide = guides.Conditional(guides.MeanField(model), low=1e-2, high=1e2, pivots=5)
+    weights = torch.tensor([1e-2, 1e-1, 1.0, 1e1, 1e2]).double()
+    whole = len(x) / NOISE**2 + weights
+    means = (x.T @ y / NOISE**2)[:, 0] / whole[:, None]
+    deviations = (weights / whole).sqrt()[:, None].expand(5, 3)
+    with torch.no_grad():
+        rows_of = guide.factor_of("0.weight").within
+        rows_of.loc.copy_(means[:, None])
+        rows_of.log_scale.copy_(deviations.log()[:, None])
+    fit = inference.fit(model, guide, table, epochs=1, lr=1e-12, progress=False, device="cpu")
+    path = inference.path(fit, 5)
+    assert path.split == "train"
+    for point, mean, deviation in zip(path, means, deviations, strict=True):
+        kl = 0.5 * (mean**2 + deviation**2 - 1) - deviation.log()
+        assert point.kl == pytest.approx(float(kl.sum()), rel=1e-4)
+        error = (y[:, 0] - x @ mean) ** 2 + (x**2 @ deviation**2)
+        likelihood = -0.5 * error / NOISE**2 - math.log(NOISE * math.sqrt(2 * math.pi))
+        # Of two passes over 20 rows, of noise whose size is that of the posterior.
+        assert point.elbo == pytest.approx(float(likelihood.sum() - kl.sum()), abs=25.0)
+    assert path.best("elbo").weight == pytest.approx(1.0)
+    assert path.best() is min(path, key=lambda point: point.nll)
+
+
+def test_a_budget_takes_the_best_network_that_meets_it(fit, path):
+    sizes = sorted(point.file_bytes for point in path)
+    budget = (sizes[0] + sizes[-1]) / 2
+    found = inference.within(fit, bytes=budget, weights=5)
+    assert found.file_bytes <= budget
+    affordable = [point for point in path if point.file_bytes <= budget]
+    assert found.nll <= min(point.nll for point in affordable)
+    # The halving went as far as it could: a little towards the better network is too dear.
+    dear = [p.weight for p in path if p.nll < found.nll and p.weight < found.weight]
+    assert dear
+    assert found.weight / max(dear) < (HIGH / LOW) ** (1 / 4)
+    with_time = inference.within(fit, bytes=budget, milliseconds=1e4, weights=3)
+    assert with_time.file_bytes <= budget
+    assert with_time.seconds < 10
+    everything = inference.within(fit, bytes=1e9, weights=5)
+    assert everything.weight == path.best().weight
+
+
+def test_budgets_that_cannot_be_met_and_what_is_none(fit):
+    with pytest.raises(ValueError, match=r"meets bytes=10 \(the least is \d+, at λ = ") as caught:
+        inference.within(fit, bytes=10, weights=2)
+    assert "Give a larger budget" in str(caught.value)
+    with pytest.raises(ValueError, match=r"milliseconds=1e-09 \(the least is "):
+        inference.within(fit, bytes=1e9, milliseconds=1e-9, weights=2)
+    with pytest.raises(ValueError, match="no budget"):
+        inference.within(fit)
+    for odd in (0, -3.0, math.nan, math.inf, "small"):
+        with pytest.raises(ValueError, match=re.escape(f"bytes={odd!r}")):
+            inference.within(fit, bytes=odd)
+
+
+def test_weights_that_were_not_trained_and_fits_of_one_posterior(fit):
+    with pytest.raises(ValueError, match="outside of what was trained"):
+        inference.path(fit, [0.1, 50.0])
+    with pytest.raises(ValueError, match="weights: got none"):
+        inference.path(fit, [])
+    with pytest.raises(ValueError, match="draws must be"):
+        inference.path(fit, draws=1)
+    with pytest.raises(ValueError, match="weights must be"):
+        inference.path(fit, 1)
+    table = blobs()
+    model = network(table)
+    one = inference.fit(model, guides.MeanField(model), table, **SHORT)
+    for ask in (lambda: inference.path(one), lambda: inference.within(one, bytes=100)):
+        with pytest.raises(TypeError, match="has one posterior"):
+            ask()
+    with pytest.raises(ValueError, match="by must be one of 'nll', 'elbo'"):
+        inference.path(fit, 2, draws=2).best("bytes")
+
+
+def test_the_knob_turns(path):
+    pytest.importorskip("ipywidgets")
+    knob = path.knob()
+    assert knob.point is path.best()
+    picture, words = knob.picture.value, knob.words.value
+    assert bytes(picture).startswith(b"\x89PNG")
+    knob.slider.value = len(path) - 1
+    assert knob.point is path[-1]
+    assert knob.picture.value != picture
+    assert knob.words.value != words
+    assert f"{path[-1].file_bytes:,} bytes" in knob.words.value
+    assert knob.slider.options[0][0] == f"{LOW:.3g}"

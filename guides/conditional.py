@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import pyro
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from ..models.base import Model
 from ..models.checks import as_number, kinds
 from ..models.contexts import Weighing
+from ..models.distributions.temperature import lend
 from .base import Guide, KLSettings, NetworkGuide, Words, key
+from .edges import EdgeFactor
 from .factors import Evidence, Factor
 
 __all__ = ["Conditional", "ConditionalFactor", "Place", "place"]
@@ -58,7 +61,7 @@ class ConditionalFactor(Factor):
         super().__init__()
         self.pivots = pivots
         self.is_point, self.no_density = factor.is_point, factor.no_density
-        self.within = copy.deepcopy(factor)
+        self.within = _copied(factor)
         for name, p in self._varying():
             rows = p.detach().expand(pivots, *p.shape).clone()
             setattr(self.within, name, nn.Parameter(rows))
@@ -82,7 +85,7 @@ class ConditionalFactor(Factor):
 
     def settled(self, where: Place) -> Factor:
         """An ordinary factor, whose parameters are those at a place."""
-        found, here = copy.deepcopy(self.within), vars(self.at(where))
+        found, here = _copied(self.within), vars(self.at(where))
         for name, _ in self._varying():
             setattr(found, name, nn.Parameter(here[name].detach().clone()))
         return found
@@ -101,6 +104,32 @@ class ConditionalFactor(Factor):
 
     def cdf(self, value: Tensor) -> Tensor | None:
         return self._usual().cdf(value)
+
+
+class ConditionalEdge(ConditionalFactor):
+    """The same of an edge of random structure; a q(d) moves by its gradient here."""
+
+    closed = False
+
+    def __init__(self, factor: Factor, pivots: int, usual: float) -> None:
+        super().__init__(factor, pivots, usual)
+        # By which a guide is known to go with its model.
+        lend(vars(factor).get("temperature"), self)
+
+    def _usual(self) -> EdgeFactor:
+        return cast(EdgeFactor, super()._usual())
+
+    def probs(self) -> Tensor:
+        return self._usual().probs()
+
+    def entropy(self) -> float:
+        return self._usual().entropy()
+
+    def vertex(self, *, empty: bool = True) -> Tensor:
+        return self._usual().vertex(empty=empty)
+
+    def vertex_log_prob(self, vertex: Tensor) -> float:
+        return self._usual().vertex_log_prob(vertex)
 
 
 class Conditional(NetworkGuide):
@@ -180,28 +209,27 @@ class Conditional(NetworkGuide):
                 f"The parameters of {name} cannot be functions of the weight of the KL.\n"
                 f"Give guides.Conditional one of {', '.join(known)}."
             )
-        if guide.edges:
+        if guide.edges and guide.structure_family.temperature == "learnt":
             raise ValueError(
-                f"{name} has a posterior of structure (site {guide.edges[0]!r}), which cannot be a "
-                "function of the weight of the KL.\nGive one of a models.BayesianNetwork, whose "
-                "structure is known."
+                f"{name} has a posterior of structure (site {guide.edges[0]!r}) whose temperature "
+                "is learnt, which no function of the weight of the KL can be.\n"
+                "Leave it tied: guides.StructureFamily(temperature='tied')."
             )
         super(Guide, self).__init__()  # the rest is as the guide has it
         # All of the guide but its factors: what an ordinary one is made of again.
-        self._shell = (_without_factors(guide),)
+        self._shell, self._options = (_without_factors(guide),), guide.options()
         object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
         self.low, self.high, self.pivots = float(low), float(high), int(pivots)
         self.usual = 1.0 if low <= 1.0 <= high else math.sqrt(low * high)
-        self.structure_family, self.edges = guide.structure_family, []
+        self.structure_family, self.edges = guide.structure_family, list(guide.edges)
         self.counting, self.sites = guide.counting, list(guide.sites)
+        self.hold = guide.hold
         usual = self._of(self.usual)
-        self.factors = nn.ModuleDict(
-            {
-                key(site): ConditionalFactor(guide.factor_of(site), self.pivots, usual)
-                for site in self.sites
-            }
-        )
-        self.handler = Weighing(self.sites, copy.deepcopy(guide.handler))
+        self.factors = nn.ModuleDict()
+        for site in self.latents():
+            kind = ConditionalEdge if site in self.edges else ConditionalFactor
+            self.factors[key(site)] = kind(guide.factor_of(site), self.pivots, usual)
+        self.handler = Weighing(self.latents(), copy.deepcopy(guide.handler))
 
     def _of(self, weight: float) -> float:
         """u of λ."""
@@ -217,7 +245,7 @@ class Conditional(NetworkGuide):
         )
 
     def options(self) -> dict[str, Any]:
-        return super().options() | {**self.arguments({}), "of": self._shell[0].options()}
+        return super().options() | {**self.arguments({}), "of": self._options}
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
         return {"low": self.low, "high": self.high, "pivots": self.pivots}
@@ -235,20 +263,25 @@ class Conditional(NetworkGuide):
                 f"afterwards: fit.at({settings.kl_weight:g})."
             )
 
+    @property
+    def settled(self) -> float:
+        return self.hold + (1.0 - self.hold) / 2 if self.hold else 0.0
+
     # -- in training, and afterwards --------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample every site at a λ: a new one if it is training and its handler is in place."""
         weighing = cast(Weighing, self.handler)
-        first = self.factor_of(self.sites[0])
-        like = cast(ConditionalFactor, first).usual
+        like = cast(ConditionalFactor, self.factor_of(self.latents()[0])).usual
         u, weighing.weight = like, None
         if self.training and weighing in pyro.poutine.runtime._PYRO_STACK:
             u = torch.rand((), dtype=like.dtype, device=like.device)
             weighing.weight = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
         where, factors = place(u, self.pivots), self.part("factors")
-        for site in self.sites:
-            pyro.sample(site, factors[key(site)].at(where)())
+        values = {site: factors[key(site)].at(where).drawn(site) for site in self.edges}
+        with nullcontext() if self.counting is None else self.counting.given(values):
+            for site in self.sites:
+                pyro.sample(site, factors[key(site)].at(where)())
 
     def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
         """The ordinary guide of one weight of the KL.
@@ -273,7 +306,7 @@ class Conditional(NetworkGuide):
                 f"{self.high:g}.\nTake one inside, or ask for it by extrapolate=True."
             )
         found = copy.deepcopy(self._shell[0])
-        for site in self.sites:
+        for site in self.latents():
             factor = cast(ConditionalFactor, self.factor_of(site))
             where = place(factor.usual.new_tensor(self._of(given)), self.pivots)
             found.factors[key(site)] = factor.settled(where)
@@ -290,6 +323,12 @@ def _check(low: float, high: float, pivots: int) -> None:
         raise ValueError(
             f"guides.Conditional got pivots={pivots!r}.\nGive a whole number of at least 2."
         )
+
+
+def _copied(factor: Factor) -> Any:
+    """A copy, with the temperature that all edges have."""
+    shared = vars(factor).get("temperature")
+    return copy.deepcopy(factor, {} if shared is None else {id(shared): shared})
 
 
 def _without_factors(guide: NetworkGuide) -> NetworkGuide:

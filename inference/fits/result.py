@@ -13,7 +13,7 @@ from torch import Tensor
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.checks import one_of
-from ..posterior.depth import DepthStructure
+from ..posterior.depth import DepthStructure, slack
 from ..posterior.draws import Noise
 from ..posterior.family import family
 from ..posterior.metrics import mean_spread
@@ -111,12 +111,20 @@ class Fit(Generic[M, G]):
             ValueError: for a weight outside of the range that was trained.
         """
         guide: Any = self.guide.at(weight, extrapolate=extrapolate).eval()
-        pair = family(self.model, guide)
+        pair, structure = family(self.model, guide), None
+        if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
+            exact, running = pair.depth_posterior(self.data, weight), guide.posterior("depth").probs
+            assert exact is not None
+            with torch.no_grad():
+                guide.get_parameter(guide.moving).copy_(exact.log().clamp_min(-1e4))
+            rule = self.structure.threshold / slack(self.data.N, self.settings.kl_weight)
+            structure = pair.structure(self.data, rule, running, weight)
         found: Fit[M, Any] = replace(
             self,
             guide=guide,
             settings=replace(self.settings, kl_weight=weight),
             val_nll=validation_nll(pair, self.data),
+            structure=structure,
             weights=pair.weights(self.data),
             out=None,
         )

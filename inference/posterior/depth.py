@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ __all__ = [
     "depth_posterior_of_weights",
     "exact_depth_posterior",
     "rounded_mean",
+    "slack",
     "total_variation",
 ]
 
@@ -146,6 +148,12 @@ def choose_depth(probs: Tensor, threshold: float = 0.95) -> int:
 def rounded_mean(probs: Tensor) -> int:
     """``round(E_q[d])``, the other rule of the source (their "LDN-E")."""
     return round(float((probs * torch.arange(len(probs), device=probs.device)).sum()))
+
+
+def slack(rows: int, kl_weight: float) -> float:
+    """What the share of a rule is multiplied by where weights are random: depths that are as good
+    as each other differ by so much in q(d)."""
+    return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
 def total_variation(p: Tensor, q: Tensor) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
@@ -15,7 +14,7 @@ from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.bayesian_stack import BayesianStack
 from ...models.learnt_depth import FixedDepth, LearntDepth
-from .depth import EQUAL, DepthStructure, depth_posterior_of_weights, exact_depth_posterior
+from .depth import DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
 from .predict import DRAWS, outputs_by_depth, streamed
 from .weight_moments import mean_network
@@ -156,7 +155,7 @@ class Weights:
         q = self.guide.edge("depth").probs().double()
         # The guide's own are single, and have no small ones.
         q = torch.where(q.log() > -80.0, q, exact.to(q))
-        threshold = threshold * math.exp(max(-EQUAL * data.N / kl_weight, -600.0))
+        threshold = threshold * slack(data.N, kl_weight)
         return DepthStructure.from_probs(q, exact, threshold, running)
 
 

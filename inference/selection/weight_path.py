@@ -93,6 +93,11 @@ class PathPoint:
         """Units, or channels, that are left of each layer that could be cut."""
         return {name: len(layer.outputs) for name, layer in self.small.report.layers.items()}
 
+    @property
+    def depth(self) -> int | None:
+        """Blocks of a stack that are left; ``None`` where the depth is known."""
+        return None if self.fit.structure is None else self.fit.structure.depth_chosen
+
     def write(self, file: str | FilePath) -> PackedSize:
         """Write the small network into the file whose bytes were counted."""
         return write(self.small.net, file, bits=self.rest)
@@ -108,6 +113,7 @@ class PathPoint:
             "small_scores": self.small_scores,
             "file_bytes": self.file_bytes,
             "parameters": self.parameters,
+            "depth": self.depth,
             "widths": self.widths,
             "multiply_adds": self.multiply_adds,
             "seconds": self.seconds,
@@ -153,14 +159,14 @@ class Path(Sequence[PathPoint]):
         """Loss with its band, bytes of the file and widths of layers over λ, with one of the points
         marked: by default the best."""
         marked = self.best() if chosen is None else chosen
-        layers = list(self.points[0].widths)
+        layers = dict.fromkeys(name for point in self for name in point.widths)
         return weight_path(
             [point.weight for point in self],
             [point.scores["nll"] for point in self],
             [point.band for point in self],
             [point.nll for point in self],
             [point.file_bytes for point in self],
-            {name: [point.widths[name] for point in self] for name in layers},
+            {name: [point.widths.get(name, 0) for point in self] for name in layers},
             self.points.index(marked),
             rows={"val": "validation", "train": "training"}.get(self.split, self.split),
         )

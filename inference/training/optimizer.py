@@ -17,6 +17,9 @@ from .settings import Settings, learning_rate_factor
 __all__ = ["Update"]
 
 
+_HELD = ("guide", "structure")
+
+
 class Update:
     """One step of an optimiser for K networks.
 
@@ -62,7 +65,8 @@ class Update:
         self._adopt()
 
     def __call__(self, progress: float = 0.0, hold: float = 0.0) -> None:
-        """Move all parameters; those of the guide stay while ``progress`` is below ``hold``."""
+        """Move all parameters; those of a posterior of structure stay while ``progress`` is below
+        ``hold``."""
         factor = learning_rate_factor(self.settings.schedule, progress)
         for group in self.optimizer.param_groups:
             if not group["scheduled"]:
@@ -87,7 +91,7 @@ class Update:
         if self.settings.clip_norm is not None:
             self._clip(self.settings.clip_norm)
         groups = self.optimizer.param_groups
-        staying = [p for g in groups if held and g["name"] == "guide" for p in g["params"]]
+        staying = [p for g in groups if held and g["name"] in _HELD for p in g["params"]]
         grads = [p.grad for p in staying]
         for p in staying:
             p.grad = None

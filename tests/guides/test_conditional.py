@@ -15,6 +15,8 @@ from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.guides.conditional import place
 from pyroccam.inference.elbo.estimator import bound
+from pyroccam.inference.posterior.depth import depth_posterior_of_weights
+from pyroccam.inference.training.settings import Settings
 from pyroccam.models import priors
 from random_weights import assert_same_means
 from stepping import assert_close, batches, stacked, step_of, walk
@@ -125,6 +127,95 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_with_this_weight(prior
                 torch.testing.assert_close(
                     rows[name].grad, expected, rtol=1e-4, atol=1e-5 * size + 1e-7
                 )
+
+
+def stacked_blocks(rows):
+    torch.manual_seed(0)
+    stack = models.networks.residual_mlp((2,), 3, width=4, max_depth=2)
+    return models.BayesianStack(stack, rows, prior=priors.GroupHalfCauchy(0.5))
+
+
+def enumerated(rows):
+    return models.StructuredNetwork(
+        structured(rows).first_network(), rows, structure=priors.Categorical([0.3, 0.7]),
+        prior=priors.Normal(),
+    )  # fmt: skip
+
+
+def of_structure(make):
+    model = make(blobs())
+    inner = guides.MeanField(model, local=make is stacked_blocks)
+    return model, spread(guides.Conditional(inner, low=0.01, high=10.0, pivots=4))
+
+
+@pytest.mark.parametrize("make", [structured, enumerated, stacked_blocks])
+def test_the_bound_with_random_structure_is_that_of_an_ordinary_guide(make):
+    """The divergence of the structure is weighed as that of the weights, where these count."""
+    model, guide = of_structure(make)
+    site = guide.edges[0]
+    batch = blobs().split("train")
+    for seed in range(3):
+        weight, u = weight_drawn(guide, seed)
+        torch.manual_seed(seed)
+        ours = bound(model, guide).terms(*batch)
+        guide.zero_grad()
+        ours.loss().backward()
+        ordinary = guide.at(weight)
+        ordinary.check(model, Settings(), 1)
+        torch.manual_seed(seed)
+        torch.rand(())
+        theirs = bound(model, ordinary).terms(*batch)
+        theirs.loss(weight).backward()
+        torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
+        torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
+        where = place(u, guide.pivots)
+        mine = guide.factor_of(site).within.logits.grad
+        expected = torch.zeros_like(mine)
+        gradient = ordinary.factor_of(site).logits.grad
+        expected[where.left] = (1 - where.share) * gradient
+        expected[where.left + 1] = where.share * gradient
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5 * float(gradient.norm()))
+    usual = guide.at(1.0).edge(site)
+    assert guide.edge(site).probs().equal(usual.probs())
+    assert guide.edge(site).entropy() == usual.entropy()
+    vertex = usual.vertex()
+    assert guide.edge(site).vertex().equal(vertex)
+    assert guide.edge(site).vertex_log_prob(vertex) == usual.vertex_log_prob(vertex)
+
+
+def test_a_stack_has_a_depth_for_each_weight():
+    """While it is held every depth is alike; of a weight q(d) is the best beside its weights."""
+    rows = blobs()
+    model = stacked_blocks(rows)
+    held = guides.MeanField(model, structure=guides.StructureFamily(hold=0.99))
+    guide = guides.Conditional(held, pivots=3)
+    assert guide.hold == 0.99
+    inference.fit(model, guide, rows, **SHORT)
+    assert guide.edge("depth").within.logits.detach().equal(torch.zeros(3, 3))
+    guide = guides.Conditional(guides.MeanField(model), low=0.01, high=10.0, pivots=3)
+    assert (guide.hold, guide.settled, guide.closed) == (0.5, 0.75, False)
+    logits = guide.edge("depth").within.logits
+    fit = inference.fit(
+        model, guide, rows, epochs=150, lr=0.03, weight_decay=0.0, particles=2, progress=False,
+        device="cpu",
+    )  # fmt: skip
+    assert not logits.detach().equal(torch.zeros(3, 3))
+    expected = []
+    for weight in (0.01, 0.1, 10.0):
+        one = fit.at(weight)
+        exact = depth_posterior_of_weights(model, one.guide, rows, kl_weight=weight)
+        torch.testing.assert_close(
+            one.structure.depth_probs, exact, atol=1e-6, rtol=1e-3, check_dtype=False
+        )
+        assert one.guide.posterior("depth").probs.argmax() == exact.argmax()
+        expected.append(one.structure.depth_expected)
+        small = inference.compress(one, threshold=10.0)
+        assert small.net(rows.x_test).shape == (30, 3)
+    assert expected[-1] < 0.1  # no block pays for itself there
+    path = inference.path(fit, 3, draws=2)
+    assert [point.depth for point in path] == [
+        fit.at(point.weight).structure.depth_chosen for point in path
+    ]
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -413,8 +504,10 @@ def test_what_cannot_be_conditioned_is_refused():
         guides.Conditional(guide)
     with pytest.raises(TypeError, match=r"got a BayesianNetwork\.\nGive guides\.Conditional\("):
         guides.Conditional(model)
-    with pytest.raises(ValueError, match=r"posterior of structure \(site 'x-h\.structure'\)"):
-        guides.Conditional(guides.MeanField(structured(rows), local=False))
+    learnt = guides.StructureFamily(temperature="learnt")
+    own = guides.MeanField(structured(rows), local=False, structure=learnt)
+    with pytest.raises(ValueError, match=r"structure \(site 'x-h\.structure'\) whose temperature"):
+        guides.Conditional(own)
     own = guides.MeanField(model)
     for wrong in ({"low": 0.0}, {"low": 10.0}, {"high": math.inf}, {"low": "1"}):
         with pytest.raises(ValueError, match=r"got low=.* and high=.*\nGive the least"):

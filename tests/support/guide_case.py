@@ -104,6 +104,10 @@ CASES = {
     "Conditional of gates": GuideCase(
         gated, lambda m: guides.Conditional(guides.MeanField(m, local=False), low=2.0, high=3.0)
     ),
+    "Conditional of structure": GuideCase(
+        structured,
+        lambda m: guides.Conditional(guides.MeanField(m, local=False), low=0.1, high=2.0),
+    ),
     "MeanKL": GuideCase(network, lambda model: guides.MeanKL(model, nats=20.0)),
     "VariationalDropout": GuideCase(network, guides.VariationalDropout),
     "ZeroMean": GuideCase(network, guides.ZeroMean, falls_to=1.0),

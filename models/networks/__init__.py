@@ -1,6 +1,7 @@
 """Ready networks, and the parts that networks of one's own are made of."""
 
 from . import primitives
+from .discrete import primitive_sizes
 from .graphs import cell_graph, perceptron_graph
 from .plain import lenet_5_caffe, lenet_300_100, perceptron, torchvision_resnet, vgg
 from .ready import NETWORKS as NETWORKS
@@ -16,6 +17,7 @@ __all__ = [
     "match_adapters",
     "perceptron",
     "perceptron_graph",
+    "primitive_sizes",
     "primitives",
     "residual_conv",
     "residual_mlp",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
 from .structure_graph import Gammas, StructureGraph
 
-__all__ = ["discretised", "filled", "structures"]
+__all__ = ["discretised", "filled", "primitive_sizes", "structures"]
 
 
 def discretised(net: nn.Module, choice: Mapping[str, str | Sequence[str]]) -> nn.Module:
@@ -53,6 +54,25 @@ def filled(
         }
         names |= {prefix + e for e in graph.empty(own, {e: lost[prefix + e] for e in own})}
     return names
+
+
+def primitive_sizes(net: nn.Module) -> dict[str, dict[str, int]]:
+    """Parameters of every primitive by edge, by the names that :func:`structures` gives to edges;
+    those of graphs that share a structure together.
+
+    With them a prior says what a parameter costs: probabilities in proportion to
+    ``exp(-price * size)`` take ``price`` nats for each.
+    """
+    found: dict[str, dict[str, int]] = {}
+    owners = structures(net)
+    for graph in (m for m in net.modules() if isinstance(m, StructureGraph)):
+        prefix = next(f"{name}." if name else "" for name, g in owners.items() if g is graph.gamma)
+        edges: Any = graph.edges
+        for edge, primitives in edges.items():
+            own = found.setdefault(prefix + edge, dict.fromkeys(primitives, 0))
+            for name, primitive in primitives.items():
+                own[name] += sum(p.numel() for p in primitive.parameters())
+    return found
 
 
 def structures(net: nn.Module) -> dict[str, Gammas]:

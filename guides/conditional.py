@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import pyro
 import torch
@@ -19,52 +19,35 @@ from ..models.distributions.temperature import lend
 from .base import Guide, KLSettings, NetworkGuide, Words, key
 from .edges import EdgeFactor
 from .factors import Evidence, Factor
+from .forms import Form, make_form
 
-__all__ = ["Conditional", "ConditionalFactor", "Place", "place"]
-
-
-class Place(NamedTuple):
-    """A place among pivots.
-
-    Attributes:
-        left: the pivot on its left, ``()``, a whole number.
-        share: of the pivot on its right, ``()``; the left one has the rest. Within [0, 1], but
-            beyond the first and the last pivot.
-    """
-
-    left: Tensor
-    share: Tensor
-
-
-def place(u: Tensor, pivots: int) -> Place:
-    """The place of ``u``, ``()``, among pivots that are equally spaced from 0 to 1; outside of
-    these, on the line through the nearest two."""
-    t = u * (pivots - 1)
-    left = t.detach().floor().clamp(0, pivots - 2)
-    return Place(left.long(), t - left)
+__all__ = ["Conditional", "ConditionalEdge", "ConditionalFactor"]
 
 
 class ConditionalFactor(Factor):
-    """The posterior of a site whose parameters lie on a broken line through pivots.
+    """The posterior of a site whose parameters are functions of a number u in [0, 1].
 
-    What it says of itself it says at one place, the usual one.
+    What it says of itself it says at one u, the usual one.
 
     Arguments:
-        factor: of the site; all pivots begin with its parameters. A copy is made.
-        pivots: how many.
-        usual: the usual place, in [0, 1].
+        factor: of the site; every u begins with its parameters. A copy is made.
+        form: of the functions.
+        usual: u.
     """
 
     usual: Tensor
 
-    def __init__(self, factor: Factor, pivots: int, usual: float) -> None:
+    def __init__(self, factor: Factor, form: Form, usual: float) -> None:
         super().__init__()
-        self.pivots = pivots
+        self.form = form
         self.is_point, self.no_density = factor.is_point, factor.no_density
         self.within = _copied(factor)
+        # Of each parameter what is trained beside it.
+        self.more = nn.ModuleDict()
         for name, p in self._varying():
-            rows = p.detach().expand(pivots, *p.shape).clone()
-            setattr(self.within, name, nn.Parameter(rows))
+            begun = form.begin(p.detach())
+            setattr(self.within, name, nn.Parameter(begun.pop("own")))
+            self.more[name] = nn.ParameterDict({k: nn.Parameter(t) for k, t in begun.items()})
         like = next(factor.parameters())
         where = torch.tensor(usual, dtype=like.dtype, device=like.device)
         self.register_buffer("usual", where, persistent=False)
@@ -72,26 +55,26 @@ class ConditionalFactor(Factor):
     def _varying(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.within.named_parameters(recurse=False))
 
-    def at(self, where: Place) -> Factor:
-        """The factor at a place, with tensors for parameters, through which gradients pass."""
+    def at(self, u: Tensor) -> Factor:
+        """The factor at a u, ``()``, with tensors for parameters, through which gradients pass."""
         found = copy.copy(self.within)
         # The copy has all of the factor, tensors as attributes where that has parameters.
         vars(found)["_parameters"] = {}
-        for name, rows in self._varying():
-            # Not by a product with weights, which a step may find in less than single precision.
-            left, right = rows.index_select(0, torch.stack([where.left, where.left + 1]))
-            vars(found)[name] = (1.0 - where.share) * left + where.share * right
+        for name, own in self._varying():
+            more: Any = self.more[name]
+            trained = {"own": own, **{key: more[key] for key in more}}
+            vars(found)[name] = self.form.value(name, trained, u)
         return found
 
-    def settled(self, where: Place) -> Factor:
-        """An ordinary factor, whose parameters are those at a place."""
-        found, here = _copied(self.within), vars(self.at(where))
+    def settled(self, u: Tensor) -> Factor:
+        """An ordinary factor, whose parameters are those at a u."""
+        found, here = _copied(self.within), vars(self.at(u))
         for name, _ in self._varying():
             setattr(found, name, nn.Parameter(here[name].detach().clone()))
         return found
 
     def _usual(self) -> Factor:
-        return self.at(place(self.usual, self.pivots))
+        return self.at(self.usual)
 
     def forward(self) -> Any:
         return self._usual()()
@@ -111,8 +94,8 @@ class ConditionalEdge(ConditionalFactor):
 
     closed = False
 
-    def __init__(self, factor: Factor, pivots: int, usual: float) -> None:
-        super().__init__(factor, pivots, usual)
+    def __init__(self, factor: Factor, form: Form, usual: float) -> None:
+        super().__init__(factor, form, usual)
         # By which a guide is known to go with its model.
         lend(vars(factor).get("temperature"), self)
 
@@ -138,12 +121,16 @@ class Conditional(NetworkGuide):
     .. math:: \max_φ \, E_λ \Big[ E_{q_φ(w \mid λ)} \log p(y \mid w)
         - λ \, KL\big(q_φ(w \mid λ) \,\|\, p(w)\big) \Big], \qquad \log λ \sim U(\log a, \log b)
 
-    Every parameter of the guide (means and logarithms of deviations) is a piecewise linear function
-    of :math:`u = (\log λ - \log a) / (\log b - \log a)` through equally spaced pivots. The
-    likelihood is summed over all N rows, so λ means what the ``kl_weight`` of a fit does. In
-    training mode each call draws a λ, one for each of the ``particles`` of a fit, and its
-    ``handler`` weighs the KL with it in guide and model. Afterwards
-    :meth:`Fit.at <pyroccam.inference.Fit.at>` gives the fit of any λ, with an ordinary guide.
+    Every parameter of the guide (means and logarithms of deviations, logits of structure) is a
+    function of :math:`u = (\log λ - \log a) / (\log b - \log a)`. The likelihood is summed over all
+    N rows, so λ means what the ``kl_weight`` of a fit does. In training mode each call draws a λ,
+    one for each of the ``particles`` of a fit, and its ``handler`` weighs the KL with it in guide
+    and model. Afterwards :meth:`Fit.at <pyroccam.inference.Fit.at>` gives the fit of any λ, with an
+    ordinary guide.
+
+    Random structure has a posterior for each λ as well. A q(d) over the depth of a stack moves by
+    its gradient here, after the share of the steps that it is held for; that of
+    :meth:`Fit.at <pyroccam.inference.Fit.at>` is the best beside its weights.
 
     What is no latent (weights that are numbers, the noise of a regression, what a prior learns) has
     one value for all λ. In evaluation mode the guide is the one of λ = 1, or of the middle of the
@@ -153,8 +140,13 @@ class Conditional(NetworkGuide):
     Arguments:
         guide: whose parameters become functions; a copy is made, and every λ begins with it.
         low, high: a and b.
-        pivots: of each parameter. Two make it linear, which cannot follow a path over decades;
-            more of them are trained by fewer steps each.
+        form: of the functions. ``piecewise``: a broken line through equally spaced pivots.
+            ``linear``: a line, which cannot follow a path over decades. ``low-rank``: a matrix and
+            one of rank one (:class:`~pyroccam.guides.forms.LowRank`). ``film``: one parameter for
+            all λ, whose rows are multiplied (:class:`~pyroccam.guides.forms.FiLM`), which takes the
+            memory of one guide.
+        pivots: of ``piecewise`` and ``film``, 6 by default; more of them are trained by fewer steps
+            each.
 
     Attributes:
         usual: the λ of the evaluation mode.
@@ -164,7 +156,8 @@ class Conditional(NetworkGuide):
 
     Raises:
         TypeError: for what is not a guide whose parameters may be functions, a model say.
-        ValueError: for random structure; for an empty range, or fewer than two pivots.
+        ValueError: for structure whose temperature is learnt; for an empty range, another form, or
+            pivots that it cannot have.
 
     References:
         Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
@@ -191,9 +184,11 @@ class Conditional(NetworkGuide):
         *,
         low: float = 1e-3,
         high: float = 1e1,
-        pivots: int = 6,
+        form: str = "piecewise",
+        pivots: int | None = None,
     ) -> None:
-        _check(low, high, pivots)
+        _check(low, high)
+        made = make_form(form, pivots)
         if not isinstance(guide, NetworkGuide):
             if isinstance(guide, Model):
                 self.refuse(guide)
@@ -219,7 +214,8 @@ class Conditional(NetworkGuide):
         # All of the guide but its factors: what an ordinary one is made of again.
         self._shell, self._options = (_without_factors(guide),), guide.options()
         object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
-        self.low, self.high, self.pivots = float(low), float(high), int(pivots)
+        self.low, self.high = float(low), float(high)
+        self.form, self.pivots = form, pivots
         self.usual = 1.0 if low <= 1.0 <= high else math.sqrt(low * high)
         self.structure_family, self.edges = guide.structure_family, list(guide.edges)
         self.counting, self.sites = guide.counting, list(guide.sites)
@@ -228,7 +224,7 @@ class Conditional(NetworkGuide):
         self.factors = nn.ModuleDict()
         for site in self.latents():
             kind = ConditionalEdge if site in self.edges else ConditionalFactor
-            self.factors[key(site)] = kind(guide.factor_of(site), self.pivots, usual)
+            self.factors[key(site)] = kind(guide.factor_of(site), made, usual)
         self.handler = Weighing(self.latents(), copy.deepcopy(guide.handler))
 
     def _of(self, weight: float) -> float:
@@ -248,7 +244,8 @@ class Conditional(NetworkGuide):
         return super().options() | {**self.arguments({}), "of": self._options}
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        return {"low": self.low, "high": self.high, "pivots": self.pivots}
+        names_of = ("low", "high", "form", "pivots")
+        return {name: getattr(self, name) for name in names_of}
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         self.refuse(model)
@@ -277,19 +274,19 @@ class Conditional(NetworkGuide):
         if self.training and weighing in pyro.poutine.runtime._PYRO_STACK:
             u = torch.rand((), dtype=like.dtype, device=like.device)
             weighing.weight = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
-        where, factors = place(u, self.pivots), self.part("factors")
-        values = {site: factors[key(site)].at(where).drawn(site) for site in self.edges}
+        factors = self.part("factors")
+        values = {site: factors[key(site)].at(u).drawn(site) for site in self.edges}
         with nullcontext() if self.counting is None else self.counting.given(values):
             for site in self.sites:
-                pyro.sample(site, factors[key(site)].at(where)())
+                pyro.sample(site, factors[key(site)].at(u)())
 
     def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
         """The ordinary guide of one weight of the KL.
 
         Arguments:
             weight: λ.
-            extrapolate: take one outside of the range as well, on the line through the last two
-                pivots, which no step has trained there.
+            extrapolate: take one outside of the range as well, where no step has trained it: on
+                the line through the last two pivots, or as the form goes on.
 
         Raises:
             ValueError: for a weight that is not positive, or outside of the range.
@@ -308,20 +305,16 @@ class Conditional(NetworkGuide):
         found = copy.deepcopy(self._shell[0])
         for site in self.latents():
             factor = cast(ConditionalFactor, self.factor_of(site))
-            where = place(factor.usual.new_tensor(self._of(given)), self.pivots)
-            found.factors[key(site)] = factor.settled(where)
+            u = factor.usual.new_tensor(self._of(given))
+            found.factors[key(site)] = factor.settled(u)
         return found
 
 
-def _check(low: float, high: float, pivots: int) -> None:
+def _check(low: float, high: float) -> None:
     if not 0.0 < as_number(low) < as_number(high) < math.inf:
         raise ValueError(
             f"guides.Conditional got low={low!r} and high={high!r}.\n"
             "Give the least and the largest weight of the KL, 0 < low < high."
-        )
-    if not (as_number(pivots) >= 2 and float(pivots).is_integer()):
-        raise ValueError(
-            f"guides.Conditional got pivots={pivots!r}.\nGive a whole number of at least 2."
         )
 
 

@@ -3,9 +3,9 @@
     python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER
 
 A network of 784-50-10 units is fitted for each λ by itself (``direct``), and once for all of them,
-by parameters that are piecewise linear functions of log λ, or linear ones. Of each network the
-weights with the least μ²/σ² are set to zero, layer by layer, and the rest classify the test rows. A
-finished seed is kept: the same command goes on where an earlier one stopped.
+by parameters that are functions of log λ, of every form that ``guides.Conditional`` has. Of each
+network the weights with the least μ²/σ² are set to zero, layer by layer, and the rest classify the
+test rows. A finished seed is kept: the same command goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import nn
 
 from ...data import Dataset, load
 from ...guides import Conditional, MeanField
+from ...guides.forms import FORMS
 from ...inference.fits.fitting import Fit, fit
 from ...inference.posterior.metrics import mean_spread
 from ...inference.posterior.predict import evaluate_net
@@ -57,8 +58,8 @@ PUBLISHED: dict[str, dict[str, list[float]]] = {
     },
 }  # fmt: skip
 
-ROWS: dict[str, int | None] = {"direct": None, "piecewise": 6, "linear": 2}
-"""Pivots by the name of a row; each λ by itself has none."""
+ROWS = ("direct", *FORMS)
+"""Each λ by itself, and the forms of functions of all."""
 
 # Published: Adam at a rate of 5e-4, 25 epochs of each λ, and 50 of all in common with five draws of
 # λ in a step, log10 λ uniform from -3 to 2. A higher rate that falls needs fewer epochs.
@@ -80,40 +81,38 @@ def main(
     torch.set_num_threads(threads)
     for name in options.listed("row", rows, ROWS):
         settings = options.settings_of(sets, SETTINGS)
-        config = {"data": data, "pivots": ROWS[name], "settings": settings}
+        config = {"data": data, "form": name, "settings": settings}
         file = ResultFile(out / f"{data}-{name}.json", config=config)
         for seed in file.missing(range(seeds)):
             place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
             dataset = load(data, seed=seed, **place)
-            row = _row(dataset, ROWS[name], seed, settings, device)
-            published = PUBLISHED[name] if data == "mnist" else None
+            row = _row(dataset, name, seed, settings, device)
+            published = PUBLISHED.get(name) if data == "mnist" else None
             file.add(row, _spread, published=published, shares=list(SHARES))
             for weight, found in row["accuracy"].items():
                 shown = "/".join(f"{one:.1f}" for one in found)
                 print(f"{name} seed {seed}, lambda {weight}: {shown} %", flush=True)
 
 
-def _row(
-    data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
-) -> Row:
+def _row(data: Dataset, form: str, seed: int, settings: Mapping[str, Any], device: str) -> Row:
     accuracy = {
         f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
-        for weight, one in _fits(data, pivots, seed, settings, device)
+        for weight, one in _fits(data, form, seed, settings, device)
     }
     return {"seed": seed, "accuracy": accuracy}
 
 
 def _fits(
-    data: Dataset, pivots: int | None, seed: int, settings: Mapping[str, Any], device: str
+    data: Dataset, form: str, seed: int, settings: Mapping[str, Any], device: str
 ) -> Iterator[tuple[float, Fit[Any, Any]]]:
     """The fit of each λ: by itself, or out of one of them all."""
     how = {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
-    if pivots is None:
+    if form == ROWS[0]:
         for weight in WEIGHTS:
             yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
         return
     model, guide = _pair(data, seed)
-    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), pivots=pivots)
+    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), form=form)
     how |= {"epochs": COMMON["epochs"] * how["epochs"], "particles": COMMON["particles"]}
     found = fit(model, all_of_them, data, **how)
     for weight in WEIGHTS:

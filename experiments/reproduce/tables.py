@@ -259,8 +259,8 @@ def _path(folder: Path) -> Iterable[str]:
                 for one in own.values()
             )
             yield row(weight, *map(" / ".join, ours))
-            if all(one["published"] for one in own.values()):
-                theirs = (one["published"][weight] for one in own.values())
+            if any(one["published"] for one in own.values()):
+                theirs = ((one["published"] or {}).get(weight, ["–"]) for one in own.values())
                 yield row("published", *(" / ".join(map(str, one)) for one in theirs))
         yield ""
 

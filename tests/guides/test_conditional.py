@@ -13,7 +13,7 @@ from fitting import SHORT, assert_same, blobs, stopped
 from guide_case import network, of_integers, structured
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
-from pyroccam.guides.conditional import place
+from pyroccam.guides.forms import FORMS, make_form, place
 from pyroccam.inference.elbo.estimator import bound
 from pyroccam.inference.posterior.depth import depth_posterior_of_weights
 from pyroccam.inference.training.settings import Settings
@@ -81,6 +81,75 @@ def test_shares_of_pivots_are_a_partition_of_unity_and_interpolate(pivots):
         assert (shares(u) @ knots).item() == pytest.approx(u, abs=1e-14)
 
 
+@pytest.mark.parametrize("word", FORMS)
+def test_every_weight_begins_with_the_guide(word):
+    table = blobs()
+    model = network(table, prior=priors.GroupHalfCauchy(0.5))
+    inner = guides.MeanField(model)
+    guide = guides.Conditional(inner, low=0.01, high=10.0, form=word)
+    for weight in (0.01, 0.3, 10.0):
+        one = guide.at(weight)
+        for site in one.sites:
+            for name, p in one.factor_of(site).named_parameters():
+                torch.testing.assert_close(p, inner.factor_of(site).get_parameter(name))
+    trained = [p for p in guide.parameters() if p.requires_grad]
+    torch.manual_seed(0)
+    with guide.handler:
+        bound(model, guide).terms(*table.split("train")).loss().backward()
+    assert all(p.grad is not None for p in trained)
+
+
+def test_forms_are_what_they_say():
+    """At one u, number by number."""
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    own, u = drawn(3, 2, 2), torch.tensor(0.3, dtype=torch.float64)
+    low_rank = make_form("low-rank", None)
+    trained = {"own": own, "left": drawn(2, 3), "right": drawn(2, 4)}
+    found = low_rank.value("loc", trained, u)
+    for i in range(3):
+        for j in range(4):
+            left, right = trained["left"][:, i], trained["right"][:, j]
+            expected = own.flatten(1)[i, j] + (left[0] + 0.3 * left[1]) * (
+                right[0] + 0.3 * right[1]
+            )
+            assert float(found.flatten(1)[i, j]) == pytest.approx(float(expected))
+    assert {n: t.shape for n, t in low_rank.begin(own).items()} == {
+        n: t.shape for n, t in trained.items()
+    }
+    bias = {"own": drawn(3), "slope": drawn(3)}
+    assert low_rank.value("loc", bias, u).equal(bias["own"] + 0.3 * bias["slope"])
+    film = make_form("film", 3)
+    trained = {"own": own, "shift": drawn(3, 3)}
+    assert {n: t.shape for n, t in film.begin(own).items()} == {
+        n: t.shape for n, t in trained.items()
+    }
+    shift = 0.4 * trained["shift"][0] + 0.6 * trained["shift"][1]  # 0.3 of the way, of two lines
+    for i in range(3):
+        torch.testing.assert_close(film.value("loc", trained, u)[i], own[i] * shift[i].exp())
+        torch.testing.assert_close(film.value("log_scale", trained, u)[i], own[i] + shift[i])
+
+
+@pytest.mark.parametrize("word", ["linear", "low-rank", "film"])
+def test_the_bound_of_other_forms_is_that_of_an_ordinary_guide(word):
+    model = network(blobs(), prior=priors.GroupHalfCauchy(0.5))
+    inner = guides.MeanField(model)
+    guide = spread(guides.Conditional(inner, low=0.01, high=10.0, form=word))
+    batch = blobs().split("train")
+    for seed in range(3):
+        weight, _ = weight_drawn(guide, seed)
+        torch.manual_seed(seed)
+        ours = bound(model, guide).terms(*batch)
+        torch.manual_seed(seed)
+        torch.rand(())
+        theirs = bound(model, guide.at(weight)).terms(*batch)
+        torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
+        torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
+
+
 def test_a_guide_at_a_pivot_has_its_parameters_and_between_two_their_mean():
     _, guide = conditional()
     rows = guide.factor_of("0.weight").within
@@ -116,7 +185,7 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_with_this_weight(prior
         theirs.loss(weight).backward()
         torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
         torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
-        where = place(u, guide.pivots)
+        where = place(u, 4)
         for site in guide.sites:
             rows = dict(guide.factor_of(site).within.named_parameters())
             for name, p in ordinary.factor_of(site).named_parameters():
@@ -168,7 +237,7 @@ def test_the_bound_with_random_structure_is_that_of_an_ordinary_guide(make):
         theirs.loss(weight).backward()
         torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
         torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
-        where = place(u, guide.pivots)
+        where = place(u, 4)
         mine = guide.factor_of(site).within.logits.grad
         expected = torch.zeros_like(mine)
         gradient = ordinary.factor_of(site).logits.grad

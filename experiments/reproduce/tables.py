@@ -260,7 +260,7 @@ def _path(folder: Path) -> Iterable[str]:
             )
             yield row(weight, *map(" / ".join, ours))
             if any(one["published"] for one in own.values()):
-                theirs = ((one["published"] or {}).get(weight, ["–"]) for one in own.values())
+                theirs = ((one["published"] or {}).get(weight, ["-"]) for one in own.values())
                 yield row("published", *(" / ".join(map(str, one)) for one in theirs))
         yield ""
 

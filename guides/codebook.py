@@ -71,7 +71,7 @@ class Codebook(Delta):
         {'1': 2}
     """
 
-    free_values = False
+    free_values = varies = False
 
     def __init__(
         self,

@@ -77,6 +77,7 @@ class Delta(NetworkGuide):
 
     words: ClassVar[Words] = {"delta": {}}
     free_values = True
+    varies = True
 
     def __init__(
         self,

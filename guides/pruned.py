@@ -66,7 +66,7 @@ class Pruned(Delta):
         True
     """
 
-    free_values = False
+    free_values = varies = False
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class Rounded(Delta):
     """
 
     words: ClassVar[Words] = {"rounded": {}}
-    free_values = False
+    free_values = varies = False
 
     def __init__(
         self,

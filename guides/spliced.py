@@ -94,7 +94,7 @@ class Spliced(Delta):
         True
     """
 
-    free_values = False
+    free_values = varies = False
 
     def __init__(
         self,

@@ -262,6 +262,11 @@ def _path(folder: Path) -> Iterable[str]:
             if any(one["published"] for one in own.values()):
                 theirs = ((one["published"] or {}).get(weight, ["-"]) for one in own.values())
                 yield row("published", *(" / ".join(map(str, one)) for one in theirs))
+        seconds = {name: one["seconds"]["mean"] for name, one in own.items()}
+        yield row("seconds", *(f"{one:.0f}" for one in seconds.values()))
+        if PATHS[0] in seconds:
+            each = seconds[PATHS[0]] / len(own[PATHS[0]]["spread"])
+            yield row("fits of one λ in that time", *(f"{s / each:.1f}" for s in seconds.values()))
         yield ""
 
 

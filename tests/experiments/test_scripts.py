@@ -165,7 +165,8 @@ def test_path_of_lambda(tmp_path, capsys):
     folder = tmp_path / "path"
     small = ("--data", "digits", "--rows", "direct,linear", "--seeds", 1, "--set", "epochs=1")
     call(path_of_lambda, *small, "--out", folder)
-    for name in ("direct", "linear"):
+    names = ("direct", "linear")
+    for name in names:
         found = read(folder / f"digits-{name}.json")
         (run,) = found["runs"]
         assert [*run["accuracy"]] == ["0.001", "0.1", "1", "10", "100"]
@@ -177,6 +178,9 @@ def test_path_of_lambda(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("| 0.1 |")]
     assert line.startswith(f"| 0.1 | {run_of(folder, 'direct', '0.1'):.1f} / ")
+    (line,) = [line for line in lines if line.startswith("| fits of one λ")]
+    direct, linear = (read(folder / f"digits-{n}.json")["seconds"]["mean"] for n in names)
+    assert line == f"| fits of one λ in that time | 5.0 | {5 * linear / direct:.1f} |"
 
 
 def run_of(folder, name, weight):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conjugate import NOISE, model_of, rows
 from fitting import SHORT, assert_same, blobs, stopped
-from guide_case import network, of_integers, structured
+from guide_case import BOOK, network, of_integers, structured
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyroccam import guides, inference, models
 from pyroccam.guides.forms import FORMS, make_form, place
@@ -29,6 +29,7 @@ PAIRS = [
     (priors.GroupHalfCauchy(0.5), guides.MeanField),
     (priors.SpikeSlab(), guides.MeanField),
     (priors.MultiSpike(), guides.MeanField),
+    (priors.Normal(), guides.Delta),
     (priors.Normal(), guides.VariationalDropout),
     (priors.GroupHalfCauchy(0.5), guides.VariationalDropout),
 ]
@@ -563,9 +564,15 @@ def test_weights_outside_of_the_range_are_asked_for(fit):
 def test_what_cannot_be_conditioned_is_refused():
     rows = blobs()
     model = network(rows)
-    known = r"one of guides\.MeanField, guides\.VariationalDropout\.$"
-    with pytest.raises(TypeError, match=rf"parameters of guides\.Delta cannot.*\n.*{known}"):
-        guides.Conditional(guides.Delta(model))
+    known = r"one of guides\.Delta, guides\.MeanField, guides\.VariationalDropout\.$"
+    for points in (
+        guides.Spliced(model, c=0.5, gamma=0.01),
+        guides.Pruned(model, {"0": model.layers["0"].start["weight"].abs() > 0.3}),
+        guides.Codebook(model, {"0": (BOOK, torch.arange(16).reshape(8, 2) % 4 - 1)}),
+    ):
+        name = type(points).__name__
+        with pytest.raises(TypeError, match=rf"parameters of guides\.{name} cannot.*\n.*{known}"):
+            guides.Conditional(points)
     with pytest.raises(TypeError, match=rf"parameters of guides\.Rounded cannot.*\n.*{known}"):
         guides.Conditional(guides.Rounded(of_integers(rows)))
     _, guide = conditional()

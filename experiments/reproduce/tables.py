@@ -246,7 +246,9 @@ def _widths(folder: Path) -> Iterable[str]:
 def _path(folder: Path) -> Iterable[str]:
     found = read_all(folder)
     for data in sorted({one["config"]["data"] for one in found.values()}):
-        own = {name: found[f"{data}-{name}"] for name in PATHS if f"{data}-{name}" in found}
+        of_data = {n.removeprefix(f"{data}-"): one for n, one in found.items() if _of(one, data)}
+        order = sorted(of_data, key=lambda n: (PATHS.index(of_data[n]["config"]["form"]), n))
+        own = {name: of_data[name] for name in order}
         shares = next(iter(own.values()))["shares"]
         pruned = "/".join(map(str, shares))
         yield from header(
@@ -268,6 +270,11 @@ def _path(folder: Path) -> Iterable[str]:
             each = seconds[PATHS[0]] / len(own[PATHS[0]]["spread"])
             yield row("fits of one λ in that time", *(f"{s / each:.1f}" for s in seconds.values()))
         yield ""
+
+
+def _of(file: dict[str, Any], data: str) -> bool:
+    found: bool = file["config"]["data"] == data
+    return found
 
 
 def _draws(folder: Path) -> Iterable[str]:

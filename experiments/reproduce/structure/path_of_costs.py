@@ -47,8 +47,8 @@ SETTINGS: dict[str, Any] = {
     "epochs": 15,
 }  # fmt: skip
 
-# Of the fit of all λ, for which a structure is drawn in each pass.
-SEARCH: dict[str, Any] = {"particles": 3, "guide_lr": 0.02}
+COMMON = 2
+"""Epochs of all λ in common, in those of a structure that is trained afresh."""
 
 
 def main(
@@ -91,7 +91,8 @@ def _row(data: Dataset, network: str, random: int, seed: int, how: Mapping[str, 
     model = StructuredNetwork(net, data, structure=prior)
     inner = MeanField(model, structure=StructureFamily())
     guide = Conditional(inner, low=min(WEIGHTS), high=max(WEIGHTS), pivots=6)
-    found = fit(model, guide, data, **{**how, **SEARCH})
+    search = {**how, "guide_lr": 0.02, "epochs": COMMON * how["epochs"]}
+    found = fit(model, guide, data, **search)
     choices = [choose_structure(found.at(weight)).chosen for weight in WEIGHTS]
     others = random_structures(model, random, example=data.x_train[:ROWS], seed=seed)
     at_random = [_afresh(network, data, one, seed, how) for one in others]

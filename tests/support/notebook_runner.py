@@ -73,6 +73,7 @@ def stamped(notebook):
             "kernelspec": PYTHON,
             "language_info": {"name": "python"},
             "source_sha256": source_of(notebook),
+            **({"widgets": shown} if (shown := notebook.metadata.get("widgets")) else {}),
         }
     )
     return notebook

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...models.turns import fitting
+from ..distributed.joining import joined
 from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
@@ -106,7 +107,8 @@ def train(
     for job in jobs:
         check_kinds(job.model, job.guide, job.data, how.track)
     modules = [part for job in jobs for part in (job.model, job.guide)]
-    folders = {one for one in (folder, *(job.out for job in jobs)) if one is not None}
+    ranks = joined()
+    folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
     with ExitStack() as held:
         stop = held.enter_context(StopSignal())
         held.enter_context(fitting(*modules))
@@ -115,10 +117,10 @@ def train(
         held.enter_context(torch.enable_grad())
         for one in sorted(folders):
             held.enter_context(claimed(one))
-        if how.resume and folder is None:
+        if how.resume and folder is None and ranks.first:
             raise ValueError("resume=True needs out=, the folder of the run to go on with.")
         check_share(how.threshold)  # it would be found out after the training
-        where = pick_device(how.device)
+        where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
         replicates = []
         for job in jobs:
@@ -129,26 +131,28 @@ def train(
             job.guide.to(where)
             replicates.append(Replicate(job.model, job.guide, data, job.seed, job.out, how.track))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-            torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
+            seed = ranks.seed(settings.seed)
+            torch.default_generator.manual_seed(seed)  # only what is put back afterwards
             if where.type == "cuda":
                 with torch.cuda.device(where):
-                    torch.cuda.manual_seed(settings.seed)
+                    torch.cuda.manual_seed(seed)
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()
-            elif folder is not None and (folder / checkpoint.CHECKPOINT).exists():
+            elif folder and ranks.first and (folder / checkpoint.CHECKPOINT).exists():
                 raise FileExistsError(
                     f"{folder} holds the checkpoint of another fit. Go on with it with "
                     "resume=True, or give another out=."
                 )
             name = str(how.label) if how.label else type(jobs[0].model).__name__
             name += f" x {len(jobs)}" if len(jobs) > 1 else ""
-            with FitProgress(name, trainer.total_steps, how.progress, trainer.step_number) as bar:
+            shown = how.progress if ranks.first else False
+            with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
                 trainer.run(bar, stop)
         sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
         if len(sound) == len(jobs):
             trainer.settle()
-        if stop:
+        if ranks.any(bool(stop)):
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
             interrupted.fits = sound
@@ -184,7 +188,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         out=one.out,
         engine=trainer.step.describe(),
     )
-    if one.out is not None:
+    if one.out is not None and trainer.ranks.first:
         described = {"settings": vars(settings), "best_epoch": result.best_epoch}
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
         described["engine"] = result.engine

@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["fit_in_process", "main"]
 
 
 def _note(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -16,10 +16,7 @@ def _note(message: Warning | str, *where: Any, **more: Any) -> None:
 
 def main() -> None:
     """``pyroccam``, and ``python -m pyroccam.experiments.main``."""
-    warnings.showwarning = _note
-    for stream in (sys.stdout, sys.stderr):
-        # Names of files may hold bytes that are no text.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _prepare()
     try:
         from .cli import app  # torch takes seconds
 
@@ -27,6 +24,26 @@ def main() -> None:
     except KeyboardInterrupt:
         print("Stopped before anything was done.", file=sys.stderr)
         sys.exit(130)
+
+
+def fit_in_process(arguments: dict[str, Any]) -> None:
+    """``pyroccam fit`` in one of several processes, which ends with its exit code."""
+    _prepare()
+    import typer
+
+    from .cli import fit
+
+    try:
+        fit(**arguments)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+
+
+def _prepare() -> None:
+    warnings.showwarning = _note
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files may hold bytes that are no text.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -12,7 +14,7 @@ import torch.distributed as dist
 from .group import Group
 from .ranks import ALONE, Ranks, RanksError
 
-__all__ = ["joined", "launched"]
+__all__ = ["apart", "joined", "launched", "says"]
 
 REACHED_WITHIN = 300.0
 """Seconds in which all processes have to be there."""
@@ -24,6 +26,7 @@ that is cut off, and longer than the first process takes to write any file."""
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _group: Group | None = None
+_apart = False
 
 
 def launched() -> bool:
@@ -39,13 +42,30 @@ def joined() -> Ranks:
         RanksError: if the others cannot be reached.
     """
     global _group
-    if not (dist.is_available() and (dist.is_initialized() or launched())):
+    if _apart or not (dist.is_available() and (dist.is_initialized() or launched())):
         return ALONE
     if not dist.is_initialized():
         _group = _join()
     elif _group is None or _group.world is not dist.group.WORLD:
         _group = Group(local_rank=_number("LOCAL_RANK", 0))
     return _group
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Within it this process trains alone, whatever group it is in."""
+    global _apart
+    before, _apart = _apart, True
+    try:
+        yield
+    finally:
+        _apart = before
+
+
+def says() -> bool:
+    """True if no other process of the group has told of an error yet; the next who asks is told
+    that one has. Joins nothing."""
+    return _group is None or _group.says()
 
 
 def _join() -> Group:

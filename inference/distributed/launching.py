@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from .ranks import RanksError
@@ -80,7 +81,7 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
         # Ctrl-C reaches all processes of a terminal: passed on, it would reach them twice.
         signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
     )
-    with _quiet(), _one_thread_each(), _deaf():
+    with _quiet(), _threads_of_each(processes), _deaf():
         try:
             found = elastic_launch(config, _on_rank)(function, tuple(args))
         except ChildFailedError as error:
@@ -115,11 +116,11 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """New processes begin with one thread, unless threads were asked for."""
+def _threads_of_each(processes: int) -> Iterator[None]:
+    """New processes share the cores, unless threads were asked for."""
     name = "OMP_NUM_THREADS"
     given = os.environ.get(name)
-    os.environ[name] = given or "1"
+    os.environ[name] = given or str(max(1, torch.get_num_threads() // processes))
     try:
         yield
     finally:

@@ -50,6 +50,11 @@ def fit(
     from the training rows (without any, by the training loss); of random weights the last is taken
     (``checkpoint=``). The test rows are never looked at.
 
+    In processes that ``torchrun`` or :func:`pyroccam.inference.distributed.launch` has started, or
+    that are in a group of ``torch.distributed``, all of them call this with the same arguments, and
+    it is one fit: each process takes its part of every batch, with noise of its own, and gets the
+    same result; the first one writes the files.
+
     Arguments:
         model, guide: a pair; both are trained in place.
         data: a :class:`pyroccam.data.Dataset`.
@@ -57,7 +62,7 @@ def fit(
         out: folder for checkpoints, ``fit.json`` (settings, versions, structure), history and
             weights.
         resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
-            number of threads); starts anew if there is none.
+            number of threads and of processes); starts anew if there is none.
         progress: show a bar; ``None`` shows it on a terminal only.
         threshold: of the 95 % rule.
         label: in front of the bar.
@@ -69,6 +74,7 @@ def fit(
     Raises:
         ValueError, TypeError: for settings or a pair that cannot be run.
         NonFiniteLoss: if the loss turns NaN or infinite.
+        RanksError: if processes disagree, cannot be reached, or one of them has ended.
         Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
             after all is written (the ``fits`` of the error).
         Busy: while a fit is running in another thread.
@@ -186,7 +192,7 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         structure=structure,
         weights=one.pair.weights(one.data),
         out=one.out,
-        engine=trainer.step.describe(),
+        engine={**trainer.step.describe(), "processes": trainer.ranks.size},
     )
     if one.out is not None and trainer.ranks.first:
         described = {"settings": vars(settings), "best_epoch": result.best_epoch}

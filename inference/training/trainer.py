@@ -346,7 +346,7 @@ class Trainer:
 
     def rehearse(self, clock: Callable[[], float] = time.perf_counter) -> Pace:
         """The pace of this training, by steps of every size of batch, and evaluations, as its last
-        epoch has them. They move the pair: give one that is not needed afterwards.
+        epoch has them, in one process. They move the pair: give one that is not needed afterwards.
 
         Arguments:
             clock: the time in seconds.
@@ -387,7 +387,7 @@ class Trainer:
     ) -> float:
         """Mean seconds of a step, of at most so many, in a third of a second or so."""
         start, steps = clock(), 0
-        while self.ranks.any(steps < most and (steps < 3 or clock() - start < 0.3)):
+        while steps < most and (steps < 3 or clock() - start < 0.3):
             low, high = bounds[steps % len(bounds)]
             self._step(None if order is None else order[:, low:high])
             steps += 1

@@ -110,7 +110,7 @@ def fit(
         refuse_missing()
     length = None if budget is None else Budget.parse(budget)
     if processes > 1:
-        if launched():
+        if launched() and joined():
             raise ValueError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})

@@ -42,20 +42,27 @@ class Group(Ranks):
         store: of the group, by which processes that fail tell who has said why.
         attempt: how often the processes were started again.
         local_rank: number of this process on its machine.
+        hosts: this process holds the store.
 
     Raises:
         RanksError: of every method that waits for the others, if one of them is gone.
     """
 
     def __init__(
-        self, store: dist.Store | None = None, attempt: int = 0, local_rank: int = 0
+        self,
+        store: dist.Store | None = None,
+        attempt: int = 0,
+        local_rank: int = 0,
+        *,
+        hosts: bool = False,
     ) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
-        self._store, self._attempt, self._local_rank = store, attempt, local_rank
+        self._store, self._said_in = store, f"pyroccam/said/{attempt}"
+        self._local_rank, self._hosts, self._spoke = local_rank, hosts, False
         with self._lost():
-            hosts = "gloo" in dist.get_backend_config()
-            self._host: Any = None if hosts else dist.new_group(backend="gloo")
+            on_host = "gloo" in dist.get_backend_config()
+            self._host: Any = None if on_host else dist.new_group(backend="gloo")
         self._left = 0  # steps before the next question
         self._since: tuple[int, float] | None = None  # steps asked for, and when
 
@@ -183,9 +190,19 @@ class Group(Ranks):
         if self._store is None:
             return True
         try:
-            return self._store.add(f"pyroccam/said/{self._attempt}", 1) == 1
+            self._spoke = self._store.add(self._said_in, 1) == 1
         except RuntimeError:  # the store is gone with the process that held it
             return True
+        return self._spoke
+
+    def linger(self) -> None:
+        """Wait a little until all have asked who has told of an error, if this process holds the
+        store and has."""
+        end = time.monotonic() + 2.0
+        while self._store is not None and self._hosts and self._spoke and time.monotonic() < end:
+            if self._store.add(self._said_in, 0) >= self.size:
+                return
+            time.sleep(0.05)
 
 
 def _rows(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:

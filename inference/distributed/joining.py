@@ -14,7 +14,7 @@ import torch.distributed as dist
 from .group import Group
 from .ranks import ALONE, Ranks, RanksError
 
-__all__ = ["apart", "joined", "launched", "says"]
+__all__ = ["apart", "joined", "launched", "leave", "says"]
 
 REACHED_WITHIN = 300.0
 """Seconds in which all processes have to be there."""
@@ -103,11 +103,17 @@ def _join() -> Group:
             "the same MASTER_ADDR and MASTER_PORT for all (--rdzv-endpoint of torchrun), and an "
             "open port",
         ) from error
-    atexit.register(_leave)
-    return Group(store, attempt, local)
+    atexit.register(leave)
+    group = Group(store, attempt, local, hosts=rank == 0 and not hosted)
+    group.meet()  # none leaves while another is still on its way
+    return group
 
 
-def _leave() -> None:
+def leave() -> None:
+    """Leave the group, as a process does at its end; one that holds the store lets the others ask
+    first who has told of an error."""
+    if _group is not None:
+        _group.linger()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -160,6 +160,7 @@ def train(
             trainer.settle()
         if ranks.any(bool(stop)):
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
+            kept = ranks.from_first(lambda: kept)
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
             interrupted.fits = sound
             raise interrupted

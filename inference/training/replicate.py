@@ -274,12 +274,17 @@ class Replicate(Job):
         best = {name: v for name, v in self.best.items() if name not in ("model", "guide")}
         return {**kept, "best": best}
 
+    def completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state that a checkpoint kept, with the weights of a finished fit from its folder."""
+        if "good" in state:
+            return state
+        assert self.out is not None
+        good = read_weights(self.out, self.data.x_train.device)
+        return {**state, **good, "best": {**state["best"], **good}, "good": good}
+
     def load(self, state: dict[str, Any]) -> None:
         """Take over the state that a checkpoint kept."""
-        if "good" not in state:
-            assert self.out is not None
-            good = read_weights(self.out, self.data.x_train.device)
-            state = {**state, **good, "best": {**state["best"], **good}, "good": good}
+        state = self.completed(state)
         try:
             self.restore(state)
         except RuntimeError as error:

@@ -446,9 +446,8 @@ class Trainer:
 
     def _leave_if(self, stop: object) -> None:
         if stop:
-            where = (
-                f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
-            )
+            kept = f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+            where = self.ranks.from_first(lambda: kept)
             raise Interrupted(
                 f"Stopped after step {self.step_number} of {self.total_steps} ({where})."
             )
@@ -528,9 +527,14 @@ class Trainer:
 
     def _found(self) -> dict[str, Any] | None:
         """The checkpoint in the folder, if there is one."""
-        # For others on the host: each has a device of its own.
-        where = self.device if self.ranks.size == 1 else torch.device("cpu")
-        return None if self.out is None else load_checkpoint(self.out, where)
+        if self.out is None or self.ranks.size == 1:
+            return None if self.out is None else load_checkpoint(self.out, self.device)
+        # For all: each has a device of its own, and only this one knows the folder.
+        state = load_checkpoint(self.out, torch.device("cpu"))
+        if state is not None:
+            pairs = zip(self.replicates, state["replicates"], strict=False)
+            state["replicates"] = [one.completed(kept) for one, kept in pairs]
+        return state
 
     def load(self) -> bool:
         """Take up the checkpoint in ``out``, if there is one.

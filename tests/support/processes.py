@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import socket
 import tempfile
 import traceback
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from pyroccam.inference.distributed.joining import leave
 
 
 def together(work, size, *args, group=True, wait=120):
@@ -18,8 +20,12 @@ def together(work, size, *args, group=True, wait=120):
     text, where it raised; the exit code of one that was killed.
 
     Arguments:
-        group: they are joined in a group of torch by a file; else they join themselves.
+        group: they are joined in a group of torch by a file; else they join themselves, by the
+            variables that a launcher sets.
     """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
@@ -27,7 +33,8 @@ def together(work, size, *args, group=True, wait=120):
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
-                target=_run, args=(work, rank, size, args, Path(folder) / "store", theirs, group)
+                target=_run,
+                args=(work, rank, size, args, Path(folder) / "store", theirs, group, port),
             )
             process.start()
             theirs.close()
@@ -51,7 +58,7 @@ def _received(end, wait):
         return None
 
 
-def _run(work, rank, size, args, store, end, group):
+def _run(work, rank, size, args, store, end, group, port):
     torch.set_num_threads(1)
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
@@ -61,11 +68,15 @@ def _run(work, rank, size, args, store, end, group):
                 "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
                 timeout=timedelta(seconds=60),
             )  # fmt: skip
+        else:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
         found = work(*args)
     except BaseException as error:
         if os.environ.get("TRACES"):
             traceback.print_exc()
         found = f"{type(error).__name__}: {error}"
+    leave()
     end.send_bytes(pickle.dumps(found))  # of whole tensors: this process will be gone
     end.close()
     os._exit(0)

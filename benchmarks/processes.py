@@ -5,8 +5,10 @@
     python -m pyroccam.benchmarks.processes kills --kills 20
 
 Each process computes with one thread. Processes are forked and join by the variables that
-``torchrun`` sets. Where the machine has other work, the best of the epochs says what is possible;
-one and two processes take turns.
+``torchrun`` sets; one and two take turns. Where the machine has other work, seconds say little,
+and the best of the epochs is reported, with the seconds of processor time of a process beside
+it: their ratio is what processes gain that have a core each, but for the time that messages are on
+their way.
 """
 
 from __future__ import annotations
@@ -126,27 +128,34 @@ BATCH = 512
 
 
 class _Timed(Trainer):
-    """Notes how long the steps of each epoch take, as the slowest process has them."""
+    """Notes how long the steps of each epoch take, and how long the processor works for them."""
 
-    times: list[list[float]]
+    times: list[tuple[float, float]]
 
     def _step(self, rows: Tensor | None) -> None:
-        start = time.perf_counter()
+        before = _now()
         super()._step(rows)
         if self.position == 0:
-            _Timed.times.append([])
-        _Timed.times[-1].append(time.perf_counter() - start)
+            _Timed.times.append((0.0, 0.0))
+        (wall, work), (last, worked) = _now(), before
+        total, all_work = _Timed.times[-1]
+        _Timed.times[-1] = total + wall - last, all_work + work - worked
 
 
-def _epochs(name: str, epochs: int) -> list[float]:
-    """Seconds of each epoch of a fit but the first, which traces."""
+def _now() -> tuple[float, float]:
+    """Seconds of the clock, and of all threads of this process on a processor."""
+    return time.perf_counter(), time.process_time()
+
+
+def _epochs(name: str, epochs: int) -> list[tuple[float, float]]:
+    """Seconds of each epoch of a fit but the first, which traces, and those of the processor."""
     rows = _images(ROWS[name])
     _Timed.times = []
     setattr(fitting, "Trainer", _Timed)  # noqa: B010
     model, guide = _pair(name, rows)
     inference.fit(model, guide, rows, epochs=epochs, evaluations=1, batch_size=BATCH,
                   progress=False, device="cpu")  # fmt: skip
-    return [sum(steps) for steps in _Timed.times[1:]]
+    return _Timed.times[1:]
 
 
 @app.command()
@@ -161,24 +170,28 @@ def speed(
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     for name in [name for name in ROWS if only in (None, name)]:
-        seconds: dict[int, list[list[float]]] = {1: [], processes: []}
+        seconds: dict[int, list[tuple[float, float]]] = {1: [], processes: []}
+        loads: list[float] = []
         for turn in range(rounds):
             for size, each in seconds.items():
-                took = forked(size, functools.partial(_epochs, name, epochs))
-                each.append(took[0])
-                best = min(took[0])
-                load = os.getloadavg()[0]
-                console.print(f"{name}, {turn + 1}, {size}: {best:.3f} s an epoch, load {load:.1f}")
-        best = {size: min(min(one) for one in each) for size, each in seconds.items()}
+                loads.append(os.getloadavg()[0])
+                took = forked(size, functools.partial(_epochs, name, epochs))[0]
+                each += took
+                wall, work = (min(t) for t in zip(*took, strict=True))
+                console.print(f"{name}, {turn + 1}, {size}: {wall:.3f} s an epoch, {work:.3f} s of "
+                              f"the processor, load {loads[-1]:.1f}")  # fmt: skip
+        best = {size: [min(t) for t in zip(*each, strict=True)] for size, each in seconds.items()}
         middle = {
-            size: statistics.median(t for one in each for t in one)
+            size: [statistics.median(t) for t in zip(*each, strict=True)]
             for size, each in seconds.items()
         }
-        ratio, of_medians = (one[1] / one[processes] for one in (best, middle))
         found[name] = {"rows": ROWS[name], "batch": BATCH, "seconds": seconds, "best": best,
-                       "ratio_of_best": ratio, "ratio_of_medians": of_medians}  # fmt: skip
-        print(f"{name}: {best[1]:.3f} s, {best[processes]:.3f} s, {ratio:.2f} times faster "
-              f"(medians {of_medians:.2f})")  # fmt: skip
+                       "load": loads}  # fmt: skip
+        for what, of in (("best", best), ("median", middle)):
+            ratios = [a / b for a, b in zip(of[1], of[processes], strict=True)]
+            found[name][f"ratio_of_{what}"] = dict(zip(("clock", "processor"), ratios, strict=True))
+            print(f"{name}, {what}: {of[1][0]:.3f} s and {of[processes][0]:.3f} s, {ratios[0]:.2f} "
+                  f"times faster; of the processor {ratios[1]:.2f}")  # fmt: skip
     _write(out, "processes-speed.json", {"networks": found, "processes": processes})
 
 

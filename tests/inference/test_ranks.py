@@ -107,6 +107,37 @@ def test_single_precision_agrees_to_its_last_digits():
         torch.testing.assert_close(found[0][1], alone[1], rtol=1e-5, atol=1e-6)
 
 
+class AtTimes(nn.Module):
+    """A block with a parameter that only some batches use."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 6)
+        self.extra = nn.Parameter(torch.ones(6))
+
+    def forward(self, a):
+        return self.line(a) + self.extra if bool(a.abs().mean() > 100) else self.line(a)
+
+
+def test_a_gradient_that_one_process_has_reaches_all():
+    def gradient():
+        ranks, rows = joined(), blobs()
+        torch.manual_seed(1)
+        model = models.LearntDepth(nn.Linear(2, 6), [AtTimes()], nn.Linear(6, 3), data=rows)
+        guide = guides.CategoricalDepth(model, update="gradient")
+        step = TrainingStep([(model, guide)], Settings(), compile=False)
+        step.prepare(rows.x_train[:20], rows.targets[:20])
+        x = rows.x_train[:20].clone()
+        x[10:] += 1000.0 * (ranks.rank == 1)
+        part = ranks.part(20)
+        step.add_up(ranks, part, 20, step.evaluate(x[part.rows], rows.targets[:20][part.rows]))
+        return next(p.grad for p in step._idle[0] if p.shape == (6,)).tolist()
+
+    first, second = together(gradient, 2)
+    assert first == second
+    assert max(map(abs, first)) > 0.01
+
+
 def test_with_noise_the_gradient_is_that_of_one_process_in_expectation():
     """The mean over many steps, whose spread says how far it may be."""
     alone, several = many_gradients(), together(many_gradients, 2)[0]

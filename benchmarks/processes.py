@@ -205,11 +205,11 @@ def _fitted(name: str, rows: data.Dataset, epochs: int, seed: int) -> dict[str, 
         model, guide = _over_weights(lenet_300_100(rows.input_shape, 10), rows)
         settings: dict[str, Any] = {"lr": 1e-3, "kl_warmup": 0.5, "batch_size": 256}
     else:
-        model = models.LearntDepth.mlp(rows, width=30, max_depth=8)
+        model = models.LearntDepth.mlp(rows, width=30, max_depth=6)
         guide = guides.CategoricalDepth(model, hold=0.25)
-        settings = {"lr": 3e-3, "batch_size": 256}
-    fit = inference.fit(model, guide, rows, epochs=epochs, seed=seed, evaluations=4,
-                        progress=False, device="cpu", **settings)  # fmt: skip
+        settings = {"lr": 1e-3, "batch_size": 256}
+    fit = inference.fit(model, guide, rows, epochs=epochs, seed=seed, progress=False,
+                        device="cpu", **settings)  # fmt: skip
     with inference.distributed.apart():
         scores = fit.evaluate()
         found = {"accuracy": scores["accuracy"], "nll": scores["nll"]}
@@ -226,9 +226,9 @@ def _fitted(name: str, rows: data.Dataset, epochs: int, seed: int) -> dict[str, 
 @app.command()
 def quality(
     data_root: Annotated[str | None, typer.Option(help="Folder of the data files.")] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 12,
-    seeds: Annotated[int, typer.Option(min=1)] = 2,
-    rows: Annotated[int, typer.Option(min=100, help="Of MNIST, for training.")] = 20_000,
+    epochs: Annotated[int, typer.Option(min=1)] = 10,
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    rows: Annotated[int, typer.Option(min=100, help="Of MNIST, for training.")] = 15_000,
     processes: Annotated[int, typer.Option(min=2)] = 2,
     out: Out = RESULTS,
 ) -> None:

@@ -6,6 +6,7 @@ versions and completion come at once.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ import typer
 from .application import Device, Moved, Network, Root, Run, Trust, app, console
 from .console import PlainConsole
 from .places import need_file, need_folder, new_folder
+from .streams import prepare
 
 if TYPE_CHECKING:
     from .runs.budget import Budget
@@ -177,7 +179,6 @@ def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
     """Do the same in several processes, and end as they do."""
     from ..inference.distributed import launch
     from ..inference.distributed.launching import Ended
-    from .main import fit_in_process
 
     try:
         launch(fit_in_process, processes, ({**arguments, "processes": 1},))
@@ -185,6 +186,15 @@ def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
         if error.code < 0:  # the others have said why
             PlainConsole(stderr=True).say(("Error: ", "red"), str(error))
         raise typer.Exit(error.code if error.code > 0 else 128 - error.code) from None
+
+
+def fit_in_process(arguments: dict[str, Any]) -> None:
+    """``pyroccam fit`` in one of several processes, which ends with its exit code."""
+    prepare()
+    try:
+        fit(**arguments)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
 
 
 @app.command()

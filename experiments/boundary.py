@@ -28,6 +28,7 @@ REFUSED, BROKEN, STOPPED = 2, 70, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
+_INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
 _OURS = [_ROOT / room for room in ("data", "models", "guides", "inference", "experiments")]
@@ -53,10 +54,17 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except BaseException as error:
             message, code = _told(error)
-            PlainConsole(stderr=True).say(*message)
+            if _speaks():
+                PlainConsole(stderr=True).say(*message)
             raise typer.Exit(code) from None
 
     return wrapped
+
+
+def _speaks() -> bool:
+    """True unless another process of the same run has said already why it ends."""
+    joining = sys.modules.get(f"{_INFERENCE}.distributed.joining")  # not joined, if not imported
+    return joining is None or bool(joining.says())
 
 
 def _told(error: BaseException) -> tuple[list[Part], int]:

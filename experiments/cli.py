@@ -6,15 +6,23 @@ versions and completion come at once.
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .application import Device, Moved, Network, Root, Run, Trust, app, console
+from .console import PlainConsole
 from .places import need_file, need_folder, new_folder
+from .streams import prepare
+
+if TYPE_CHECKING:
+    from .runs.budget import Budget
 
 __all__ = ["app"]
 
@@ -44,6 +52,12 @@ def fit(
         int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
     ] = 1,
     device: Device = "auto",
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=1024, help="Processes on this machine, one for each GPU or group "
+                     "of cores, that take parts of every batch; for several machines see "
+                     "torchrun."),
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; runs/<method>-<data>-<time> if left out.")
     ] = None,
@@ -74,9 +88,11 @@ def fit(
     ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
-    began = time.perf_counter()
+    began, given = time.perf_counter(), dict(locals())
     import torch
 
+    from ..inference.distributed import joined
+    from ..inference.distributed.joining import launched
     from ..inference.storage.lock import claimed, confirm
     from ..inference.storage.tensorboard import refuse_missing, write_tensorboard
     from .methods import METHODS
@@ -95,6 +111,18 @@ def fit(
     if tensorboard:
         refuse_missing()
     length = None if budget is None else Budget.parse(budget)
+    if processes > 1:
+        if launched() and joined():
+            raise ValueError("torchrun has started processes already: leave --processes out.")
+        _refuse_time(length)
+        _in_processes(processes, {**given, "out": out or new_folder(method, data)})
+        return
+    ranks = joined()
+    if ranks.size > 1:
+        _refuse_time(length)
+    if not ranks.first:
+        console.quiet = True
+        warnings.simplefilter("ignore")  # the first says them
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
         if value is not None and name in settings:
@@ -111,9 +139,11 @@ def fit(
     options = RunOptions(resume=resume, device=device, compare=compare)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
-        config = within(length, config, dataset, options, own, settings, began)
+        config = ranks.from_first(
+            lambda: within(length, config, dataset, options, own, settings, began)
+        )
         console.say(config.budget["said"])
-    with claimed(out):
+    with claimed(out) if ranks.first else nullcontext():
         if repeats == 1:
             outcomes = [run(config, dataset, out=out, options=options)]
         else:
@@ -122,6 +152,8 @@ def fit(
                 pairs = [(same_length(one, config, settings), rows) for one, rows in pairs]
             configs, datas = zip(*pairs, strict=True)
             outcomes = run_repeats(configs, datas, out=out, options=options)
+        if not ranks.first:
+            return
         found = [outcome.metrics for outcome in outcomes]
         for metrics in found:
             print_run(console, metrics)
@@ -132,6 +164,37 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+
+
+def _refuse_time(length: Budget | None) -> None:
+    """Refuse a length in seconds for several processes: paces are measured in one."""
+    if length is not None and length.steps is None:
+        raise ValueError(
+            "--budget in time is measured in one process, and here are several.\nGive it in steps "
+            "(--budget 6000steps), or --epochs."
+        )
+
+
+def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
+    """Do the same in several processes, and end as they do."""
+    from ..inference.distributed import launch
+    from ..inference.distributed.launching import Ended
+
+    try:
+        launch(fit_in_process, processes, ({**arguments, "processes": 1},))
+    except Ended as error:
+        if error.code < 0:  # the others have said why
+            PlainConsole(stderr=True).say(("Error: ", "red"), str(error))
+        raise typer.Exit(error.code if error.code > 0 else 128 - error.code) from None
+
+
+def fit_in_process(arguments: dict[str, Any]) -> None:
+    """``pyroccam fit`` in one of several processes, which ends with its exit code."""
+    prepare()
+    try:
+        fit(**arguments)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
 
 
 @app.command()

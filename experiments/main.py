@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from typing import Any
+
+from .streams import prepare
 
 __all__ = ["main"]
 
 
-def _note(message: Warning | str, *where: Any, **more: Any) -> None:
-    """A warning without the line of code that gave it, which is none of a person's."""
-    print(f"Note: {message}", file=sys.stderr)
-
-
 def main() -> None:
     """``pyroccam``, and ``python -m pyroccam.experiments.main``."""
-    warnings.showwarning = _note
-    for stream in (sys.stdout, sys.stderr):
-        # Names of files may hold bytes that are no text.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    prepare()
     try:
         from .cli import app  # torch takes seconds
 

@@ -17,6 +17,7 @@ from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
 from ...inference.diagnostics.trend import convergence, of_doubling
+from ...inference.distributed import apart, joined
 from ...inference.fits.doubts import not_arrived
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
 from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
@@ -42,7 +43,8 @@ NARROWED = "narrowed.json"
 
 @dataclass
 class Outcome:
-    """A run and its numbers (those of ``metrics.json``)."""
+    """A run and its numbers (those of ``metrics.json``; none in a process that is not the first of
+    several)."""
 
     fit: Fit
     metrics: dict[str, Any]
@@ -147,6 +149,7 @@ class _Job:
                 "run": config.to_json(),
                 "versions": versions(),
                 "threads": torch.get_num_threads(),
+                "processes": joined().size,
             },
         )
 
@@ -192,7 +195,9 @@ def begun(out: Path) -> bool:
 
 
 def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
-    """Run with the folders kept from other writers."""
+    """Run with the folders kept from other writers; of several processes one writes."""
+    if not joined().first:
+        jobs, out = [replace(job, out=None) for job in jobs], None
     folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
     with ExitStack() as stack:
         for folder in sorted(folders):
@@ -201,7 +206,10 @@ def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Ou
 
 
 def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
-    options = replace(options, device=str(pick_device(options.device)))
+    ranks = joined()
+    options = replace(options, device=str(ranks.device(pick_device(options.device))))
+    if not ranks.first:
+        options = replace(options, progress=False)
     config, more = jobs[0].config, options.of_fits
     for job in jobs:
         job.claim(options.resume)
@@ -223,12 +231,15 @@ def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) ->
             same = [replace(jobs[i], data=fits[i].data) for i in members]
             found = _fit_depth(same, depth, out, **more)
             compared |= dict(zip(members, found, strict=True))
+    if not ranks.first:
+        return [Outcome(before[-1], {}) for before in passed]
     if out is not None and options.figures and len(jobs) > 1:
         draw_repeats(passed, out / "figures")
-    return [
-        _report(job, before, compared.get(i), options)
-        for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
-    ]
+    with apart():  # times of networks are of an idle machine, and searches of one process
+        return [
+            _report(job, before, compared.get(i), options)
+            for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
+        ]
 
 
 def _fit(
@@ -269,8 +280,9 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
     """A further fit of one run, in a folder of its own."""
     stage = job.config.stages[number - 1]
     folder = None if job.out is None else job.out / stage.name
+    done = joined().from_first(lambda: _narrowed(folder))
     try:
-        model, guide = pair_of(job.config, number, before, folder)
+        model, guide = _next_pair(job.config, number, before, done)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
         raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
@@ -284,7 +296,11 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
 def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
     """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
     another search could end elsewhere, on another device, say."""
-    done = _narrowed(folder)
+    return _next_pair(config, number, before, _narrowed(folder))
+
+
+def _next_pair(config: RunConfig, number: int, before: Fit, done: dict[str, Any]) -> Pair:
+    """The pair of a further fit, by the thresholds that are known, as options."""
     method = replace(config.chosen, **done)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         if done:  # what its cut cost was said when it was chosen

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...models.turns import fitting
+from ..distributed.joining import joined
 from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
@@ -49,6 +50,11 @@ def fit(
     from the training rows (without any, by the training loss); of random weights the last is taken
     (``checkpoint=``). The test rows are never looked at.
 
+    In processes that ``torchrun`` or :func:`pyroccam.inference.distributed.launch` has started, or
+    that are in a group of ``torch.distributed``, all of them call this with the same arguments, and
+    it is one fit: each process takes its part of every batch, with noise of its own, and gets the
+    same result; the first one writes the files.
+
     Arguments:
         model, guide: a pair; both are trained in place.
         data: a :class:`pyroccam.data.Dataset`.
@@ -56,7 +62,7 @@ def fit(
         out: folder for checkpoints, ``fit.json`` (settings, versions, structure), history and
             weights.
         resume: go on from the checkpoint in ``out``, to the same result bit for bit on CPU (same
-            number of threads); starts anew if there is none.
+            number of threads and of processes); starts anew if there is none.
         progress: show a bar; ``None`` shows it on a terminal only.
         threshold: of the 95 % rule.
         label: in front of the bar.
@@ -68,6 +74,7 @@ def fit(
     Raises:
         ValueError, TypeError: for settings or a pair that cannot be run.
         NonFiniteLoss: if the loss turns NaN or infinite.
+        RanksError: if processes disagree, cannot be reached, or one of them has ended.
         Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
             after all is written (the ``fits`` of the error).
         Busy: while a fit is running in another thread.
@@ -106,7 +113,8 @@ def train(
     for job in jobs:
         check_kinds(job.model, job.guide, job.data, how.track)
     modules = [part for job in jobs for part in (job.model, job.guide)]
-    folders = {one for one in (folder, *(job.out for job in jobs)) if one is not None}
+    ranks = joined()
+    folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
     with ExitStack() as held:
         stop = held.enter_context(StopSignal())
         held.enter_context(fitting(*modules))
@@ -115,10 +123,10 @@ def train(
         held.enter_context(torch.enable_grad())
         for one in sorted(folders):
             held.enter_context(claimed(one))
-        if how.resume and folder is None:
+        if how.resume and folder is None and ranks.first:
             raise ValueError("resume=True needs out=, the folder of the run to go on with.")
         check_share(how.threshold)  # it would be found out after the training
-        where = pick_device(how.device)
+        where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
         replicates = []
         for job in jobs:
@@ -129,27 +137,30 @@ def train(
             job.guide.to(where)
             replicates.append(Replicate(job.model, job.guide, data, job.seed, job.out, how.track))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
-            torch.default_generator.manual_seed(settings.seed)  # only what is put back afterwards
+            seed = ranks.seed(settings.seed)
+            torch.default_generator.manual_seed(seed)  # only what is put back afterwards
             if where.type == "cuda":
                 with torch.cuda.device(where):
-                    torch.cuda.manual_seed(settings.seed)
+                    torch.cuda.manual_seed(seed)
             trainer = Trainer(replicates, settings, out=folder)
             if how.resume:
                 trainer.load()
-            elif folder is not None and (folder / checkpoint.CHECKPOINT).exists():
+            elif folder and ranks.first and (folder / checkpoint.CHECKPOINT).exists():
                 raise FileExistsError(
                     f"{folder} holds the checkpoint of another fit. Go on with it with "
                     "resume=True, or give another out=."
                 )
             name = str(how.label) if how.label else type(jobs[0].model).__name__
             name += f" x {len(jobs)}" if len(jobs) > 1 else ""
-            with FitProgress(name, trainer.total_steps, how.progress, trainer.step_number) as bar:
+            shown = how.progress if ranks.first else False
+            with FitProgress(name, trainer.total_steps, shown, trainer.step_number) as bar:
                 trainer.run(bar, stop)
         sound = [_finish(one, trainer, how.threshold) for one in replicates if one.broken is None]
         if len(sound) == len(jobs):
             trainer.settle()
-        if stop:
+        if ranks.any(bool(stop)):
             kept = "saved; resume=True gives it" if folder else "the fits of this error"
+            kept = ranks.from_first(lambda: kept)
             interrupted = Interrupted(f"Stopped after the last step, the fit is complete ({kept}).")
             interrupted.fits = sound
             raise interrupted
@@ -182,9 +193,9 @@ def _finish(one: Replicate, trainer: Trainer, threshold: float) -> Fit[Any, Any]
         structure=structure,
         weights=one.pair.weights(one.data),
         out=one.out,
-        engine=trainer.step.describe(),
+        engine={**trainer.step.describe(), "processes": trainer.ranks.size},
     )
-    if one.out is not None:
+    if one.out is not None and trainer.ranks.first:
         described = {"settings": vars(settings), "best_epoch": result.best_epoch}
         described |= {"val_nll": result.val_nll, "seconds": result.seconds}
         described["engine"] = result.engine

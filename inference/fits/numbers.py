@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from ...models.likelihoods import Likelihood
+from ..distributed.joining import joined
 from ..posterior.predict import validated
 from ..storage.checkpoint import CheckpointError
 from ..storage.whole import write_whole
@@ -75,7 +76,10 @@ def as_numbers(
     net, validation = fit.model.start_network(), len(fit.data.x_val) > 0
     rates = RATES if validation else RATES[1:2]
     path = None if out is None else out / NUMBERS
-    tried, lr, seconds = _read(path, net)
+    ranks = joined()
+    tried, lr, seconds, kept = ranks.from_first(lambda: (*_read(path, net), _on_host(net)))
+    if not ranks.first:
+        net.load_state_dict(kept)
     training = PlainTraining(fit.model.start_network(), fit)
     least = float((training.before if lr is None else row_losses(net, fit)).mean())
     with FitProgress("numbers", len(rates), progress) as bar:
@@ -90,7 +94,7 @@ def as_numbers(
             if loss is None or loss < least:
                 net, lr, least = found, rate, loss or 0.0
             tried[rate] = loss
-            if path is not None:
+            if path is not None and ranks.first:
                 _write(path, net, {"tried": tried, "lr": lr, "seconds": seconds})
     own = net.eval().to(fit.data.x_train.device)
     likelihood = validated(fit.model.likelihood, own, fit.data)
@@ -100,8 +104,12 @@ def as_numbers(
 
 
 def _write(path: Path, net: nn.Module, said: dict[str, object]) -> None:
-    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in net.state_dict().items()}
+    tensors = {name: t.contiguous().clone() for name, t in _on_host(net).items()}
     write_whole(path, lambda file: file.write(save(tensors, {"numbers": json.dumps(said)})))
+
+
+def _on_host(net: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().cpu() for name, t in net.state_dict().items()}
 
 
 def _read(

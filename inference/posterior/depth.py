@@ -16,6 +16,7 @@ from ...models.bayesian_stack import BayesianStack
 from ...models.checks import as_number
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
+from ..distributed.ranks import ALONE, Part, Ranks
 from ..elbo.estimator import bound
 
 __all__ = [
@@ -48,7 +49,12 @@ class Splits(Protocol):
 
 
 def exact_depth_posterior(
-    model: Model, data: Splits, *, split: str = "train", batch_size: int = 1024
+    model: Model,
+    data: Splits,
+    *,
+    split: str = "train",
+    batch_size: int = 1024,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     r""":math:`p(d \mid data) \propto p(d) \prod_n p(y_n \mid x_n, d)` for the present weights.
 
@@ -57,6 +63,7 @@ def exact_depth_posterior(
     Arguments:
         model: of learnt depth, with weights as they are.
         data: where ``split`` comes from.
+        ranks: processes that share the rows, and get the same.
 
     Returns:
         ``(D + 1,)``, float64, summing to one.
@@ -67,8 +74,12 @@ def exact_depth_posterior(
     x, y = data.split(split)
     if split == "train":
         y = data.targets
+    part = ranks.part(len(x))
     with evaluating(model):
-        log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+        log_likelihood = log_likelihood_by_depth(
+            model, x[part.rows], y[part.rows], batch_size=batch_size
+        )
+    _count(ranks, part, [log_likelihood])
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
 
 
@@ -81,6 +92,7 @@ def depth_posterior_of_weights(
     kl_weight: float = 1.0,
     seed: int = 0,
     batch_size: int = 1024,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     r"""The best q(d) beside the present factors of random weights, of the training rows,
 
@@ -93,17 +105,20 @@ def depth_posterior_of_weights(
         model, guide: a pair.
         kl_weight: β, the weight of the KL in the objective.
         seed: of the draws; the state of the generator is left as it was.
+        ranks: processes that share the rows, each with draws of its own, and get the same.
 
     Returns:
         ``(D + 1,)``, float64, summing to one.
     """
     x, _ = data.split("train")
     evaluate = bound(model, guide)
-    total = model.log_prior.double().clone()
-    cost, passes = torch.zeros_like(total), 0
+    prior = model.log_prior.double()
+    total, cost, passes = torch.zeros_like(prior), torch.zeros_like(prior), 0
+    own = ranks.part(len(x))
+    x, targets = x[own.rows], data.targets[own.rows]
     quiet = pyro.validation_enabled(False)
-    with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
-        for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
+    with evaluating(model), evaluating(guide), seeded(ranks.seed(seed), x.device), quiet:
+        for part, y in zip(x.split(batch_size), targets.split(batch_size), strict=True):
             for _ in range(PASSES):
                 found = evaluate.terms(part, y).by_site
                 rows = found["y"].double().flatten(1).sum(1)
@@ -111,7 +126,17 @@ def depth_posterior_of_weights(
                 passes += 1  # where the KL is of draws, it takes many to know it
                 if "depth" in found:
                     cost += found["depth"].double().flatten()
-    return (total - cost / max(passes, 1)).softmax(0)
+    number = torch.tensor(float(passes), dtype=prior.dtype, device=prior.device)
+    _count(ranks, own, [total, cost, number])
+    return (prior + total - cost / number).softmax(0)
+
+
+def _count(ranks: Ranks, part: Part, sums: list[Tensor]) -> None:
+    """Add up what processes found of their parts of the rows, in place."""
+    if not part.weight:
+        for t in sums:
+            t.zero_()
+    ranks.sum_(sums)
 
 
 def check_share(threshold: Any) -> None:

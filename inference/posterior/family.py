@@ -14,6 +14,7 @@ from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.bayesian_stack import BayesianStack
 from ...models.learnt_depth import FixedDepth, LearntDepth
+from ..distributed.ranks import ALONE, Ranks
 from .depth import DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
 from .predict import DRAWS, outputs_by_depth, streamed
@@ -81,12 +82,15 @@ class Family(Protocol):
         """Values of all latents, ``(S, *)`` by site, independent draws from the posterior."""
         ...
 
-    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
+    def depth_posterior(
+        self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
+    ) -> Tensor | None:
         """The best q(d) for the present weights, or their posterior, ``(D + 1,)``; ``None`` where
         the depth is known.
 
         Arguments:
             kl_weight: of the KL in the objective.
+            ranks: processes that share the training rows.
         """
         ...
 
@@ -137,10 +141,13 @@ class Weights:
     def draw(self, draws: int) -> dict[str, Tensor]:
         return draw_sites(self.model, self.guide, draws)
 
-    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
+    def depth_posterior(
+        self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
+    ) -> Tensor | None:
         if not isinstance(self.model, BayesianStack):
             return None
-        return depth_posterior_of_weights(self.model, self.guide, data, kl_weight=kl_weight)
+        model, guide = self.model, self.guide
+        return depth_posterior_of_weights(model, guide, data, kl_weight=kl_weight, ranks=ranks)
 
     def structure(
         self,
@@ -196,10 +203,12 @@ class Depth:
     def draw(self, draws: int) -> dict[str, Tensor]:
         return {site: self.guide.posterior(site).sample((draws,)) for site in self.guide.latents()}
 
-    def depth_posterior(self, data: Dataset, kl_weight: float = 1.0) -> Tensor | None:
+    def depth_posterior(
+        self, data: Dataset, kl_weight: float = 1.0, ranks: Ranks = ALONE
+    ) -> Tensor | None:
         if isinstance(self.model, FixedDepth):
             return None
-        return exact_depth_posterior(self.model, data)
+        return exact_depth_posterior(self.model, data, ranks=ranks)
 
     def structure(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
 from ...models.layers.bayesian_layer import convolves
+from ..distributed.ranks import ALONE, Ranks
 from ..posterior.family import Family, family
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
 from .flat_parameters import difference
@@ -173,7 +174,12 @@ class Replicate(Job):
     # -- evaluation -------------------------------------------------------------------------------
 
     def evaluate(
-        self, train_loss: float, epoch: int, selectable: bool, latest: bool = False
+        self,
+        train_loss: float,
+        epoch: int,
+        selectable: bool,
+        latest: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Look at the validation rows; keep the weights if they are the best so far.
 
@@ -182,11 +188,12 @@ class Replicate(Job):
             epoch: epochs done.
             selectable: whether a checkpoint may be chosen now.
             latest: keep these weights, the best or not.
+            ranks: processes that share the rows, and all come to the same.
         """
         row = {"epoch": float(epoch), "loss": train_loss}
         noise = self._noise_step() if selectable else None
-        running = self._exact_step() if self.guide.closed and selectable else None
-        row["val_nll"] = validation_nll(self.pair, self.data)
+        running = self._exact_step(ranks) if self.guide.closed and selectable else None
+        row["val_nll"] = validation_nll(self.pair, self.data, ranks)
         x = self.data.x_val
         if "depth" in self.guide.latents():
             q = self.guide.posterior("depth").probs.detach()
@@ -226,7 +233,7 @@ class Replicate(Job):
             validate_noise(self.pair, self.data)
         return training
 
-    def _exact_step(self) -> Tensor:
+    def _exact_step(self, ranks: Ranks) -> Tensor:
         """The whole closed-form step, in evaluation mode, where a checkpoint may be chosen.
 
         The running estimate is of the network in training mode, whose batch statistics are not
@@ -234,7 +241,7 @@ class Replicate(Job):
         """
         running = self.logits.detach().clone()
         with pyro.validation_enabled(False):
-            exact = self.pair.depth_posterior(self.data, self.kl_weight)
+            exact = self.pair.depth_posterior(self.data, self.kl_weight, ranks)
             assert exact is not None
         with torch.no_grad():
             self.logits.copy_(exact.log().clamp_min(-1e4))
@@ -267,12 +274,17 @@ class Replicate(Job):
         best = {name: v for name, v in self.best.items() if name not in ("model", "guide")}
         return {**kept, "best": best}
 
+    def completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state that a checkpoint kept, with the weights of a finished fit from its folder."""
+        if "good" in state:
+            return state
+        assert self.out is not None
+        good = read_weights(self.out, self.data.x_train.device)
+        return {**state, **good, "best": {**state["best"], **good}, "good": good}
+
     def load(self, state: dict[str, Any]) -> None:
         """Take over the state that a checkpoint kept."""
-        if "good" not in state:
-            assert self.out is not None
-            good = read_weights(self.out, self.data.x_train.device)
-            state = {**state, **good, "best": {**state["best"], **good}, "good": good}
+        state = self.completed(state)
         try:
             self.restore(state)
         except RuntimeError as error:
@@ -284,18 +296,29 @@ class Replicate(Job):
             setattr(self, name, state[name])
 
 
-def validation_nll(pair: Family, data: Dataset) -> float:
+def validation_nll(pair: Family, data: Dataset, ranks: Ranks = ALONE) -> float:
     """The negative log-likelihood of the validation rows by which a checkpoint is chosen, in nats
-    for each; NaN where there are none."""
+    for each; NaN where there are none.
+
+    Arguments:
+        ranks: processes, each of which looks at its part of the rows.
+    """
     if not len(data.x_val):
         return math.nan
+    part = ranks.part(len(data.x_val))
+    if ranks.size > 1:
+        weights = None if data.val_weights is None else data.val_weights[part.rows]
+        x, y = data.x_val[part.rows], data.y_val[part.rows]
+        data = replace(data, x_val=x, y_val=y, val_weights=weights)
     with evaluating(pair.model), pyro.validation_enabled(False):
         outputs, weights = pair.validation(data)
         log_weights = weights.log().clamp_min(-1e4)
         log_p = pair.model.likelihood.log_predictive(outputs, log_weights, data.y_val)
         if data.val_weights is not None:
             log_p = log_p * data.val_weights
-        return -float(log_p.double().mean())
+        mean = log_p.double().mean() * part.weight
+        ranks.sum_([mean])
+        return -float(mean)
 
 
 def _first_odd_lines(one: str, other: str) -> tuple[str, str]:

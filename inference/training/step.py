@@ -19,6 +19,8 @@ from ..compilation.passes import lean
 from ..compilation.products import products
 from ..compilation.trace import TracedBound, Untraceable, first_line, joint_graph
 from ..compilation.worth import pays_from
+from ..distributed.ranks import Part, Ranks
+from ..distributed.reduction import add_up, average_
 from ..elbo.estimator import Bound, bound
 from .first_pass import trained_by
 from .flat_parameters import FlatParameters, difference
@@ -305,6 +307,47 @@ class TrainingStep:
             seen.append(terms.by_site)
         self.seen = {name: torch.stack([s[name] for s in seen]) for name in seen[0]}
         return losses[0] if len(losses) == 1 else torch.stack(losses)
+
+    def add_up(
+        self, ranks: Ranks, part: Part, rows: int, loss: Tensor, by_depth: bool = False
+    ) -> Tensor:
+        """Make of what ``evaluate`` left, of a part of a batch, what belongs to the whole batch;
+        returns the loss of the batch. Alone it is that already.
+
+        Arguments:
+            ranks: with which this process trains.
+            part: of the batch, which has so many ``rows``.
+            loss: of the part.
+            by_depth: the log-likelihoods that were seen are needed, and what depths cost.
+        """
+        if ranks.size == 1:
+            return loss
+        late = [p for p in itertools.chain(*self._idle) if p.requires_grad]
+        here = ranks.which([p.grad is not None for p in late]) if late else []
+        for p, somewhere in zip(late, here, strict=True):
+            if somewhere and p.grad is None:
+                p.grad = torch.zeros_like(p)
+        grads = [
+            *(f.grad for f in self.flats.values()),
+            *(p.grad for p in late if p.grad is not None),
+        ]
+        rest = (self.seen["y"], self.seen.get("depth")) if by_depth else (None, None)
+        loss, y, costs = add_up(ranks, part, rows, loss, grads, *rest)
+        if y is not None:
+            self.seen = {"y": y} if costs is None else {"y": y, "depth": costs}
+        return loss
+
+    def average_buffers(self, ranks: Ranks) -> None:
+        """Make buffers agree that each process has moved by its own parts of the batches."""
+        average_(ranks, [self._state[i] for i in self._buffers()])
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers of all pairs by name, ``(K, *)`` each where there are several."""
+        return {self._state_names[i]: self._state[i] for i in self._buffers()}
+
+    def _buffers(self) -> list[int]:
+        own = {name for name, _ in self.bounds[0].named_buffers()}
+        return [i for i, name in enumerate(self._state_names) if name in own]
 
     def update(self, progress: float = 0.0, hold: float = 0.0) -> None:
         """Move the parameters along the gradients that ``evaluate`` left."""

@@ -18,8 +18,10 @@ from torch import Tensor
 
 from ...data.errors import PyroccamError
 from ...models.turns import give_way
+from ..distributed.joining import joined
+from ..distributed.ranks import Part
 from ..elbo.non_finite import first_non_finite
-from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, versions
 from .depth_update import IncrementalPosterior
 from .replicate import Replicate
 from .settings import Settings
@@ -107,6 +109,8 @@ class Trainer:
             one.check(settings, len(self.batches))
             if one is not first:
                 first.check_like(one)
+        self.ranks = joined()
+        self._begin_together()
         self.hold = first.guide.hold
         checkpoint = settings.checkpoint
         self.latest = checkpoint == "last" or (checkpoint is None and first.model.random_weights)
@@ -141,7 +145,8 @@ class Trainer:
     def _engine(self) -> tuple[bool | Literal["graph"] | None, dict[int, int]]:
         """How the step runs, and how many of each size of batch it has to run: decided by counts
         and never by the clock, so that the same run takes the same way again."""
-        batches = Counter(stop - start for start, stop in self.batches)
+        parts = (self.ranks.part(stop - start) for start, stop in self.batches)
+        batches = Counter(part.stop - part.start for part in parts)
         steps = {size: count * self.epochs for size, count in batches.items()}
         asked = self.settings.compile
         # Pyro's handlers, of which tracing leaves nothing, run once for each particle.
@@ -186,8 +191,10 @@ class Trainer:
         )
 
     def _first_batch(self) -> tuple[Tensor, Tensor]:
+        # As many rows as a part has, the same in all processes.
         data, (start, stop) = self.replicates[0].data, self.batches[0]
-        return data.x_train[start:stop], data.targets[start:stop]
+        rows = self.ranks.part(stop - start, rank=0).rows
+        return data.x_train[rows], data.targets[rows]
 
     def _lay_out(self, memory_format: torch.memory_format) -> None:
         """Images, and the weights of convolutions, in an order of memory."""
@@ -207,6 +214,16 @@ class Trainer:
         return self.step_number / self.total_steps
 
     # -- one step -------------------------------------------------------------------------------
+
+    def _part(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
+        """The part of a batch that this process takes; see :meth:`_batch`."""
+        if rows is not None:
+            return self._batch(rows[:, part.rows])
+        x, y = self._batch(None)
+        if self.ranks.size == 1:
+            return x, y
+        own = part.rows if len(self.replicates) == 1 else (slice(None), part.rows)
+        return x[own], y[own]
 
     def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
@@ -228,10 +245,13 @@ class Trainer:
         return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
     def _step(self, rows: Tensor | None) -> None:
-        x, y = self._batch(rows)
+        size = self.rows if rows is None else rows.shape[1]
+        part = self.ranks.part(size)
+        x, y = self._part(rows, part)
         progress = self.progress
         self.step.warm_up(progress)
         loss = self.step.evaluate(x, y)
+        loss = self.step.add_up(self.ranks, part, size, loss, self.closed is not None)
         if self.device.type == "cpu":  # free here; on CUDA the host would wait at every step
             self._check(loss.reshape(-1).tolist())
         self.step.update(progress, self.hold)
@@ -245,8 +265,7 @@ class Trainer:
                     self.step.kl_weight,
                     1.0 if costs is None else self._temperature(progress),
                 )
-        share = 1.0 if rows is None else rows.shape[1] / self.rows
-        self.loss_sum += loss.reshape(-1).double() * share
+        self.loss_sum += loss.reshape(-1).double() * (size / self.rows)
 
     def _temperature(self, progress: float) -> float:
         """The temperature of the closed-form update where weights are random: it falls from N,
@@ -293,9 +312,9 @@ class Trainer:
             if self._pending is not None:
                 self._take_up(self._pending)
                 self._pending = None
-            if stop and not self.finished:
+            if self.ranks.any(bool(stop)) and not self.finished:
                 self._save()
-                self._leave_if(stop)
+                self._leave_if(True)
             if self.step.compile is not False and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
@@ -307,16 +326,19 @@ class Trainer:
                     now = time.perf_counter()
                     self.elapsed += now - last_time
                     last_time = now
-                    if self.position < len(self.batches) and (
-                        stop or now - last_saved > self.checkpoint_seconds
-                    ):
-                        last_saved = self._save()
-                        self._leave_if(stop)
+                    if self.position < len(self.batches):
+                        late = now - last_saved > self.checkpoint_seconds
+                        leave, due = self.ranks.told(bool(stop), late)
+                        if leave or due:
+                            last_saved = self._save()
+                            self._leave_if(leave)
                     bar.step(self.step_number, self.loss_sum, self.position / len(self.batches))
                 self._end_epoch(bar)
-                if stop or self.finished or now - last_saved > self.checkpoint_seconds:
+                late = now - last_saved > self.checkpoint_seconds
+                leave, due = self.ranks.told(bool(stop), late)
+                if leave or due or self.finished:
                     last_saved = self._save()
-                    self._leave_if(stop and not self.finished)
+                    self._leave_if(leave and not self.finished)
         for one in self.replicates:
             if one.best is not None and one.broken is None:
                 one.restore(one.best)
@@ -324,7 +346,7 @@ class Trainer:
 
     def rehearse(self, clock: Callable[[], float] = time.perf_counter) -> Pace:
         """The pace of this training, by steps of every size of batch, and evaluations, as its last
-        epoch has them. They move the pair: give one that is not needed afterwards.
+        epoch has them, in one process. They move the pair: give one that is not needed afterwards.
 
         Arguments:
             clock: the time in seconds.
@@ -352,7 +374,7 @@ class Trainer:
             for _ in range(2):  # the first is of a cold cache
                 start = clock()
                 for one in self.replicates:
-                    one.evaluate(0.0, self.epoch, True, self.latest)
+                    one.evaluate(0.0, self.epoch, True, self.latest, self.ranks)
                 looks.append(clock() - start)
         return Pace(begin, epoch, min(looks))
 
@@ -417,18 +439,54 @@ class Trainer:
 
     def _evaluate(self, losses: list[float]) -> None:
         selectable = self.progress >= self.selectable
+        self.step.average_buffers(self.ranks)
         for one, loss in zip(self.replicates, losses, strict=True):
             if not one.stopped:
-                one.evaluate(loss, self.epoch, selectable, self.latest)
+                one.evaluate(loss, self.epoch, selectable, self.latest, self.ranks)
 
     def _leave_if(self, stop: object) -> None:
         if stop:
-            where = (
-                f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
-            )
+            kept = f"saved in {self.out}; resume=True goes on" if self.out else "not saved: no out="
+            where = self.ranks.from_first(lambda: kept)
             raise Interrupted(
                 f"Stopped after step {self.step_number} of {self.total_steps} ({where})."
             )
+
+    # -- several processes ----------------------------------------------------------------------
+
+    def _begin_together(self) -> None:
+        """Begin with the same facts and values in all processes, those of the first.
+
+        Raises:
+            RanksError: if they do not agree on what is to be trained.
+            ValueError: if there are more processes than a batch has rows for.
+        """
+        ranks, largest = self.ranks, max(stop - start for start, stop in self.batches)
+        if ranks.size == 1:
+            return
+        if 2 * ranks.size > largest:
+            raise ValueError(
+                f"A batch has {largest} rows, which are two each for {largest // 2} processes, and "
+                f"there are {ranks.size}.\nTake fewer processes, or a larger batch_size."
+            )
+        identity = self._identity()
+        facts = {**identity.pop("settings"), **identity, "versions": versions()}
+        ranks.agree(facts)
+        for one in self.replicates:
+            for module in (one.model, one.guide):
+                ranks.spread_([*module.parameters(), *module.buffers()])
+            one.good = one.weights()
+
+    def _own(self) -> dict[str, Any]:
+        """What a process has of its own, beside what is the same in all of them."""
+        cuda = self.device.type == "cuda"
+        return {
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
+            "buffers": {}
+            if self.ranks.size == 1
+            else {name: t.cpu() for name, t in self.step.buffers().items()},
+        }
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -440,18 +498,19 @@ class Trainer:
         return {"settings": settings, **found}
 
     def _save(self) -> float:
-        if self.out is None:
-            return time.perf_counter()
-        cuda = self.device.type == "cuda"
-        state = {
-            **self._where(),
-            "replicates": [one.state() for one in self.replicates],
-            "optimizer": self.step.optimizer.state_dict(),
-            "closed": None if self.closed is None else self.closed.state_dict(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state(self.device) if cuda else None,
-        }
-        save_checkpoint(self.out, state)
+        first, *others = self.ranks.each(self._own())
+        if self.out is not None and self.ranks.first:
+            state = {
+                **self._where(),
+                "replicates": [one.state() for one in self.replicates],
+                "optimizer": self.step.optimizer.state_dict(),
+                "closed": None if self.closed is None else self.closed.state_dict(),
+                "rng": first["rng"],
+                "cuda_rng": first["cuda_rng"],
+                "others": [_differing(own, first) for own in others],
+            }
+            save_checkpoint(self.out, state)
+        self.ranks.meet()  # a process that ends has the others ended, too
         return time.perf_counter()
 
     def _where(self) -> dict[str, Any]:
@@ -462,9 +521,20 @@ class Trainer:
     def settle(self) -> None:
         """Keep of a finished fit only what says that it is finished, and how it went: its weights
         are in the folders of the replicates by now, and no step follows."""
-        if self.out is not None:
+        if self.out is not None and self.ranks.first:
             outcomes = [one.outcome() for one in self.replicates]
             save_checkpoint(self.out, {**self._where(), "replicates": outcomes})
+
+    def _found(self) -> dict[str, Any] | None:
+        """The checkpoint in the folder, if there is one."""
+        if self.out is None or self.ranks.size == 1:
+            return None if self.out is None else load_checkpoint(self.out, self.device)
+        # For all: each has a device of its own, and only this one knows the folder.
+        state = load_checkpoint(self.out, torch.device("cpu"))
+        if state is not None:
+            pairs = zip(self.replicates, state["replicates"], strict=False)
+            state["replicates"] = [one.completed(kept) for one, kept in pairs]
+        return state
 
     def load(self) -> bool:
         """Take up the checkpoint in ``out``, if there is one.
@@ -472,7 +542,7 @@ class Trainer:
         Raises:
             CheckpointError: if it belongs to other data, settings or another network.
         """
-        state = None if self.out is None else load_checkpoint(self.out, self.device)
+        state = self.ranks.from_first(self._found)
         if state is None:
             return False
         mine, theirs = self._identity(), state["identity"]
@@ -498,6 +568,12 @@ class Trainer:
                     f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
                     "or another folder."
                 )
+        processes = 1 + len(state.get("others", ()))
+        if processes != self.ranks.size and "optimizer" in state:
+            raise CheckpointError(
+                f"Cannot resume {self.out} by {self.ranks.size} processes: it was begun by "
+                f"{processes}, each with noise of its own. Use as many, or another folder."
+            )
         for name in ("epoch", "position", "elapsed", "finished"):
             setattr(self, name, state[name])
         self.loss_sum.copy_(state["loss_sum"])
@@ -513,6 +589,18 @@ class Trainer:
         self.step.load_optimizer(state["optimizer"])
         if self.closed is not None:
             self.closed.load_state_dict(state["closed"])
-        torch.set_rng_state(state["rng"].cpu())
-        if state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+        own = [state, *state.get("others", ())][self.ranks.rank]
+        torch.set_rng_state(own["rng"].cpu())
+        if own["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(own["cuda_rng"].cpu(), self.device)
+        with torch.no_grad():
+            buffers = self.step.buffers()
+            for name, value in own.get("buffers", {}).items():
+                buffers[name].copy_(value)
+
+
+def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """What a process has of its own, without buffers that the first one has with the same bits."""
+    same = first["buffers"]
+    buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
+    return {**own, "buffers": buffers}

@@ -1,0 +1,149 @@
+"""Starting several processes on this machine, by torch's elastic launcher, as ``torchrun`` does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .ranks import RanksError
+
+__all__ = ["Ended", "launch"]
+
+T = TypeVar("T")
+
+MOST = 1024
+"""Processes on a machine: more than it has cores."""
+
+_LOUD = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+
+
+class Ended(RanksError):
+    """A process that ended before its work was done.
+
+    Attributes:
+        code: with which it exited, or minus the number of the signal that ended it.
+    """
+
+    def __init__(self, rank: int, code: int, said: str = "") -> None:
+        self.code = code
+        how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+        how = f"failed by {said}" if said else how
+        super().__init__(
+            f"the process of rank {rank} {how}",
+            hint="the same command with --resume (resume=True) goes on from the last checkpoint",
+        )
+
+
+def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ()) -> T:
+    """Call a function in several new processes on this machine, which train together.
+
+    In them :func:`pyroccam.inference.fit` is one fit of all: each takes its part of every batch.
+
+    Arguments:
+        function: of a module that can be imported, as ``multiprocessing`` needs it.
+        processes: how many.
+        args: of the function; they are pickled.
+
+    Returns:
+        what the function gave in the first process, which is pickled too.
+
+    Raises:
+        ValueError: for a number of processes that cannot be.
+        RanksError: if this torch has no distributed package.
+        Ended: if one of them ended before it was done; all the others are ended, too.
+    """
+    if not 1 <= processes <= MOST:
+        raise ValueError(f"processes must be from 1 to {MOST}, got {processes}.")
+    if not dist.is_available():
+        raise RanksError("this build of torch has no torch.distributed", "one that has it")
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        # Ctrl-C reaches all processes of a terminal: passed on, it would reach them twice.
+        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
+    )
+    with _quiet(), _threads_of_each(processes), _deaf():
+        try:
+            found = elastic_launch(config, _on_rank)(function, tuple(args))
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            # What a function raised is a dictionary; of others there is a sentence of torch's.
+            told: Any = failure.message
+            said = told["message"] if isinstance(told, dict) else ""
+            raise Ended(rank, failure.exitcode, said) from error
+        except SignalException as error:
+            raise KeyboardInterrupt(str(error)) from error
+    given: T = found[0]
+    return given
+
+
+def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:
+    """Call the function; its result, of which the first process is asked alone."""
+    found = function(*args)
+    return found if os.environ["RANK"] == "0" else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What ended is an error of :func:`launch`, and needs no log beside it."""
+    before = {name: logging.getLogger(name).level for name in _LOUD}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def _threads_of_each(processes: int) -> Iterator[None]:
+    """New processes share the cores, unless threads were asked for."""
+    name = "OMP_NUM_THREADS"
+    given = os.environ.get(name)
+    os.environ[name] = given or str(max(1, torch.get_num_threads() // processes))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Wait out a Ctrl-C while the processes, which have heard it too, come to their end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # A function is not handed down to new processes, as SIG_IGN would be.
+    former = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,82 @@
+"""Several processes that train together, forked from a test: torch is loaded once."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import tempfile
+import traceback
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pyroccam.inference.distributed.joining import leave
+
+
+def together(work, size, *args, group=True, wait=120):
+    """What ``work(*args)`` gives in each of ``size`` forked processes, by rank; what it raised, as
+    text, where it raised; the exit code of one that was killed.
+
+    Arguments:
+        group: they are joined in a group of torch by a file; else they join themselves, by the
+            variables that a launcher sets.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        ends, children = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_run,
+                args=(work, rank, size, args, Path(folder) / "store", theirs, group, port),
+            )
+            process.start()
+            theirs.close()
+            ends.append(ours)
+            children.append(process)
+        found = [_received(end, wait) for end in ends]
+        for process in children:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+        return [
+            process.exitcode if one is None else one
+            for one, process in zip(found, children, strict=True)
+        ]
+
+
+def _received(end, wait):
+    try:
+        return pickle.loads(end.recv_bytes()) if end.poll(wait) else None
+    except EOFError:  # it was killed
+        return None
+
+
+def _run(work, rank, size, args, store, end, group, port):
+    torch.set_num_threads(1)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    try:
+        if group:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+                timeout=timedelta(seconds=60),
+            )  # fmt: skip
+        else:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+        found = work(*args)
+    except BaseException as error:
+        if os.environ.get("TRACES"):
+            traceback.print_exc()
+        found = f"{type(error).__name__}: {error}"
+    leave()
+    end.send_bytes(pickle.dumps(found))  # of whole tensors: this process will be gone
+    end.close()
+    os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ __all__ = [
     "depth_posterior_of_weights",
     "exact_depth_posterior",
     "rounded_mean",
+    "sum_by_depth",
     "total_variation",
 ]
 
@@ -39,10 +41,10 @@ PASSES = 2
 class Splits(Protocol):
     """A data set with named splits (``pyroccam.data.Dataset`` is one)."""
 
-    def split(self, name: str) -> tuple[Tensor, Tensor]: ...
+    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]: ...
 
     @property
-    def targets(self) -> Tensor: ...
+    def device(self) -> torch.device: ...
 
 
 def exact_depth_posterior(
@@ -62,12 +64,20 @@ def exact_depth_posterior(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
-    x, y = data.split(split)
-    if split == "train":
-        y = data.targets
-    with evaluating(model):
-        log_likelihood = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+    log_likelihood = sum_by_depth(model, data, split, batch_size)
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
+
+
+def sum_by_depth(
+    model: Model, data: Splits, split: str = "train", batch_size: int = 1024
+) -> Tensor:
+    """``Σ_n log p(y_n | x_n, d)`` over all rows of a split, in evaluation mode, ``(D + 1,)``,
+    float64, in nats. Rows that are streamed pass once, and are not kept."""
+    with evaluating(model):
+        return torch.stack(
+            [log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+             for x, y in data.parts(split)]
+        ).sum(0)  # fmt: skip
 
 
 @torch.no_grad()
@@ -95,13 +105,12 @@ def depth_posterior_of_weights(
     Returns:
         ``(D + 1,)``, float64, summing to one.
     """
-    x, _ = data.split("train")
     evaluate = bound(model, guide)
     total = model.log_prior.double().clone()
     cost, passes = torch.zeros_like(total), 0
     quiet = pyro.validation_enabled(False)
-    with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
-        for part, y in zip(x.split(batch_size), data.targets.split(batch_size), strict=True):
+    with evaluating(model), evaluating(guide), seeded(seed, data.device), quiet:
+        for part, y in small_parts(data, "train", batch_size):
             for _ in range(PASSES):
                 found = evaluate.terms(part, y).by_site
                 rows = found["y"].double().flatten(1).sum(1)
@@ -110,6 +119,12 @@ def depth_posterior_of_weights(
                 if "depth" in found:
                     cost += found["depth"].double().flatten()
     return (total - cost / max(passes, 1)).softmax(0)
+
+
+def small_parts(data: Splits, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of all rows of a split, so many at a time."""
+    for x, y in data.parts(split):
+        yield from zip(x.split(size), y.split(size), strict=True)
 
 
 def check_share(threshold: Any) -> None:

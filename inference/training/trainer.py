@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyro
 import torch
@@ -72,6 +73,19 @@ class Pace:
     evaluation: float = 0.0
 
 
+class Batch(NamedTuple):
+    """What a step is made of.
+
+    Attributes:
+        rows: their numbers, ``(K, B)``; ``None`` where they are all, in their order.
+        x, y: inputs and targets, ``(B, *)`` for one pair, ``(K, B, *)`` for several.
+    """
+
+    rows: Tensor | None
+    x: Tensor
+    y: Tensor
+
+
 class Trainer:
     """Trains replicates of one pair. Its whole state goes into a checkpoint, and a step depends on
     nothing else.
@@ -97,7 +111,8 @@ class Trainer:
         self.replicates, self.settings = list(replicates), settings
         self.out, self.checkpoint_seconds = out, checkpoint_seconds
         first = self.replicates[0]
-        self.device = first.data.x_train.device
+        self.device = first.data.device
+        self.streamed = first.data.streamed
         self.rows = first.data.N
         self.batches = self._batch_bounds()
         self.epochs = settings.epochs_for(self.rows)
@@ -180,14 +195,14 @@ class Trainer:
                 first.guide.closed_rate(self.total_steps),
             )
         data, *others = [one.data for one in self.replicates]
-        self.shared = all(
+        self.shared = not self.streamed and all(
             d.x_train is data.x_train and d.y_train is data.y_train and d.weights is data.weights
             for d in others
         )
 
     def _first_batch(self) -> tuple[Tensor, Tensor]:
-        data, (start, stop) = self.replicates[0].data, self.batches[0]
-        return data.x_train[start:stop], data.targets[start:stop]
+        start, stop = self.batches[0]
+        return self.replicates[0].data.head(stop - start)
 
     def _lay_out(self, memory_format: torch.memory_format) -> None:
         """Images, and the weights of convolutions, in an order of memory."""
@@ -208,6 +223,17 @@ class Trainer:
 
     # -- one step -------------------------------------------------------------------------------
 
+    def _batches(self, bounds: Sequence[tuple[int, int]], order: Tensor | None) -> Iterator[Batch]:
+        """Batches of this epoch, by where they begin and end in its order."""
+        if not self.streamed:
+            for start, end in bounds:
+                rows = None if order is None else order[:, start:end]
+                yield Batch(rows, *self._batch(rows))
+            return
+        (one,) = self.replicates  # what is streamed is not trained on together
+        for numbers, x, y in one.data.batches(one.seed, self.epoch, bounds):
+            yield Batch(numbers[None], x, y)
+
     def _batch(self, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """``(B, *)`` for one pair, ``(K, B, *)`` for several; ``rows`` is ``(K, B)``."""
         datas = [one.data for one in self.replicates]
@@ -227,8 +253,8 @@ class Trainer:
         pairs = [(d.x_train[r], d.targets[r]) for d, r in zip(datas, rows, strict=True)]
         return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
-    def _step(self, rows: Tensor | None) -> None:
-        x, y = self._batch(rows)
+    def _step(self, batch: Batch) -> None:
+        rows, x, y = batch
         progress = self.progress
         self.step.warm_up(progress)
         loss = self.step.evaluate(x, y)
@@ -261,7 +287,7 @@ class Trainer:
             if abs(value) < float("inf") or one.stopped:
                 continue
             step = self.step_number
-            where = first_non_finite(one.model, one.guide, *one.data.split("train"))
+            where = first_non_finite(one.model, one.guide, *next(one.data.parts("train")))
             one.restore(one.good)
             one.stopped = True
             one.broken = (
@@ -299,9 +325,8 @@ class Trainer:
             if self.step.compile is not False and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
-                order = self._order()
-                for start, end in self.batches[self.position :]:
-                    self._step(None if order is None else order[:, start:end])
+                for batch in self._batches(self.batches[self.position :], self._order()):
+                    self._step(batch)
                     self.position += 1
                     give_way()
                     now = time.perf_counter()
@@ -364,10 +389,11 @@ class Trainer:
         clock: Callable[[], float],
     ) -> float:
         """Mean seconds of a step, of at most so many, in a third of a second or so."""
+        turns = (self._batches(bounds, order) for _ in itertools.count())
+        batches = itertools.chain.from_iterable(turns)
         start, steps = clock(), 0
         while steps < most and (steps < 3 or clock() - start < 0.3):
-            low, high = bounds[steps % len(bounds)]
-            self._step(None if order is None else order[:, low:high])
+            self._step(next(batches))
             steps += 1
         self.loss_sum.tolist()  # waits for the device
         return (clock() - start) / steps
@@ -390,14 +416,11 @@ class Trainer:
                     one.restore(one.good)
 
     def _order(self) -> Tensor | None:
-        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone."""
-        if len(self.batches) == 1:
+        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone.
+        ``None`` where it is not needed: of all rows at once, or of streamed ones."""
+        if len(self.batches) == 1 or self.streamed:
             return None
-        orders = []
-        for one in self.replicates:
-            generator = torch.Generator().manual_seed((one.seed * 1_000_003 + self.epoch) % 2**63)
-            orders.append(torch.randperm(self.rows, generator=generator))
-        return torch.stack(orders).to(self.device)
+        return torch.stack([one.data.order(one.seed, self.epoch) for one in self.replicates])
 
     def _end_epoch(self, bar: FitProgress) -> None:
         losses = self.loss_sum.tolist()

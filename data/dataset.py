@@ -212,6 +212,12 @@ class Dataset:
             yield rows, self.x_train[rows], self.targets[rows]
 
     @property
+    def edges(self) -> Tensor | None:
+        """Training rows at which blocks begin that come together in an epoch, and N; None where
+        each row comes by itself."""
+        return None
+
+    @property
     def marks(self) -> tuple[Tensor, ...]:
         """Tensors by which a fit knows the data again, of which it was a fit."""
         return self.x_train, self.targets, self.x_val, self.y_val

@@ -43,6 +43,9 @@ MOST_ASIDE = 10_000
 HELD = 2**25
 """Bytes of training rows that are shuffled together."""
 
+MOST_HELD = 2**16
+"""Rows of them, at most: outputs at every depth, or of every draw, take memory too."""
+
 EXAMPLES = 1024
 """Training rows that are kept as examples."""
 
@@ -98,7 +101,7 @@ def stream(
         workers: Processes that read; by default one for each core but one, at most four, for rows
             that are read one by one, and none for files.
         held: Rows that are shuffled together where the source is read by pieces, or iterated; by
-            default as many as 32 MiB hold.
+            default as many as 32 MiB hold, up to 65 536 (1024 of what is iterated).
         summary: That of the same rows, streamed before: they are not gone through again.
 
     Raises:
@@ -137,7 +140,9 @@ def stream(
                 "at least 2 training rows", "more rows, or smaller shares",
             )  # fmt: skip
         cuda = torch.cuda.is_available()
-        reader = placed = Placed(found, without, held or HELD // row_bytes, count, pinned=cuda)
+        reader = placed = Placed(
+            found, without, held or min(HELD // row_bytes, MOST_HELD), count, pinned=cuda
+        )
         examples = min(EXAMPLES, placed.rows, max(2, HELD // row_bytes))
         raw = placed.take(np.arange(examples))
         for k, places in enumerate(aside):

@@ -197,8 +197,6 @@ class Streamed(Dataset):
 
     @property
     def edges(self) -> Tensor | None:
-        """Training rows at which blocks begin that come together in an epoch, and N; None where
-        each row is a block."""
         edges = torch.from_numpy(self.reader.edges)
         return None if len(edges) == self.N + 1 else edges
 

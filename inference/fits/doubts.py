@@ -80,7 +80,7 @@ def nll_alone(data: Dataset, split: str) -> float:
     return -float(log_density_alone(data, split).mean())
 
 
-def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
+def log_density_alone(data: Dataset, split: str, rows: torch.Tensor | None = None) -> torch.Tensor:
     """The log density of rows by a prediction that does not look at the inputs, in nats, ``(N,)``.
 
     Of classes, their shares among the training rows (one row more of each, so that none is
@@ -90,8 +90,9 @@ def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
     Arguments:
         data: whose training rows are known.
         split: of the rows that are predicted.
+        rows: their places, all if left out.
     """
-    return _density_alone(data, data.split(split)[1])
+    return _density_alone(data, data.split(split)[1] if rows is None else data.take(split, rows)[1])
 
 
 def _density_alone(data: Dataset, y: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from ...data.errors import PyroccamError
 from ...models.turns import give_way
 from ..elbo.non_finite import first_non_finite
 from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from .depth_update import IncrementalPosterior
+from .depth_update import BlockPosterior, IncrementalPosterior
 from .replicate import Replicate
 from .settings import Settings
 from .step import TrainingStep
@@ -188,12 +188,13 @@ class Trainer:
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
         if first.guide.closed:
-            self.closed = IncrementalPosterior(
-                self.step.state(f"guide.{first.guide.moving}"),
-                torch.stack([one.log_prior for one in self.replicates]),
-                self.rows,
-                first.guide.closed_rate(self.total_steps),
-            )
+            logits = self.step.state(f"guide.{first.guide.moving}")
+            prior = torch.stack([one.log_prior for one in self.replicates])
+            rate, edges = first.guide.closed_rate(self.total_steps), first.data.edges
+            if edges is None:
+                self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
+            else:
+                self.closed = BlockPosterior(logits, prior, edges, rate)
         data, *others = [one.data for one in self.replicates]
         self.shared = not self.streamed and all(
             d.x_train is data.x_train and d.y_train is data.y_train and d.weights is data.weights

@@ -178,4 +178,4 @@ class BlockPosterior(IncrementalPosterior):
         return self.coming[..., blocks].double() + left * self.table[..., blocks].double()
 
     def _share(self) -> Tensor:
-        return self.edges[-1] / self.seen.clamp_min(1)
+        return self.edges[-1].double() / self.seen.clamp_min(1)

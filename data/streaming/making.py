@@ -81,7 +81,8 @@ def stream(
         source: A folder of `x.npy` and `y.npy`, or of several such files; a Parquet file, or a
             folder of them; a map-style `torch.utils.data.Dataset` (torchvision's `ImageFolder`,
             one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
-            pairs (x, y) or dicts; a `DataLoader`, an `IterableDataset` or whatever else can be
+            pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
+            `DataLoader`, an `IterableDataset` or whatever else can be
             iterated once an epoch.
         rows: N, the number of rows in each pass, if `source` can only be iterated.
         val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
@@ -198,6 +199,9 @@ def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequenc
             "a folder with x.npy and y.npy, or Parquet files",
             "torchvision.datasets.ImageFolder(path, transform) for folders of images",
         )
+    if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
+        found: Source = given
+        return found
     return Items(given, inputs, target)
 
 

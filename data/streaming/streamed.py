@@ -22,6 +22,10 @@ from .summary import Summary
 __all__ = ["Streamed"]
 
 
+PART = 2**13
+"""Rows that are scaled at once, and that a network is given at once, where all are gone through."""
+
+
 class Streamed(Dataset):
     r"""A data set whose training rows stay in their source, made by :func:`pyroccam.data.stream`.
 
@@ -224,8 +228,9 @@ class Streamed(Dataset):
         if split != "train":
             yield self.split(split)
             return
-        for _, x, y in self.reader.in_order():
-            yield self._inputs(x), self._targets(y)
+        for _, *chunk in self.reader.in_order():
+            for x, y in zip(*(part.split(PART) for part in chunk), strict=True):
+                yield self._inputs(x), self._targets(y)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         if split != "train":

@@ -22,6 +22,10 @@ from .shuffle import Chunk
 __all__ = ["Moments", "Summary", "summarise"]
 
 
+NUMBERS = 2**20
+"""Numbers of which there are copies in float64 at a time."""
+
+
 class Moments:
     r"""Mean and variance along dimension 1 of rows that pass by, in float64.
 
@@ -45,6 +49,10 @@ class Moments:
     def add(self, x: Tensor) -> None:
         """Take in values (B, C, ...), or (B,) as one column."""
         x = x[:, None] if x.ndim == 1 else x
+        for part in x.split(max(1, NUMBERS // x[0].numel())):
+            self._add(part)
+
+    def _add(self, x: Tensor) -> None:
         over = [d for d in range(x.ndim) if d != 1]
         count = float(x.numel() / x.shape[1])
         values = x.double()

@@ -29,7 +29,7 @@ from ..tasks import Task, check_amounts, check_task, decide_task
 from .arrays import Arrays, is_array_folder
 from .items import Items
 from .passing import Passing, is_passing
-from .placed import Placed, Reader, Source, usual_workers
+from .placed import Placed, Reader, Source, read_apart, usual_workers
 from .shuffle import Chunk, Places
 from .streamed import Streamed
 from .summary import Summary, summarise
@@ -40,7 +40,7 @@ __all__ = ["stream"]
 MOST_ASIDE = 10_000
 """Rows of validation or of tests that a share of the rows comes to, at most."""
 
-HELD = 2**25
+HELD = 2**24
 """Bytes of training rows that are shuffled together."""
 
 MOST_HELD = 2**16
@@ -102,7 +102,7 @@ def stream(
         workers: Processes that read; by default one for each core but one, at most four, for rows
             that are read one by one, and none for files.
         held: Rows that are shuffled together where the source is read by pieces, or iterated; by
-            default as many as 32 MiB hold, up to 65 536 (1024 of what is iterated).
+            default as many as 16 MiB hold, up to 65 536 (1024 of what is iterated).
         summary: That of the same rows, streamed before: they are not gone through again.
 
     Raises:
@@ -130,9 +130,10 @@ def stream(
         found = opened(source)
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
-        one_x, _ = found.read(np.arange(1))
+        one_x, _ = read_apart(found, np.arange(1))
         row_bytes = max(1, one_x[0].numel() * one_x.element_size())
-        aside, given = _aside(found, {"val": val, "test": test}, seed, row_bytes, opened)
+        numbers = one_x[0].numel()
+        aside, given = _aside(found, {"val": val, "test": test}, seed, numbers, opened)
         count = usual_workers(found) if workers is None else check_count("workers", workers, 0)
         without = np.sort(np.concatenate(aside))
         if found.rows - len(without) < 2:
@@ -148,7 +149,7 @@ def stream(
         raw = placed.take(np.arange(examples))
         for k, places in enumerate(aside):
             if len(places):
-                given[k] = found.read(places)
+                given[k] = read_apart(found, places)
     raw_val, raw_test = given
     if task is None:
         spoken = bool(class_names) or classes is not None
@@ -229,19 +230,23 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
         x, y = as_tensor(f"x of {what}", given[0]), as_tensor(f"y of {what}", given[1])
         return x, y
     source = opened(given)
-    x, _ = source.read(np.arange(1))
+    x, _ = read_apart(source, np.arange(1))
     ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")
-    return source.read(np.arange(source.rows))
+    return read_apart(source, np.arange(source.rows))
 
 
 def _aside(
     source: Source,
     asked: dict[str, Any],
     seed: int,
-    row_bytes: int,
+    numbers: int,
     opened: Callable[[Any], Source],
 ) -> tuple[list[Places], list[Pair | None]]:
-    """Places of rows that are taken out for validation and tests, and rows that were given."""
+    """Places of rows that are taken out for validation and tests, and rows that were given.
+
+    Arguments:
+        numbers: In the inputs of a row.
+    """
     places: list[Places] = []
     given: list[Pair | None] = []
     taken = 0
@@ -251,10 +256,10 @@ def _aside(
         count = 0
         if given[-1] is None and isinstance(wanted, int | np.integer):
             count = check_count(what, int(wanted), 0, source.rows)
-            ask(4.0 * count * row_bytes, f"{what}={count}")
+            ask(4.0 * count * numbers, f"{what}={count}")
         elif given[-1] is None:
             share = check_fraction(what, wanted, zero=True)
-            most = min(MOST_ASIDE, 2**28 // (4 * row_bytes))
+            most = min(MOST_ASIDE, 2**26 // max(1, numbers))
             count = min(most, max(1, round(share * source.rows))) if share else 0
         counts.append(count)
         taken += count

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from ..splits import generator
 from .shuffle import Chunk, Places, Shuffle, cut
 
-__all__ = ["Placed", "Reader", "Source", "usual_workers"]
+__all__ = ["Placed", "Reader", "Source", "read_apart", "usual_workers"]
 
 MOST_WORKERS = 4
 """Processes that read items, at most, where nobody says how many."""
@@ -88,6 +88,14 @@ class _Unit(NamedTuple):
     seed: int
 
 
+def read_apart(source: Source, places: Places, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of rows, where what a source draws with torch meanwhile is a function of a
+    seed alone: it does not matter who reads them, and what was read before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # only what is put back afterwards
+        return source.read(places)
+
+
 class _Reading(TorchDataset):
     """A source, for the processes of a loader."""
 
@@ -95,10 +103,7 @@ class _Reading(TorchDataset):
         self.source = source
 
     def __getitem__(self, unit: _Unit) -> Chunk:
-        # By its own seed, so that it does not matter who reads it, and what was read before.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(unit.seed)
-            x, y = self.source.read(unit.places)
+        x, y = read_apart(self.source, unit.places, unit.seed)
         rows = torch.from_numpy(unit.rows)
         if unit.order is None:
             return rows, x, y
@@ -148,7 +153,7 @@ class Placed:
         return self._read("in order", units)
 
     def take(self, rows: Places) -> tuple[Tensor, Tensor]:
-        return self.source.read(self.places(rows))
+        return read_apart(self.source, self.places(rows))
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
         place = bounds[0][0]

@@ -120,6 +120,7 @@ def cut(
         while need:
             if at >= len(chunk[0]):
                 at -= len(chunk[0])
+                del chunk  # before the next takes as much
                 chunk = next(chunks)
                 continue
             count = min(need, len(chunk[0]) - at)

@@ -222,7 +222,9 @@ class Streamed(Dataset):
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
         for rows, x, y in self.reader.batches(seed, epoch, bounds):
-            yield rows.to(self.device), self._inputs(x, training=True), self._targets(y)
+            batch = rows.to(self.device), self._inputs(x, training=True), self._targets(y)
+            del rows, x, y  # parts of what is held, which goes before the next is read
+            yield batch
 
     def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
         if split != "train":

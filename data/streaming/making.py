@@ -46,6 +46,9 @@ HELD = 2**24
 MOST_HELD = 2**16
 """Rows of them, at most: outputs at every depth, or of every draw, take memory too."""
 
+BLOCKS = 8
+"""Blocks that are shuffled together, at least, however large they are."""
+
 EXAMPLES = 1024
 """Training rows that are kept as examples."""
 
@@ -142,9 +145,9 @@ def stream(
                 "at least 2 training rows", "more rows, or smaller shares",
             )  # fmt: skip
         cuda = torch.cuda.is_available()
-        reader = placed = Placed(
-            found, without, held or min(HELD // row_bytes, MOST_HELD), count, pinned=cuda
-        )
+        largest = int(np.diff(found.edges).max())
+        together = held or max(min(HELD // row_bytes, MOST_HELD), BLOCKS * largest)
+        reader = placed = Placed(found, without, together, count, pinned=cuda)
         examples = min(EXAMPLES, placed.rows, max(2, HELD // row_bytes))
         raw = placed.take(np.arange(examples))
         for k, places in enumerate(aside):

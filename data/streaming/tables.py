@@ -16,7 +16,7 @@ from .shuffle import Places
 
 __all__ = ["MOST_GROUP", "Tables", "is_table"]
 
-MOST_GROUP = 2**25
+MOST_GROUP = 2**23
 """Bytes of a row group, at most: several have to be in memory to be shuffled."""
 
 _NARROW = {"float", "halffloat", "bool", "int8", "uint8", "int16", "uint16"}

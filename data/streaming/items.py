@@ -41,6 +41,8 @@ class Items:
                 f"{self.name} has no length", "the number of rows, by which the bound is weighed",
                 "rows=N, or a __len__",
             ) from error  # fmt: skip
+        if not self.rows:
+            raise DataError(f"{self.name} has no rows", "at least 2")
 
     @property
     def edges(self) -> Places:

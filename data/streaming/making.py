@@ -115,44 +115,27 @@ def stream(
     check_seed(seed)
     check_truth("standardise", standardise)
     check_truth("ids", ids)
+    for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
+        if count is not None:
+            check_count(what, count, least)
     names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
 
     def opened(one: Any) -> Source:
         return _source(one, names, target, class_names)
 
+    reader: Reader
     if is_passing(source):
-        if rows is not None:
-            check_count("rows", rows, 2)
-        passing = Passing(
+        reader = Passing(
             source, rows, held or EXAMPLES, inputs=names, target=target, workers=workers or 0
         )
+        raw = _first(reader.in_order())
         given = [_given("val", val, opened), _given("test", test, opened)]
-        reader: Reader = passing
-        raw = _first(passing.in_order(), EXAMPLES)
     else:
         found = opened(source)
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
-        one_x, _ = read_apart(found, np.arange(1))
-        row_bytes = max(1, one_x[0].numel() * one_x.element_size())
-        numbers = one_x[0].numel()
-        aside, given = _aside(found, {"val": val, "test": test}, seed, numbers, opened)
-        count = usual_workers(found) if workers is None else check_count("workers", workers, 0)
-        without = np.sort(np.concatenate(aside))
-        if found.rows - len(without) < 2:
-            raise DataError(
-                f"val={val}, test={test} leave {found.rows - len(without)} of {found.rows} rows",
-                "at least 2 training rows", "more rows, or smaller shares",
-            )  # fmt: skip
-        cuda = torch.cuda.is_available()
-        largest = int(np.diff(found.edges).max())
-        together = held or max(min(HELD // row_bytes, MOST_HELD), BLOCKS * largest)
-        reader = placed = Placed(found, without, together, count, pinned=cuda)
-        examples = min(EXAMPLES, placed.rows, max(2, HELD // row_bytes))
-        raw = placed.take(np.arange(examples))
-        for k, places in enumerate(aside):
-            if len(places):
-                given[k] = read_apart(found, places)
+        reader, given = _placed(found, {"val": val, "test": test}, seed, workers, held, opened)
+        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
     raw_val, raw_test = given
     if task is None:
         spoken = bool(class_names) or classes is not None
@@ -187,6 +170,36 @@ def stream(
         with torch.random.fork_rng(devices=[]):
             made._inputs(raw[0][:2], training=True)
     return made
+
+
+def _placed(
+    source: Source,
+    asked: dict[str, Any],
+    seed: int,
+    workers: int | None,
+    held: int | None,
+    opened: Callable[[Any], Source],
+) -> tuple[Placed, list[Pair | None]]:
+    """Training rows of a source with places, and the rows that were taken out of them, or given."""
+    (one,), _ = read_apart(source, np.arange(1))
+    aside, given = _aside(source, asked, seed, one.numel(), opened)
+    without = np.sort(np.concatenate(aside))
+    if source.rows - len(without) < 2:
+        raise DataError(
+            f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
+            f"{source.rows} rows",
+            "at least 2 training rows", "more rows, or smaller shares",
+        )  # fmt: skip
+    if held is None:
+        row_bytes = max(1, one.numel() * one.element_size())
+        largest = int(np.diff(source.edges).max())
+        held = max(min(HELD // row_bytes, MOST_HELD), BLOCKS * largest)
+    workers = usual_workers(source) if workers is None else workers
+    reader = Placed(source, without, held, workers, pinned=torch.cuda.is_available())
+    for k, places in enumerate(aside):
+        if len(places):
+            given[k] = read_apart(source, places)
+    return reader, given
 
 
 def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequence[str]) -> Source:
@@ -288,26 +301,24 @@ def _draw(rows: int, count: int, seed: int) -> Places:
     return np.array([*chosen], dtype=np.int64)
 
 
-def _first(chunks: Iterable[Chunk], rows: int) -> Pair:
-    """The first rows of a stream."""
+def _first(chunks: Iterable[Chunk]) -> Pair:
+    """The first rows of a stream, as many as are kept as examples."""
     xs, ys, count = [], [], 0
     for numbers, x, y in chunks:
         xs.append(x)
         ys.append(y)
         count += len(numbers)
-        if count >= rows:
+        if count >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
             break
-    return torch.cat(xs)[:rows], torch.cat(ys)[:rows]
+    return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
 
 
 def _decided(pairs: Sequence[Pair | None]) -> Task:
+    """The task that targets in memory speak of."""
     known = [pair[1].flatten() for pair in pairs if pair is not None]
-    return decide_task("y", torch.cat([y.double() if len({*map(_kind, known)}) > 1 else y
-                                       for y in known]))  # fmt: skip
-
-
-def _kind(y: Tensor) -> torch.dtype:
-    return y.dtype
+    if len({y.dtype for y in known}) > 1:
+        known = [y.double() for y in known]
+    return decide_task("y", torch.cat(known))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:

@@ -85,7 +85,6 @@ class Streamed(Dataset):
             "batch_transform": batch_transform,
             "memory_format": memory_format,
             "flat": flat,
-            "_options": {"batch_transform": batch_transform, "memory_format": memory_format},
             "_scales": {},
         }
         for name, value in values.items():
@@ -303,13 +302,12 @@ class Streamed(Dataset):
         return found
 
     _scales: dict[str, tuple[Any, Any]]
-    _options: dict[str, Any]
 
     # -- the same data, otherwise -----------------------------------------------------------------
 
     def _with(self, held: Dataset, **options: Any) -> Streamed:
-        options = {"flat": self.flat, **self._options, **options}
-        return Streamed(held, self.reader, self.summary, **options)
+        kept = {n: getattr(self, n) for n in ("batch_transform", "memory_format", "flat")}
+        return Streamed(held, self.reader, self.summary, **{**kept, **options})
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None

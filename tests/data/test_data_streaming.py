@@ -380,5 +380,34 @@ def test_dicts_and_items_that_make_no_batch():
         data.stream(items, target="c", workers=0)
     with pytest.raises(data.DataError, match=r"the items of list \(tuple\) make no batch"):
         data.stream([(object(), 0)] * 30, workers=0)
+    with pytest.raises(data.DataError, match="list has no rows"):
+        data.stream([])
+    with pytest.raises(data.DataError, match=r"held=0; expected a whole number of at least 1"):
+        data.stream(items, target="label", held=0)
+    with pytest.raises(data.DataError, match=r"rows=9 of list, which has 700"):
+        data.stream(items, target="label", rows=9)
+    with pytest.raises(data.DataError, match=r"val=650, test=49 leave 1 of 700 rows"):
+        data.stream(items, target="label", val=650, test=49)
     with pytest.raises(data.DataError, match=r"has no length.*rows=N"):
         data.stream(type("Endless", (), {"__getitem__": lambda self, i: (x[i], 0)})())
+
+
+def test_batches_of_rows_in_memory_are_words_of_the_same_contract():
+    x, y = arrays()
+    memory = data.Dataset.from_tensors(x, y, x[:9], y[:9])
+    order = memory.order(4, 1)
+    assert torch.equal(order.sort().values, torch.arange(memory.N))
+    places = [(0, 50), (50, 120)]
+    for (rows, inputs, targets), (start, end) in zip(
+        memory.batches(4, 1, places), places, strict=True
+    ):
+        assert torch.equal(rows, order[start:end])
+        assert torch.equal(inputs, memory.x_train[rows])
+        assert torch.equal(targets, memory.y_train[rows])
+    weighted = memory.with_class_weights()
+    for got, expected in zip(weighted.head(7), (weighted.x_train, weighted.targets), strict=True):
+        assert torch.equal(got, expected[:7])
+    ((inputs, targets),) = weighted.parts("train")
+    assert targets.shape == (memory.N, 2)
+    assert memory.edges is None
+    assert not memory.streamed

@@ -5,5 +5,17 @@ from .dataset import Dataset
 from .registry import available, load
 from .rows import far_off, new_rows
 from .sets.toys import spirals
+from .streaming.making import stream
+from .streaming.streamed import Streamed
 
-__all__ = ["DataError", "Dataset", "available", "far_off", "load", "new_rows", "spirals"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Streamed",
+    "available",
+    "far_off",
+    "load",
+    "new_rows",
+    "spirals",
+    "stream",
+]

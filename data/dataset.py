@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from .checks import (
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
+from .marginal import Marginal
 from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
@@ -101,6 +102,10 @@ class Dataset:
     val_weights: Tensor | None = None
     fields: Fields | None = None
 
+    streamed: ClassVar[bool] = False
+    """Training rows are read when they are needed, and there is no `x_train`: see
+    :class:`~pyroccam.data.streaming.streamed.Streamed`."""
+
     def __post_init__(self) -> None:
         if self.x_train.device.type == "meta":
             return
@@ -115,6 +120,16 @@ class Dataset:
     def N(self) -> int:
         """Number of training rows: the size of the data plate."""
         return self.x_train.shape[0]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of rows of each split."""
+        return {"train": self.N, "val": len(self.x_val), "test": len(self.x_test)}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are, or come to when they are read."""
+        return self.x_train.device
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -152,6 +167,60 @@ class Dataset:
             return self.y_train
         columns = self.y_train.to(self.weights).reshape(self.N, -1), self.weights[:, None]
         return torch.cat(columns, 1)
+
+    @cached_property
+    def marginal(self) -> Marginal:
+        """What the training targets are, whatever the inputs."""
+        return Marginal.of(self.y_train, self.classes)
+
+    def head(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Some training rows, as many if there are, with their `targets`: an example of what a
+        network is given."""
+        return self.x_train[:rows], self.targets[:rows]
+
+    def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, without weights, of the rows of a split at some places (B,)."""
+        x, y = self.split(split)
+        return x[places.to(x.device)], y[places.to(y.device)]
+
+    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """All rows of a split in their order, as parts that fit into memory; those of training
+        with their `targets`. What is in memory is one part."""
+        x, y = self.split(split)
+        yield x, self.targets if split == "train" else y
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """The order of the training rows in an epoch of a fit (N,), of seed and epoch alone, so
+        that a fit which is taken up again goes through the same."""
+        noise = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+        return torch.randperm(self.N, generator=noise).to(self.device)
+
+    def batches(
+        self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Minibatches of an epoch: numbers of training rows (B,), their inputs and `targets`.
+
+        Arguments:
+            seed: Of the order.
+            epoch: Whose order it is.
+            bounds: Places in that order at which each batch begins and ends, one after the other;
+                without the first ones, the epoch is taken up later.
+        """
+        order = self.order(seed, epoch)
+        for start, end in bounds:
+            rows = order[start:end]
+            yield rows, self.x_train[rows], self.targets[rows]
+
+    @property
+    def edges(self) -> Tensor | None:
+        """Training rows at which blocks begin that come together in an epoch, and N; None where
+        each row comes by itself."""
+        return None
+
+    @property
+    def marks(self) -> tuple[Tensor, ...]:
+        """Tensors by which a fit knows the data again, of which it was a fit."""
+        return self.x_train, self.targets, self.x_val, self.y_val
 
     @property
     def ids(self) -> bool:
@@ -305,10 +374,11 @@ class Dataset:
             )
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{len(self.split(s)[0])} {s}" for s in ("train", "val", "test"))
+        rows = ", ".join(f"{count} {split}" for split, count in self.counts.items())
         what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"
         shape = str(self.fields or " x ".join(map(str, self.input_shape)))
-        return f"Dataset({self.name!r}, {self.task}: {what}, input {shape}, rows: {rows})"
+        kind = f"{type(self).__name__}({self.name!r}, {self.task}: {what}"
+        return f"{kind}, input {shape}, rows: {rows})"
 
     @classmethod
     def from_tensors(

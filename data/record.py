@@ -32,7 +32,7 @@ def record(data: Dataset) -> dict[str, Any]:
         "classes": data.classes,
         "class_names": list(data.class_names),
         "input_shape": list(data.input_shape),
-        "rows": {split: len(data.split(split)[0]) for split in ("train", "val", "test")},
+        "rows": data.counts,
         **scaling,
         "split": chosen,
         **({} if data.fields is None else {"fields": data.fields.to_json()}),

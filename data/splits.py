@@ -15,6 +15,7 @@ __all__ = [
     "Scaling",
     "along",
     "carve",
+    "constant_as_one",
     "generator",
     "moments",
     "number_groups",
@@ -204,8 +205,12 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     column = mean.reshape(-1, *[1] * (x.ndim - 2))
     # two passes: the one-pass formula loses all digits where the mean is large
     square = sum(((b.double() - column).square_().sum(over) for b in x.split(_BLOCK)), zero)
-    std = (square / each).sqrt()
-    return mean, torch.where(std <= _CONSTANT * mean.abs(), torch.ones_like(std), std)
+    return mean, constant_as_one(mean, (square / each).sqrt())
+
+
+def constant_as_one(mean: Tensor, std: Tensor) -> Tensor:
+    """Standard deviations by which values may be divided: 1 where they are constant."""
+    return torch.where(std <= _CONSTANT * mean.abs(), torch.ones_like(std), std)
 
 
 def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

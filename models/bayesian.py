@@ -346,7 +346,7 @@ def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> No
 def _example(data: TargetSpec, like: Tensor) -> Tensor:
     """Two inputs of the shape and type of the data, with the number type and device of ``like``."""
     if getattr(data, "ids", False) or getattr(data, "fields", None) is not None:
-        rows: Tensor = data.x_train[:2]  # type: ignore[attr-defined]
+        rows: Tensor = data.head(2)[0]  # type: ignore[attr-defined]
         return rows.to(like if rows.is_floating_point() else like.device)
     # Numbers in [0, 1) are pixels, and whole numbers of zero to a network that wants words.
     generator = torch.Generator().manual_seed(0)

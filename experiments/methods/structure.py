@@ -112,7 +112,7 @@ class RandomStructure(Method):
             self.random,
             parameters=count_parameters(small),
             other_than=choice.chosen,
-            example=data.x_train[:ROWS],
+            example=data.head(ROWS)[0],
             seed=result.settings.seed,
         )
         fits = {"retrained": choice.chosen}

@@ -207,7 +207,7 @@ def tell_uncuttable(model: BayesianNetwork, data: Dataset) -> None:
 
 def try_to_cut(model: BayesianNetwork, data: Dataset) -> None:
     """Raise what a cut would raise."""
-    cut(model.start_network(), data.x_train[:2].cpu())
+    cut(model.start_network(), data.head(2)[0].cpu())
 
 
 def file_of(asked: Mapping[str, Any]) -> str:

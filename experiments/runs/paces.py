@@ -95,7 +95,7 @@ def measure(
         compare: the run trains other networks for comparison.
         clock: the time in seconds.
     """
-    device = data.x_train.device
+    device = data.device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run says it
@@ -136,7 +136,7 @@ def _way(trainer: Trainer, pays_from: int | None) -> bool | Literal["graph"] | N
 def _trainer(config: RunConfig, pair: Pair, data: Dataset) -> Trainer:
     model, guide = pair
     for part in pair:
-        part.to(data.x_train.device)
+        part.to(data.device)
     settings = Settings.of(config.settings_of(0))
     return Trainer([Replicate(model, guide, data, settings.seed)], settings)
 
@@ -175,7 +175,7 @@ def _step(
     data = result.data
     rows = min(data.N, RETRAINED * size) // size * size or data.N  # of one shape of batch
     weights = None if data.weights is None else data.weights[:rows]
-    some = replace(data, x_train=data.x_train[:rows], y_train=data.y_train[:rows], weights=weights)
+    some = replace(data, x_train=data.head(rows)[0], y_train=data.y_train[:rows], weights=weights)
     settings = replace(result.settings, batch_size=size)
     each = settings.steps_per_epoch(rows)
     epochs = math.ceil(RETRAINED / each)

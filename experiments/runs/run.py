@@ -181,7 +181,7 @@ class _Job:
         if (
             own
             and self.out is not None
-            and (words := words_of(net, self.data.x_train[:2], self.data.fields))
+            and (words := words_of(net, self.data.head(2)[0], self.data.fields))
         ):
             write_json(self.out / "network.json", words)
         return net
@@ -322,7 +322,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
     """Cut, measure and write one run, of one fit or of several."""
     config, out, result, numbers = job.config, job.out, fits[-1], job.numbers
     data = result.data
-    device = data.x_train.device
+    device = data.device
     metrics: dict[str, Any] = {
         "method": config.method,
         "data": data.name,
@@ -407,4 +407,4 @@ def _renamed(config: RunConfig) -> dict[str, Any]:
 def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
     """The deterministic network of one depth at the protocol of ``config``."""
     job = _Job(config, data, None)
-    return _fit_depth([job], depth, None, device=str(data.x_train.device))[0]
+    return _fit_depth([job], depth, None, device=str(data.device))[0]

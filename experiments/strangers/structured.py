@@ -55,7 +55,7 @@ def prune_channels(
     whole = _parameters(dense.net)
     found = []
     for ratio in ratios:
-        net = without_channels(dense.net, data.x_train[:2], ratio)
+        net = without_channels(dense.net, data.head(2)[0], ratio)
         again = retrain(net, data, seed)
         found.append(replace(again, left=_parameters(again.net) / whole))
     return found

@@ -125,15 +125,15 @@ def draw_posterior(
     """
     if draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}.")
-    x, y = fit.data.split(split)
-    chosen = even_rows(len(x), rows)
+    count = fit.data.counts.get(split) or len(fit.data.split(split)[0])
+    chosen = even_rows(count, rows)
     if draws * len(chosen) > MOST:
         raise ValueError(
             f"{draws} draws of {len(chosen):,} rows are {draws * len(chosen):,} log-likelihoods, "
             f"expected at most {MOST:,}: take fewer rows=, or fewer draws=."
         )
-    where = x.device
-    x, y = x[chosen.to(where)], y[chosen.to(where)]
+    where = fit.data.device
+    x, y = fit.data.take(split, chosen)
     complete = split == "train" and len(chosen) == fit.data.N and fit.data.weights is None
     seed = fit.settings.seed if seed is None else seed
     with evaluating(fit.model), seeded(seed, where):

@@ -63,7 +63,7 @@ def to_arviz(
         "posterior_predictive": _draws([{"y": d.predictions} for d in found], {"y": target}),
         "structure": _exact(fits),
     }
-    x, y = (part[places.to(part.device)] for part in data.split(split))
+    x, y = data.take(split, places)
     if data.task != "classification":
         y = y * data.y_std + data.y_mean
     groups["observed_data"] = xr.Dataset({"y": (target, y.cpu().numpy())})

@@ -286,7 +286,7 @@ def elpd(
 def _without_network(data: Dataset, split: str, rows: torch.Tensor) -> Floats:
     """Log density of rows by what the training targets say alone, ``(N,)``, original units."""
     units = data.y_std.double().log().sum()
-    found: Floats = (log_density_alone(data, split) - units).cpu()[rows].numpy()
+    found: Floats = (log_density_alone(data, split, rows) - units).cpu().numpy()
     return found
 
 

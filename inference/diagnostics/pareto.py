@@ -147,7 +147,7 @@ def khat(
             raise ValueError("blocks=, rows= and elsewhere= are for random weights or structure.")
         return Khat((_depth(fit),), draws)
     rows = None if rows == fit.data.N else rows
-    where = fit.data.x_train.device
+    where = fit.data.device
     with evaluating(fit.model), evaluating(fit.guide), seeded(seed, where):
         return Khat(_Blocks(fit, draws, elsewhere, rows).all(blocks), draws)
 

@@ -227,7 +227,7 @@ def _model(net: nn.Module, data: Dataset, likelihood: Any) -> BayesianNetwork:
         spread = float(weight.detach().square().mean().sqrt())
         prior[name] = Normal(spread if spread > 0 else 1.0, learn="scale")
     model = BayesianNetwork(net, data, prior=prior, likelihood=likelihood)
-    return model.to(data.x_train.device)
+    return model.to(data.device)
 
 
 def _layers(model: BayesianNetwork) -> dict[str, Any]:

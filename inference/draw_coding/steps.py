@@ -64,7 +64,7 @@ class Steps:
         ahead = {self.batch: self.total}
         self.step = TrainingStep([(model, guide)], settings, compile=settings.compile, steps=ahead)
         self._pass, self._order = -1, torch.empty(0, dtype=torch.long)
-        self.device = data.x_train.device
+        self.device = data.device
         with seeded(settings.seed, self.device):
             self.step.prepare(data.x_train[: self.batch], data.targets[: self.batch])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,25 +73,25 @@ def evidence(
     """
     if passes < 2:
         raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
-    x, y = data.split(split)
-    x, y = x[:rows], (data.targets if split == "train" else y)[:rows]
     if getattr(guide, "sums_out", False):  # which a Pyro guide of a person's own does not say
-        return summed_out(model, x, y, batch_size)
+        return summed_out(model, first_rows(data, split, rows), batch_size)
     evaluate = bound(model, guide)
     evaluate.elbo.joins = False
     found = []
     by_site: dict[str, float] = {}
     quiet = pyro.validation_enabled(False)
-    with evaluating(model), evaluating(guide), seeded(seed, x.device), quiet:
+    with evaluating(model), evaluating(guide), seeded(seed, data.device), quiet:
         for _ in range(passes):
-            likelihood, kls = 0.0, []
-            for part, target in zip(x.split(batch_size), y.split(batch_size), strict=True):
-                terms = evaluate.terms(part, target)
-                # Scaled as if the batch were all of the model's N rows.
-                likelihood += float(terms.log_likelihood) * len(part) / model.size
-                kls.append(float(terms.kl))
-                for site, kl in terms.kl_by_site.items():
-                    by_site[site] = by_site.get(site, 0.0) + float(kl)
+            likelihood, kls, count = 0.0, [], 0
+            for x, y in first_rows(data, split, rows):
+                count += len(x)
+                for part, target in zip(x.split(batch_size), y.split(batch_size), strict=True):
+                    terms = evaluate.terms(part, target)
+                    # Scaled as if the batch were all of the model's N rows.
+                    likelihood += float(terms.log_likelihood) * len(part) / model.size
+                    kls.append(float(terms.kl))
+                    for site, kl in terms.kl_by_site.items():
+                        by_site[site] = by_site.get(site, 0.0) + float(kl)
             found.append((likelihood, sum(kls) / len(kls)))
     values = torch.tensor(found, dtype=torch.float64)
     elbos = values[:, 0] - values[:, 1]
@@ -99,19 +99,37 @@ def evidence(
     error = float(elbos.std()) / math.sqrt(passes)
     evaluations = passes * len(kls)
     each = {site: total / evaluations for site, total in by_site.items()}
-    return Evidence(float(elbos.mean()), error, means[0], means[1], len(x), each)
+    return Evidence(float(elbos.mean()), error, means[0], means[1], count, each)
 
 
-def summed_out(model: Model, x: Tensor, y: Tensor, batch_size: int = 1024) -> Evidence:
+def first_rows(
+    data: Dataset, split: str, rows: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of the first rows of a split, or of all, part by part."""
+    left = data.counts.get(split, 0) if rows is None else rows
+    for x, y in data.parts(split):
+        yield x[:left], y[:left]
+        left -= len(x)
+        if left <= 0:
+            break
+
+
+def summed_out(
+    model: Model, parts: Iterable[tuple[Tensor, Tensor]], batch_size: int = 1024
+) -> Evidence:
     """The evidence of weights that are numbers, with a depth summed out: the sum over depths is
     outside of that over rows, so that batches add up within a depth, and not their bounds.
 
     Arguments:
-        x, y: inputs and targets of the rows.
+        parts: inputs and targets of the rows.
     """
+    sums, rows = [], 0
     with evaluating(model):
-        by_depth = log_likelihood_by_depth(model, x, y, batch_size=batch_size)
+        for x, y in parts:
+            sums.append(log_likelihood_by_depth(model, x, y, batch_size=batch_size))
+            rows += len(x)
+        by_depth = torch.stack(sums).sum(0)
         if model.latents():
             by_depth = by_depth + model.get_buffer("log_prior").double()
         log_evidence = float(torch.logsumexp(by_depth, 0))
-    return Evidence(log_evidence, 0.0, log_evidence, 0.0, len(x))
+    return Evidence(log_evidence, 0.0, log_evidence, 0.0, rows)

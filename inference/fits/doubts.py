@@ -8,6 +8,7 @@ import torch
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ...data.marginal import Marginal
     from .result import Fit
 
 __all__ = ["doubts", "log_density_alone", "nll_alone", "not_arrived"]
@@ -35,10 +36,11 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     data = fit.data
     split = "val" if len(data.x_val) else "train"
     rows = {"val": "validation", "train": "training"}[split]
-    x, y = data.split(split)
+    # Of what is streamed the first part says as much.
+    x, y = next(data.parts(split)) if data.streamed else data.split(split)
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
     predicted = fit.predict(x)
-    alone = nll_alone(data, split)
+    alone = -float(_density_alone(data, y).mean())
     if data.task == "classification":
         found = -float(predicted.double().gather(1, y[:, None]).mean())
         if found < alone:
@@ -50,7 +52,8 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
                 f"the classes, {said} Fewer epochs, or more weight decay, may help."
             ]
         return [f"The network is no better than the shares of the classes: {said} {advice}"]
-    mean = data.y_train.double().mean(0)
+    assert data.marginal.mean is not None
+    mean = data.marginal.mean
     found_by = (predicted - y).double().square().mean(0).sqrt() * data.y_std.double()
     alone_by = (mean - y.double()).square().mean(0).sqrt() * data.y_std.double()
     bad = (found_by >= alone_by).nonzero()[:, 0].tolist()
@@ -77,7 +80,7 @@ def nll_alone(data: Dataset, split: str) -> float:
     return -float(log_density_alone(data, split).mean())
 
 
-def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
+def log_density_alone(data: Dataset, split: str, rows: torch.Tensor | None = None) -> torch.Tensor:
     """The log density of rows by a prediction that does not look at the inputs, in nats, ``(N,)``.
 
     Of classes, their shares among the training rows (one row more of each, so that none is
@@ -87,22 +90,27 @@ def log_density_alone(data: Dataset, split: str) -> torch.Tensor:
     Arguments:
         data: whose training rows are known.
         split: of the rows that are predicted.
+        rows: their places, all if left out.
     """
-    _, y = data.split(split)
+    return _density_alone(data, data.split(split)[1] if rows is None else data.take(split, rows)[1])
+
+
+def _density_alone(data: Dataset, y: torch.Tensor) -> torch.Tensor:
     if data.task == "classification":
         return _log_shares(data)[y]
-    alone = _of_targets_alone(data.task, data.y_train.double())
-    return alone.log_prob(y.double()).sum(1)
+    return _of_targets_alone(data.task, data.marginal).log_prob(y.double()).sum(1)
 
 
-def _of_targets_alone(task: str, train: torch.Tensor) -> torch.distributions.Distribution:
+def _of_targets_alone(task: str, known: Marginal) -> torch.distributions.Distribution:
     """The distribution of each target ``(T,)`` with the mean, and of what has two moments the
-    variance, of the training targets ``(N, T)``."""
-    mean, variance = train.mean(0), train.var(0).clamp_min(1e-12)
+    variance, of the training targets."""
+    assert known.mean is not None
+    assert known.variance is not None
+    mean, variance = known.mean, known.variance.clamp_min(1e-12)
     if task == "multi-label":  # no label is impossible
-        return torch.distributions.Bernoulli((train.sum(0) + 1.0) / (len(train) + 2.0))
+        return torch.distributions.Bernoulli((known.rows * mean + 1.0) / (known.rows + 2.0))
     if task == "counts":
-        mean = mean.clamp_min(0.5 / len(train))
+        mean = mean.clamp_min(0.5 / known.rows)
         # Beyond a variance of the mean; at less it is all but a Poisson distribution.
         failures = mean.square() / (variance - mean).clamp_min(1e-6 * mean)
         return torch.distributions.NegativeBinomial(failures, logits=(mean / failures).log())
@@ -110,7 +118,8 @@ def _of_targets_alone(task: str, train: torch.Tensor) -> torch.distributions.Dis
 
 
 def _log_shares(data: Dataset) -> torch.Tensor:
-    counts = torch.bincount(data.y_train, minlength=data.outputs).double() + 1.0
+    assert data.marginal.counts is not None
+    counts = data.marginal.counts.double() + 1.0
     return counts.log() - counts.sum().log()
 
 

@@ -96,7 +96,7 @@ def as_numbers(
             tried[rate] = loss
             if path is not None and ranks.first:
                 _write(path, net, {"tried": tried, "lr": lr, "seconds": seconds})
-    own = net.eval().to(fit.data.x_train.device)
+    own = net.eval().to(fit.data.device)
     likelihood = validated(fit.model.likelihood, own, fit.data)
     if likelihood is fit.model.likelihood:  # of too few validation rows
         likelihood = validated(likelihood, own, fit.data, "train")

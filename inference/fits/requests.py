@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...models.parameters import refuse_without_values
 from ..posterior.family import family, named
@@ -23,15 +23,15 @@ def check_kinds(model: Any, guide: Any, data: Any, track: Any = None) -> None:
         ValueError: for parameters without values, or no training rows.
     """
     family(model, guide)
-    tensors = [
-        getattr(data, f"{part}_{split}", None) for part in "xy" for split in ("train", "val")
-    ]
-    if not all(isinstance(t, Tensor) for t in tensors) or isinstance(data, type):
+    tensors: list[Any] = []
+    if hasattr(data, "head") and not isinstance(data, type):
+        tensors = [*data.head(1), data.x_val, data.y_val]
+    if not tensors:
         raise TypeError(
             f"The data is {named(data)}, expected a data.Dataset: data.load(...), or "
             "data.Dataset.from_tensors(x_train, y_train, x_test, y_test)."
         )
-    if any(isinstance(t, Tensor) and t.is_meta for t in tensors):
+    if any(t.is_meta for t in tensors):
         raise ValueError(f"{data!r} has no values: its tensors are on the device meta.")
     if not data.N:
         raise ValueError(f"{data!r} has no training rows.")

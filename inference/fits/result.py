@@ -24,6 +24,7 @@ from ..posterior.predict import (
     evaluate_single,
     mixture_log_probs,
 )
+from ..posterior.scores import merged
 from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
@@ -141,7 +142,15 @@ class Fit(Generic[M, G]):
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).
             drawing: ``draws``, ``noise`` and ``batch_size`` as for :meth:`outputs`.
+
+        Training rows that are streamed pass once, in parts; what is no mean over rows, such as ECE,
+        is left out.
         """
+        if split == "train" and self.data.streamed:
+            parts = self.data.parts(split)
+            return merged(
+                (len(x), self._judged(self.outputs(x, how, **drawing), y, how)) for x, y in parts
+            )
         x, y = self.data.split(split)
         outputs = self.outputs(x, how, **drawing)
         return self._judged(outputs, y, how)

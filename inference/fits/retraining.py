@@ -117,7 +117,7 @@ class PlainTraining:
     def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> None:
         self._net, self._fit, self._teacher = net, fit, teacher
         self.before = row_losses(net, fit, teacher)
-        own = copy.deepcopy(net).to(fit.data.x_train.device).train()
+        own = copy.deepcopy(net).to(fit.data.device).train()
         like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
         self._own, self._step = own, PlainStep(own, like, _losses)
 
@@ -125,7 +125,7 @@ class PlainTraining:
         """The network at the best of the epochs that are looked at, and its validation losses;
         without validation rows that of the last epoch, and none."""
         self._step.restart()
-        with seeded(self._fit.settings.seed, self._fit.data.x_train.device):
+        with seeded(self._fit.settings.seed, self._fit.data.device):
             kept, losses = self._train(epochs, lr)
         found = copy.deepcopy(self._net)
         set_values(found, kept)

@@ -63,7 +63,7 @@ def annealed(
             "16, 2 and 1 or more.\nOne run shows no error, and few particles show no scale."
         )
     begun = time.perf_counter()
-    with joint(fit, "annealed") as density, seeded(seed, fit.data.x_train.device):
+    with joint(fit, "annealed") as density, seeded(seed, fit.data.device):
         schedule = _pilot(density, particles, moves)
         runs = [_run(density, particles, moves, schedule) for _ in range(repeats)]
     values = [value for value, _ in runs]

@@ -128,12 +128,12 @@ def exact(fit: Fit) -> LogEvidence:
     begun = time.perf_counter()
     if random_network(fit.model) is None:
         fit.data.refuse_weights("An evidence")
-        found = summed_out(fit.model, *fit.data.split("train"))
+        found = summed_out(fit.model, fit.data.parts("train"))
         took = time.perf_counter() - begun
         return LogEvidence("exact", found.elbo, 0.0, "exact", found.rows, 1.0, took)
     values, passes = [], 0.0
     for log_prior, structure in _structures(fit):
-        with joint(fit, "exact", structure) as density, seeded(0, fit.data.x_train.device):
+        with joint(fit, "exact", structure) as density, seeded(0, fit.data.device):
             values.append(log_prior + Conjugate(density).log_evidence())
             passes += 2.0 + density.y[0].numel()
     value = float(torch.tensor(values, dtype=torch.float64).logsumexp(0))
@@ -155,7 +155,7 @@ def _structures(fit: Fit) -> list[tuple[float, dict[str, Tensor]]]:
     found = []
     for values in itertools.product(*map(range, counts)):
         chosen = {
-            site: torch.tensor(value, device=fit.data.x_train.device)
+            site: torch.tensor(value, device=fit.data.device)
             for site, value in zip(priors, values, strict=True)
         }
         log_prior = sum(float(priors[s].log_prob(v).detach()) for s, v in chosen.items())

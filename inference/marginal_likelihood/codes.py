@@ -160,7 +160,7 @@ def blocks_of(
     # The next block is predicted by a fit to these rows, of which batch normalisation needs two.
     ends = block_ends(len(order), shares, least=2)
     data = fit.data
-    order = order.to(data.x_train.device)
+    order = order.to(data.device)
     found = [Block(ends[0], _without_a_model(data, order[: ends[0]]))]
     own = {**vars(fit.settings), **settings}
     for place, (start, end) in enumerate(itertools.pairwise(ends)):
@@ -170,7 +170,7 @@ def blocks_of(
             model = fit.model.anew(before)
             guide = fit.guide.of(model)
         again = {**own, "seed": seed + 1000 * place}
-        where = str(data.x_train.device)
+        where = str(data.device)
         made = train(model, guide, before, device=where, progress=False, **again)
         outputs, weights = made.components(data.x_train[block])
         with torch.no_grad():
@@ -247,7 +247,7 @@ def _without_a_model(data: Dataset, chosen: Tensor) -> float:
 
 def _exact_blocks(fit: Fit, order: Tensor, shares: Sequence[float]) -> list[Block]:
     ends = [0, *block_ends(len(order), shares)]
-    where = fit.data.x_train.device
+    where = fit.data.device
     with joint(fit, "prequential") as density, seeded(0, where):
         blocks = [order[a:b].to(where) for a, b in itertools.pairwise(ends)]
         nats = Conjugate(density).log_predictive(blocks)

@@ -51,7 +51,7 @@ def importance(fit: Fit, *, draws: int = 1000, repeats: int = 10, seed: int = 0)
         )
     begun = time.perf_counter()
     model, guide = require(fit, BayesianNetwork, 'inference.evidence(by="importance")')
-    where = fit.data.x_train.device
+    where = fit.data.device
     quiet = pyro.validation_enabled(False)
     with evaluating(model), evaluating(guide), seeded(seed, where), quiet:
         _refuse_points(guide)

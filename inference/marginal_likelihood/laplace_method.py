@@ -82,7 +82,7 @@ def laplace(
             "Fewer draws would not show how wrong the normal is."
         )
     begun = time.perf_counter()
-    with joint(fit, "laplace") as density, seeded(seed, fit.data.x_train.device):
+    with joint(fit, "laplace") as density, seeded(seed, fit.data.device):
         refuse_improper(density.model)
         begin = [density.centre()[None]]
         if restarts:

@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from ...models.contexts import evaluating
-from ...models.learnt_depth import log_likelihood_by_depth
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
-from ..posterior.depth import exact_depth_posterior
+from ..posterior.depth import exact_depth_posterior, sum_by_depth
 from ..posterior.family import refuse_undecided
 from .joint import numbers_of, refuse_improper
 
@@ -102,8 +100,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
 def _summed_out(fit: Fit) -> DescriptionLength:
     """By the exact posterior of the depth, of which the parts sum to minus the log evidence."""
     q = exact_depth_posterior(fit.model, fit.data)
-    with evaluating(fit.model):
-        by_depth = log_likelihood_by_depth(fit.model, *fit.data.split("train"))
+    by_depth = sum_by_depth(fit.model, fit.data)
     prior = fit.model.get_buffer("log_prior").double()
     kept = q > 0
     kl = float((q * (q.log() - prior))[kept].sum()) / math.log(2.0)

@@ -142,7 +142,7 @@ def _evidence(
             "Half of the starts choose when to stop, and two of the others show an error."
         )
     begun = time.perf_counter()
-    with joint(fit, by) as density, seeded(seed, fit.data.x_train.device), plain_kernels():
+    with joint(fit, by) as density, seeded(seed, fit.data.device), plain_kernels():
         if jacobian == "exact" and density.size > EXACT_MOST:
             raise ValueError(
                 f'jacobian="exact" of {density.size:,} weights, expected at most {EXACT_MOST}.\n'

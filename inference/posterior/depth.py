@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from ...models.bayesian_stack import BayesianStack
 from ...models.checks import as_number
 from ...models.contexts import evaluating, seeded
 from ...models.learnt_depth import log_likelihood_by_depth
-from ..distributed.ranks import ALONE, Part, Ranks
+from ..distributed.ranks import ALONE, Ranks
 from ..elbo.estimator import bound
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "exact_depth_posterior",
     "rounded_mean",
     "slack",
+    "sum_by_depth",
     "total_variation",
 ]
 
@@ -42,10 +44,10 @@ PASSES = 2
 class Splits(Protocol):
     """A data set with named splits (``pyroccam.data.Dataset`` is one)."""
 
-    def split(self, name: str) -> tuple[Tensor, Tensor]: ...
+    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]: ...
 
     @property
-    def targets(self) -> Tensor: ...
+    def device(self) -> torch.device: ...
 
 
 def exact_depth_posterior(
@@ -71,16 +73,32 @@ def exact_depth_posterior(
     References:
         Antoran et al. 2020, arXiv:2002.02797 (the formula on their poster, which their code lacks).
     """
-    x, y = data.split(split)
-    if split == "train":
-        y = data.targets
-    part = ranks.part(len(x))
-    with evaluating(model):
-        log_likelihood = log_likelihood_by_depth(
-            model, x[part.rows], y[part.rows], batch_size=batch_size
-        )
-    _count(ranks, part, [log_likelihood])
+    log_likelihood = sum_by_depth(model, data, split, batch_size, ranks)
     return (model.get_buffer("log_prior").double() + log_likelihood).softmax(0)
+
+
+def sum_by_depth(
+    model: Model,
+    data: Splits,
+    split: str = "train",
+    batch_size: int = 1024,
+    ranks: Ranks = ALONE,
+) -> Tensor:
+    """``Σ_n log p(y_n | x_n, d)`` over all rows of a split, in evaluation mode, ``(D + 1,)``,
+    float64, in nats. Rows that are streamed pass once, and are not kept.
+
+    Arguments:
+        ranks: processes, of which each takes a part of the rows; all have the sum.
+    """
+    found = []
+    with evaluating(model):
+        for x, y in data.parts(split):
+            own = ranks.part(len(x))
+            sums = log_likelihood_by_depth(model, x[own.rows], y[own.rows], batch_size=batch_size)
+            found.append(sums if own.weight else torch.zeros_like(sums))
+    total = torch.stack(found).sum(0)
+    ranks.sum_([total])
+    return total
 
 
 @torch.no_grad()
@@ -110,15 +128,12 @@ def depth_posterior_of_weights(
     Returns:
         ``(D + 1,)``, float64, summing to one.
     """
-    x, _ = data.split("train")
     evaluate = bound(model, guide)
     prior = model.log_prior.double()
     total, cost, passes = torch.zeros_like(prior), torch.zeros_like(prior), 0
-    own = ranks.part(len(x))
-    x, targets = x[own.rows], data.targets[own.rows]
     quiet = pyro.validation_enabled(False)
-    with evaluating(model), evaluating(guide), seeded(ranks.seed(seed), x.device), quiet:
-        for part, y in zip(x.split(batch_size), targets.split(batch_size), strict=True):
+    with evaluating(model), evaluating(guide), seeded(ranks.seed(seed), data.device), quiet:
+        for part, y in small_parts(data, "train", batch_size, ranks):
             for _ in range(PASSES):
                 found = evaluate.terms(part, y).by_site
                 rows = found["y"].double().flatten(1).sum(1)
@@ -127,16 +142,20 @@ def depth_posterior_of_weights(
                 if "depth" in found:
                     cost += found["depth"].double().flatten()
     number = torch.tensor(float(passes), dtype=prior.dtype, device=prior.device)
-    _count(ranks, own, [total, cost, number])
-    return (prior + total - cost / number).softmax(0)
+    ranks.sum_([total, cost, number])
+    return (prior + total - cost / number.clamp_min(1)).softmax(0)
 
 
-def _count(ranks: Ranks, part: Part, sums: list[Tensor]) -> None:
-    """Add up what processes found of their parts of the rows, in place."""
-    if not part.weight:
-        for t in sums:
-            t.zero_()
-    ranks.sum_(sums)
+def small_parts(
+    data: Splits, split: str, size: int, ranks: Ranks = ALONE
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of all rows of a split, so many at a time; of several processes each has a
+    part of them."""
+    for whole in data.parts(split):
+        for x, y in zip(*(t.split(size) for t in whole), strict=True):
+            part = ranks.part(len(x))
+            if part.weight:
+                yield x[part.rows], y[part.rows]
 
 
 def check_share(threshold: Any) -> None:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+
 import torch
 from torch import Tensor
 
 from ...models.likelihoods import Likelihood
 from .metrics import classification_metrics, label_metrics
 
-__all__ = ["score_classes", "score_targets"]
+__all__ = ["merged", "score_classes", "score_targets"]
+
+_ROOTS = ("rmse",)
+_NO_MEANS = ("ece", "f1", "auroc")
 
 _TAIL = 0.05  # of each side of the interval whose coverage is counted
+
+
+def merged(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Scores of all rows from those of parts of them, each with its number of rows. Only of those
+    that are means over rows, or roots of such: others are left out."""
+    sums: dict[str, float] = {}
+    rows = 0
+    for count, scores in parts:
+        rows += count
+        for name, value in scores.items():
+            if name not in _NO_MEANS:
+                term = value * value if name in _ROOTS else value
+                sums[name] = sums.get(name, 0.0) + count * term
+    return {n: math.sqrt(s / rows) if n in _ROOTS else s / rows for n, s in sums.items()}
 
 
 def score_classes(likelihood: Likelihood, log_probs: Tensor, y: Tensor) -> dict[str, float]:

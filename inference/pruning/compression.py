@@ -317,7 +317,7 @@ def compress(
     if model.parameters_before != report.parameters_before:
         report = replace(report, parameters_given=model.parameters_before)
     small = without_statistics(quantised(small, rounded))
-    small = unfed(torch_only(small, fit.data.x_train[:2].cpu()))
+    small = unfed(torch_only(small, fit.data.head(2)[0].cpu()))
     return Compressed(
         small,
         decision.thresholds,

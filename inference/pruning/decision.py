@@ -129,7 +129,7 @@ def decide(
         found = irrelevance(model, guide, by="noise" if threshold == "noise" else "mode")
         chosen = choose_thresholds(threshold, found, whole, model, fit.data, tolerance)
         zeros = with_zeros(whole, found, chosen.thresholds, model)
-    net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
+    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
     for sentence in chosen.warnings:
         warnings.warn(sentence, stacklevel=3)
     # Zero is none of the values: where weights are says which are zero.
@@ -235,7 +235,7 @@ class _Search:
         """A network of that size that is as good; at a rate that suited others first."""
         at = thresholds_of_share(self.found, share)
         zeros = with_zeros(self.sources[0], self.found, at, self.fit.model).cpu()
-        if not self.left or not has_path(zeros, self.fit.data.x_train[:2].cpu()):
+        if not self.left or not has_path(zeros, self.fit.data.head(2)[0].cpu()):
             return None
         drafts = [at_thresholds(self.fit, at, self.found, source) for source in self.sources]
         losses = [row_losses(one.net, self.fit, self.teacher).mean() for one in drafts]
@@ -328,7 +328,7 @@ def at_thresholds(
     found = irrelevance(model, guide, by="weight") if found is None else found
     whole = mean_network(model, guide) if whole is None else whole
     zeros = with_zeros(whole, found, thresholds, model)
-    net, report = cut(zeros.cpu(), fit.data.x_train[:ROWS].cpu())
+    net, report = cut(zeros.cpu(), fit.data.head(ROWS)[0].cpu())
     return Decision(model, guide, whole, net, report, dict(found), dict(thresholds), [])
 
 

@@ -92,7 +92,7 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
             posterior = fit.guide.factor_of(f"{name}.{latent}")
             guide.factor_of(f"{there}.{latent}").load_state_dict(posterior.state_dict())
     model.likelihood.load_state_dict(network.likelihood.state_dict())
-    device = fit.data.x_train.device
+    device = fit.data.device
     return replace(fit, model=model.to(device).eval(), guide=guide.to(device), structure=None)
 
 

@@ -105,7 +105,7 @@ def narrow(
         _copy_posterior(
             model.layers[old], guide, layer, own, kept, decision.whole.get_submodule(old)
         )
-    device = fit.data.x_train.device
+    device = fit.data.device
     return smaller.to(device), own.to(device)
 
 

@@ -241,7 +241,7 @@ class Cuts:
         """True if the outputs still depend on the inputs: a path of weights is left, and on some
         training rows the outputs differ, which they do not behind units that are always zero."""
         net = with_zeros(self.whole, self.found, thresholds, self.model)
-        x = self.data.x_train[:ROWS]
+        x = self.data.head(ROWS)[0]
         if not has_path(net, x[:2]):
             return False
         outputs = net(x.clone())

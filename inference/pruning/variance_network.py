@@ -93,4 +93,4 @@ def without_means(
     if guide.scales is not None:
         local = LocalReparameterization(model, guide.scales)
     own = ZeroMean(model, layers=layers, begin=guide, local=local)
-    return model, own.to(fit.data.x_train.device)
+    return model, own.to(fit.data.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["IncrementalPosterior"]
+__all__ = ["BlockPosterior", "IncrementalPosterior"]
 
 
 class IncrementalPosterior:
@@ -94,8 +94,7 @@ class IncrementalPosterior:
         """
         total = self.total / kl_weight if kl_weight != 1.0 else self.total
         if not complete:
-            share = self.seen.shape[-1] / self.seen.sum(-1, keepdim=True).clamp_min(1)
-            total = total * share
+            total = total * self._share()
         target = self.log_prior + total
         if costs is not None:
             target = target - costs.double()
@@ -107,10 +106,76 @@ class IncrementalPosterior:
         mixed = (1 - rate) * self.logits.log_softmax(-1) + rate * target.log_softmax(-1)
         self.logits.copy_(mixed.log_softmax(-1))
 
+    def _share(self) -> Tensor:
+        """All rows over those seen so far."""
+        return self.seen.shape[-1] / self.seen.sum(-1, keepdim=True).clamp_min(1)
+
+    _KEPT: tuple[str, ...] = ("table", "seen", "total")
+
     def state_dict(self) -> dict[str, Tensor]:
-        return {"table": self.table, "seen": self.seen, "total": self.total}
+        return {name: getattr(self, name) for name in self._KEPT}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.table.copy_(state["table"])
-        self.seen.copy_(state["seen"])
-        self.total.copy_(state["total"])
+        for name in self._KEPT:
+            getattr(self, name).copy_(state[name])
+
+
+class BlockPosterior(IncrementalPosterior):
+    r"""The same with a sum for each block of rows in place of every row, so that its memory does
+    not grow with N.
+
+    Rows of a block come close to each other in an epoch. Of a block of b rows of which c have come
+    in this pass, with the sum s over these, and S over the block in the pass before,
+
+    .. math:: s + (1 - c / b)\, S
+
+    stands for its sum. It is exact where c is 0 or b, which is nearly all blocks at any time: only
+    the rows that a source shuffles among each other at present are on their way. Of n rows on their
+    way the estimate of a difference between two depths is off by at most about
+    :math:`	frac12 \sqrt{n}` standard deviations of that difference over rows (half of them drawn
+    without replacement, the sum of the others scaled from all), whatever N is; without that,
+    it is as stale as with a table of all rows, and no more.
+
+    Arguments:
+        logits: ``(1, D + 1)``; see :class:`IncrementalPosterior`.
+        log_prior: ``(1, D + 1)``.
+        edges: rows at which blocks begin, and N ``(blocks + 1,)``.
+        rate: see :class:`IncrementalPosterior`.
+    """
+
+    def __init__(self, logits: Tensor, log_prior: Tensor, edges: Tensor, rate: float) -> None:
+        super().__init__(logits, log_prior, len(edges) - 1, rate)
+        self.edges = edges.to(log_prior.device)
+        self.sizes = self.edges.diff()
+        self.coming = torch.zeros_like(self.table)
+        self.count = torch.zeros_like(self.sizes)
+        self.seen = torch.zeros_like(self.sizes[:1])  # rows, and not which
+
+    _KEPT = ("table", "coming", "count", "seen", "total")
+
+    @torch.no_grad()
+    def observe(self, rows: Tensor | None, log_likelihood: Tensor) -> None:
+        every = torch.arange(int(self.edges[-1]), device=self.edges.device)
+        (numbers,) = every[None] if rows is None else rows
+        blocks, place = torch.bucketize(numbers, self.edges[1:], right=True).unique(
+            return_inverse=True
+        )
+        before = self._estimate(blocks)
+        now = log_likelihood.to(self.table.dtype)
+        sums = now.new_zeros(*now.shape[:-1], len(blocks)).index_add_(-1, place, now)
+        self.coming[..., blocks] += sums
+        self.count[blocks] += place.bincount(minlength=len(blocks))
+        whole = blocks[self.count[blocks] >= self.sizes[blocks]]
+        self.table[..., whole] = self.coming[..., whole]
+        self.coming[..., whole] = 0
+        self.count[whole] = 0
+        self.total += (self._estimate(blocks) - before).sum(-1)
+        self.seen += len(numbers)
+
+    def _estimate(self, blocks: Tensor) -> Tensor:
+        """Sums of blocks, ``(1, D + 1, blocks)``, float64."""
+        left = 1.0 - self.count[blocks].double() / self.sizes[blocks]
+        return self.coming[..., blocks].double() + left * self.table[..., blocks].double()
+
+    def _share(self) -> Tensor:
+        return self.edges[-1].double() / self.seen.clamp_min(1)

@@ -64,17 +64,19 @@ class Job:
         Raises:
             ValueError: if it differs in more than values.
         """
-        ours, theirs = self.data, other.data
+        ours, theirs = ((d, *d.head(1)) for d in (self.data, other.data))
         reasons = [
             difference(self.model, other.model),
             difference(self.guide, other.guide),
+            "their rows are streamed" if ours[0].streamed or theirs[0].streamed else None,
             *(
                 f"the {what} is {a} in one and {b} in another"
                 for what, a, b in (
                     ("model", *_first_odd_lines(str(self.model), str(other.model))),
                     ("guide", self.guide.options(), other.guide.options()),
-                    ("shape of the training inputs", ours.x_train.shape, theirs.x_train.shape),
-                    ("shape of the training targets", ours.targets.shape, theirs.targets.shape),
+                    ("number of training rows", ours[0].N, theirs[0].N),
+                    ("shape of an input", ours[1].shape[1:], theirs[1].shape[1:]),
+                    ("shape of a target", ours[2].shape[1:], theirs[2].shape[1:]),
                 )
                 if a != b
             ),
@@ -165,7 +167,7 @@ class Replicate(Job):
         """Facts that a checkpoint must agree with, beside the settings."""
         data = self.data
         return {
-            "data": fingerprint(data.x_train, data.targets, data.x_val, data.y_val),
+            "data": fingerprint(*data.marks),
             "shapes": {name: list(t.shape) for name, t in self.model.state_dict().items()},
             "guide": self.guide.options(),
             "prior": self.model.prior_numbers(),
@@ -279,7 +281,7 @@ class Replicate(Job):
         if "good" in state:
             return state
         assert self.out is not None
-        good = read_weights(self.out, self.data.x_train.device)
+        good = read_weights(self.out, self.data.device)
         return {**state, **good, "best": {**state["best"], **good}, "good": good}
 
     def load(self, state: dict[str, Any]) -> None:

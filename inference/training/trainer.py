@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyro
 import torch
@@ -22,7 +23,7 @@ from ..distributed.joining import joined
 from ..distributed.ranks import Part
 from ..elbo.non_finite import first_non_finite
 from ..storage.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, versions
-from .depth_update import IncrementalPosterior
+from .depth_update import BlockPosterior, IncrementalPosterior
 from .replicate import Replicate
 from .settings import Settings
 from .step import TrainingStep
@@ -74,6 +75,20 @@ class Pace:
     evaluation: float = 0.0
 
 
+class Batch(NamedTuple):
+    """What a step is made of.
+
+    Attributes:
+        rows: their numbers, ``(K, B)``; ``None`` where they are all, in their order.
+        x, y: inputs and targets of those that this process takes, ``(B, *)`` for one pair,
+            ``(K, B, *)`` for several.
+    """
+
+    rows: Tensor | None
+    x: Tensor
+    y: Tensor
+
+
 class Trainer:
     """Trains replicates of one pair. Its whole state goes into a checkpoint, and a step depends on
     nothing else.
@@ -99,7 +114,8 @@ class Trainer:
         self.replicates, self.settings = list(replicates), settings
         self.out, self.checkpoint_seconds = out, checkpoint_seconds
         first = self.replicates[0]
-        self.device = first.data.x_train.device
+        self.device = first.data.device
+        self.streamed = first.data.streamed
         self.rows = first.data.N
         self.batches = self._batch_bounds()
         self.epochs = settings.epochs_for(self.rows)
@@ -178,23 +194,24 @@ class Trainer:
                     self._lay_out(torch.contiguous_format)
             self.step.prepare(*self._first_batch())
         if first.guide.closed:
-            self.closed = IncrementalPosterior(
-                self.step.state(f"guide.{first.guide.moving}"),
-                torch.stack([one.log_prior for one in self.replicates]),
-                self.rows,
-                first.guide.closed_rate(self.total_steps),
-            )
+            logits = self.step.state(f"guide.{first.guide.moving}")
+            prior = torch.stack([one.log_prior for one in self.replicates])
+            rate, edges = first.guide.closed_rate(self.total_steps), first.data.edges
+            if edges is None:
+                self.closed = IncrementalPosterior(logits, prior, self.rows, rate)
+            else:
+                self.closed = BlockPosterior(logits, prior, edges, rate)
         data, *others = [one.data for one in self.replicates]
-        self.shared = all(
+        self.shared = not self.streamed and all(
             d.x_train is data.x_train and d.y_train is data.y_train and d.weights is data.weights
             for d in others
         )
 
     def _first_batch(self) -> tuple[Tensor, Tensor]:
         # As many rows as a part has, the same in all processes.
-        data, (start, stop) = self.replicates[0].data, self.batches[0]
-        rows = self.ranks.part(stop - start, rank=0).rows
-        return data.x_train[rows], data.targets[rows]
+        start, stop = self.batches[0]
+        part = self.ranks.part(stop - start, rank=0)
+        return self.replicates[0].data.head(part.stop - part.start)
 
     def _lay_out(self, memory_format: torch.memory_format) -> None:
         """Images, and the weights of convolutions, in an order of memory."""
@@ -214,6 +231,19 @@ class Trainer:
         return self.step_number / self.total_steps
 
     # -- one step -------------------------------------------------------------------------------
+
+    def _batches(self, bounds: Sequence[tuple[int, int]], order: Tensor | None) -> Iterator[Batch]:
+        """Batches of this epoch, by where they begin and end in its order: their rows, and the part
+        of them that this process takes."""
+        if not self.streamed:
+            for start, end in bounds:
+                rows = None if order is None else order[:, start:end]
+                yield Batch(rows, *self._part(rows, self.ranks.part(end - start)))
+            return
+        (one,) = self.replicates  # what is streamed is not trained on together
+        for numbers, x, y in one.data.batches(one.seed, self.epoch, bounds):
+            own = self.ranks.part(len(x)).rows
+            yield Batch(numbers[None], x[own], y[own])
 
     def _part(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:
         """The part of a batch that this process takes; see :meth:`_batch`."""
@@ -244,10 +274,10 @@ class Trainer:
         pairs = [(d.x_train[r], d.targets[r]) for d, r in zip(datas, rows, strict=True)]
         return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
-    def _step(self, rows: Tensor | None) -> None:
+    def _step(self, batch: Batch) -> None:
+        rows, x, y = batch
         size = self.rows if rows is None else rows.shape[1]
         part = self.ranks.part(size)
-        x, y = self._part(rows, part)
         progress = self.progress
         self.step.warm_up(progress)
         loss = self.step.evaluate(x, y)
@@ -280,7 +310,7 @@ class Trainer:
             if abs(value) < float("inf") or one.stopped:
                 continue
             step = self.step_number
-            where = first_non_finite(one.model, one.guide, *one.data.split("train"))
+            where = first_non_finite(one.model, one.guide, *next(one.data.parts("train")))
             one.restore(one.good)
             one.stopped = True
             one.broken = (
@@ -318,9 +348,8 @@ class Trainer:
             if self.step.compile is not False and not self.finished:
                 bar.say("compiling" if self.step.compile is True else "tracing")
             while not self.finished:
-                order = self._order()
-                for start, end in self.batches[self.position :]:
-                    self._step(None if order is None else order[:, start:end])
+                for batch in self._batches(self.batches[self.position :], self._order()):
+                    self._step(batch)
                     self.position += 1
                     give_way()
                     now = time.perf_counter()
@@ -386,10 +415,11 @@ class Trainer:
         clock: Callable[[], float],
     ) -> float:
         """Mean seconds of a step, of at most so many, in a third of a second or so."""
+        turns = (self._batches(bounds, order) for _ in itertools.count())
+        batches = itertools.chain.from_iterable(turns)
         start, steps = clock(), 0
         while steps < most and (steps < 3 or clock() - start < 0.3):
-            low, high = bounds[steps % len(bounds)]
-            self._step(None if order is None else order[:, low:high])
+            self._step(next(batches))
             steps += 1
         self.loss_sum.tolist()  # waits for the device
         return (clock() - start) / steps
@@ -412,14 +442,11 @@ class Trainer:
                     one.restore(one.good)
 
     def _order(self) -> Tensor | None:
-        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone."""
-        if len(self.batches) == 1:
+        """This epoch's order of the rows, ``(K, N)``: a function of seeds and epoch alone.
+        ``None`` where it is not needed: of all rows at once, or of streamed ones."""
+        if len(self.batches) == 1 or self.streamed:
             return None
-        orders = []
-        for one in self.replicates:
-            generator = torch.Generator().manual_seed((one.seed * 1_000_003 + self.epoch) % 2**63)
-            orders.append(torch.randperm(self.rows, generator=generator))
-        return torch.stack(orders).to(self.device)
+        return torch.stack([one.data.order(one.seed, self.epoch) for one in self.replicates])
 
     def _end_epoch(self, bar: FitProgress) -> None:
         losses = self.loss_sum.tolist()

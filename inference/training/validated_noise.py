@@ -9,9 +9,11 @@ t, and the dispersion of counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ...guides.base import Guide
 from ...models.base import Model
@@ -48,10 +50,18 @@ def validate_noise(pair: Family, data: Dataset) -> None:
         noise = noise_of_rows(model.likelihood, *pair.validation(data), data.y_val)
         set_noise(model.likelihood, noise)
         return
-    training, outputs = (outputs_by_depth(model, x) for x in (data.x_train, data.x_val))
+    outputs = outputs_by_depth(model, data.x_val)
+
+    def training() -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in data.parts("train"):
+            yield outputs_by_depth(model, x), y
+
+    # What is streamed does not fit into memory: its outputs are found anew for every noise.
+    known = None if data.streamed else [*training()]
     log_prior = model.get_buffer("log_prior").double()
     for _ in range(10):
-        log_p = model.log_prob(training, data.targets).double().sum(1)
+        parts = training() if known is None else known
+        log_p = torch.stack([model.log_prob(x, y).double().sum(1) for x, y in parts]).sum(0)
         before = {n: p.clone() for n, p in model.likelihood.named_parameters()}
         q = (log_prior + log_p).softmax(0)
         noise = noise_of_rows(model.likelihood, outputs, q, data.y_val)

@@ -50,11 +50,11 @@ class Poisson(Likelihood):
 
     @classmethod
     def of(cls, data: TargetSpec) -> Self:
-        y = getattr(data, "y_train", None)
-        if y is None:
+        known = getattr(data, "marginal", None)
+        if known is None:
             return cls(data.outputs)
-        least = 0.5 / len(y)  # of a target of which no event was seen
-        return cls(data.outputs, y.detach().cpu().double().mean(0).clamp_min(least))
+        least = 0.5 / known.rows  # of a target of which no event was seen
+        return cls(data.outputs, known.mean.cpu().clamp_min(least))
 
     def arguments(self) -> dict[str, int]:
         return {"targets": self.outputs}

@@ -117,8 +117,8 @@ from pyroccam.inference.training.trainer import Trainer
 
 original = Trainer._step
 
-def step(self, rows):
-    original(self, rows)
+def step(self, batch):
+    original(self, batch)
     if self.step_number == 100:
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -25,9 +25,8 @@ class Data:
     def split(self, name):
         return self.rows[name]
 
-    @property
-    def targets(self):
-        return self.rows["train"][1]
+    def parts(self, split):
+        yield self.rows[split]
 
 
 def normalised():

@@ -300,7 +300,7 @@ def main(
                 results.add(
                     point,
                     [point.row(one) for one in fits],
-                    device=_name_of(fits[0].data.x_train.device),
+                    device=_name_of(fits[0].data.device),
                     threads=threads,
                     engine=fits[0].engine,
                     versions=versions(),

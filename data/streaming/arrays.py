@@ -1,0 +1,168 @@
+"""Rows in .npy files, read from the disk by pieces and never mapped into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import DataError, check_numeric
+from .shuffle import Places, edges_of
+
+__all__ = ["Arrays", "is_array_folder"]
+
+BLOCK = 2**17
+"""Bytes that are read side by side: few enough for a shuffle of many blocks, enough for a disk."""
+
+
+class _File(NamedTuple):
+    """A .npy file by its header."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return prod(self.shape[1:]) * self.dtype.itemsize
+
+
+class Arrays:
+    """Rows of a folder: `x.npy` and `y.npy`, or several such as `x-00.npy` and `y-00.npy`, one
+    after the other in the order of their names.
+
+    Files are read by offset, into memory that is let go again: pages of a mapped file would count
+    as memory of the process for as long as nobody else needs them.
+
+    Arguments:
+        folder: Of the files.
+
+    Raises:
+        DataError: for files that are missing, do not belong together or hold no numbers by rows.
+    """
+
+    by_piece = True
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name or "arrays"
+        self.files = [_opened(*pair) for pair in _pairs(folder)]
+        kinds = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in self.files}
+        if len(kinds) > 1:
+            raise DataError(
+                f"{folder} has files of {len(kinds)} kinds", "one shape of a row and one type"
+            )
+        self.starts = np.cumsum([0, *(x.shape[0] for x, _ in self.files)])
+        self.rows = int(self.starts[-1])
+        self.row_bytes = max(1, self.files[0][0].width)
+
+    @property
+    def edges(self) -> Places:
+        """Rows at which blocks begin that are read side by side."""
+        block = edges_of(self.rows, BLOCK // self.row_bytes)
+        return np.union1d(block, self.starts)
+
+    def read(self, places: Places) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of rows, as they are in the files.
+
+        Arguments:
+            places: Of the rows (B,); those that follow each other are read together.
+        """
+        x, y = (np.empty((len(places), *one.shape[1:]), one.dtype) for one in self.files[0])
+        number = np.searchsorted(self.starts, places, side="right") - 1
+        breaks = np.flatnonzero((np.diff(places) != 1) | (np.diff(number) != 0)) + 1
+        for low, high in zip([0, *breaks], [*breaks, len(places)], strict=True):
+            if low == high:
+                continue
+            file = int(number[low])
+            start = int(places[low] - self.starts[file])
+            for one, out in zip(self.files[file], (x, y), strict=True):
+                _read(one, start, out[low:high])
+        return _tensor(x), _tensor(y)
+
+
+def is_array_folder(path: Path) -> bool:
+    """True for a folder with .npy files."""
+    return path.is_dir() and any(path.glob("*.npy"))
+
+
+def _pairs(folder: Path) -> Sequence[tuple[Path, Path]]:
+    xs, ys = (sorted(folder.glob(f"{part}*.npy")) for part in "xy")
+    if not xs or [p.name[1:] for p in xs] != [p.name[1:] for p in ys]:
+        names = [p.name for p in sorted(folder.glob("*.npy"))][:8]
+        raise DataError(
+            f"{folder} holds {', '.join(names) or 'no .npy file'}",
+            "x.npy and y.npy, or x-00.npy, x-01.npy, ... and as many y-00.npy, y-01.npy, ...",
+        )
+    return list(zip(xs, ys, strict=True))
+
+
+def _opened(x_path: Path, y_path: Path) -> tuple[_File, _File]:
+    x, y = _header(x_path), _header(y_path)
+    if x.shape[0] != y.shape[0]:
+        raise DataError(
+            f"{x_path.name} has {x.shape[0]} rows but {y_path.name} has {y.shape[0]}",
+            "one target for each row",
+        )
+    return x, y
+
+
+def _header(path: Path) -> _File:
+    """What a .npy file says of itself; nothing else of it is read, and nothing is unpickled."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"version {version} of the format")
+            read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+            shape, columns, dtype = read(file)
+            offset = file.tell()
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path} is no .npy file ({error})", "an array saved by numpy") from error
+    check_numeric(path.name, dtype)
+    if columns and len(shape) > 1:
+        raise DataError(
+            f"{path.name} lies column by column", "rows one after the other",
+            "numpy.save(path, numpy.ascontiguousarray(array))",
+        )  # fmt: skip
+    if not shape or 0 in shape:
+        raise DataError(f"{path.name} has shape {shape}", "(rows, ...), none of them 0")
+    size = prod(shape) * dtype.itemsize
+    if path.stat().st_size - offset < size:
+        raise DataError(
+            f"{path.name} is cut short: {path.stat().st_size - offset} bytes of numbers",
+            f"{size} for shape {shape}",
+        )
+    return _File(path, offset, tuple(shape), dtype)
+
+
+def _read(file: _File, start: int, out: np.ndarray) -> None:
+    """Fill `out` with the rows from `start` on."""
+    with file.path.open("rb", buffering=0) as stream:
+        stream.seek(file.offset + start * file.width)
+        left = memoryview(out.reshape(-1).view(np.uint8).data)
+        while len(left):
+            count = stream.readinto(left)
+            if not count:
+                raise DataError(
+                    f"{file.path.name} ends {len(left)} bytes too early",
+                    f"{file.shape[0]} rows, as when it was opened",
+                )
+            left = left[count:]
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """As a tensor, in a type and an order of bytes that torch knows."""
+    native = array.dtype.newbyteorder("=")
+    kind = native.kind
+    if kind == "u" and native.itemsize > 1:
+        native = np.dtype(np.int64)
+    elif kind == "f" and native.itemsize > 8:
+        native = np.dtype(np.float64)
+    return torch.from_numpy(array.astype(native, copy=False))

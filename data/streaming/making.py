@@ -1,0 +1,363 @@
+"""Data sets that are streamed: from whatever gives rows to a checked, split and scaled set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import (
+    DataError,
+    as_tensor,
+    check_count,
+    check_fraction,
+    check_inputs,
+    check_pair,
+    check_seed,
+    check_truth,
+    with_channel,
+)
+from ..dataset import Dataset
+from ..labels import check_labels
+from ..limits import ask
+from ..splits import Scaling, generator, standardise
+from ..tasks import Task, check_amounts, check_task, decide_task
+from .arrays import Arrays, is_array_folder
+from .items import Items
+from .passing import Passing, is_passing
+from .placed import Placed, Reader, Source, read_apart, usual_workers
+from .shuffle import Chunk, Places
+from .streamed import Streamed
+from .summary import Summary, summarise
+from .tables import Tables, is_table
+
+__all__ = ["stream"]
+
+MOST_ASIDE = 10_000
+"""Rows of validation or of tests that a share of the rows comes to, at most."""
+
+HELD = 2**24
+"""Bytes of training rows that are shuffled together."""
+
+MOST_HELD = 2**16
+"""Rows of them, at most: outputs at every depth, or of every draw, take memory too."""
+
+BLOCKS = 8
+"""Blocks that are shuffled together, at least, however large they are."""
+
+EXAMPLES = 1024
+"""Training rows that are kept as examples."""
+
+Pair = tuple[Tensor, Tensor]
+
+
+def stream(
+    source: Any,
+    *,
+    rows: int | None = None,
+    val: Any = 0.1,
+    test: Any = 0.1,
+    task: Task | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] = (),
+    inputs: str | Sequence[str] = (),
+    target: str = "",
+    ids: bool = False,
+    standardise: bool = True,
+    batch_transform: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+    name: str = "",
+    workers: int | None = None,
+    held: int | None = None,
+    summary: Summary | None = None,
+) -> Streamed:
+    """A data set whose training rows are read when they are needed, and need not fit into memory.
+
+    The training rows are gone through once to check and to scale them, as those in memory are.
+    Rows for validation and tests are taken out of them, or given, and are held in memory.
+
+    Arguments:
+        source: A folder of `x.npy` and `y.npy`, or of several such files; a Parquet file, or a
+            folder of them; a map-style `torch.utils.data.Dataset` (torchvision's `ImageFolder`,
+            one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
+            pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
+            `DataLoader`, an `IterableDataset` or whatever else can be
+            iterated once an epoch.
+        rows: N, the number of rows in each pass, if `source` can only be iterated.
+        val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
+            many; or the rows themselves, as arrays (x, y) or as what `source` may be. 0 for none.
+        test: The same for tests.
+        task, classes, class_names, ids: As for :meth:`~pyroccam.data.Dataset.from_tensors`. None
+            asks the targets of the rows that are held in memory.
+        inputs: Of dicts and tables, the names of the inputs; all but the target, if none.
+        target: Of dicts and tables, the name of the target.
+        standardise: Whether to scale inputs and regression targets by the training rows.
+        batch_transform: A function of inputs (B, ...) as the source has them, on the device, which
+            gives as many of the same shape, for minibatches of a fit only: augmentation, such as
+            torchvision.transforms.v2, which draws once for the whole batch. Its numbers come from
+            torch's generator. What it does to the bound is said by :class:`Streamed`.
+        seed: Which rows are drawn for validation and tests.
+        name: What to call the data.
+        workers: Processes that read; by default one for each core but one, at most four, for rows
+            that are read one by one, and none for files.
+        held: Rows that are shuffled together where the source is read by pieces, or iterated; by
+            default as many as 16 MiB hold, up to 65 536 (1024 of what is iterated).
+        summary: That of the same rows, streamed before: they are not gone through again.
+
+    Raises:
+        DataError: for rows that cannot be used, or an iterable without `rows`.
+    """
+    check_task(task)
+    check_seed(seed)
+    check_truth("standardise", standardise)
+    check_truth("ids", ids)
+    for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
+        if count is not None:
+            check_count(what, count, least)
+    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+
+    def opened(one: Any) -> Source:
+        return _source(one, names, target, class_names)
+
+    reader: Reader
+    if is_passing(source):
+        reader = Passing(
+            source, rows, held or EXAMPLES, inputs=names, target=target, workers=workers or 0
+        )
+        raw = _first(reader.in_order())
+        given = [_given("val", val, opened), _given("test", test, opened)]
+    else:
+        found = opened(source)
+        if rows not in (None, found.rows):
+            raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
+        reader, given = _placed(found, {"val": val, "test": test}, seed, workers, held, opened)
+        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
+    raw_val, raw_test = given
+    if task is None:
+        spoken = bool(class_names) or classes is not None
+        task = "classification" if spoken else _decided([raw, *given])
+    if summary is None:
+        summary = summarise(
+            reader.in_order(), task, classes=classes, class_names=class_names, ids=ids
+        )
+    elif summary.rows != reader.rows:
+        raise DataError(
+            f"summary= is of {summary.rows:,} training rows", f"one of {reader.rows:,}",
+            "the same val=, test= and seed= as then, or no summary=",
+        )  # fmt: skip
+    scaling = _scaling(summary, standardise and not ids, task)
+    xs, ys = _held({"train": raw, "val": raw_val, "test": raw_test}, task, summary, scaling, ids)
+    x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
+    settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
+    whole = Dataset(
+        name=name or getattr(reader, "name", "stream"),
+        task=task,
+        x_train=xs[0], y_train=ys[0], x_val=xs[1], y_val=ys[1], x_test=xs[2], y_test=ys[2],
+        classes=summary.classes,
+        class_names=tuple(map(str, class_names)),
+        x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
+        source={"name": "stream", **settings},
+        target=target,
+        digest=summary.digest,
+        scaling=scaling,
+    )  # fmt: skip
+    made = Streamed(whole, reader, summary, batch_transform=batch_transform)
+    if batch_transform is not None:  # that it gives what it should is seen before the training
+        with torch.random.fork_rng(devices=[]):
+            made._inputs(raw[0][:2], training=True)
+    return made
+
+
+def _placed(
+    source: Source,
+    asked: dict[str, Any],
+    seed: int,
+    workers: int | None,
+    held: int | None,
+    opened: Callable[[Any], Source],
+) -> tuple[Placed, list[Pair | None]]:
+    """Training rows of a source with places, and the rows that were taken out of them, or given."""
+    (one,), _ = read_apart(source, np.arange(1))
+    aside, given = _aside(source, asked, seed, one.numel(), opened)
+    without = np.sort(np.concatenate(aside))
+    if source.rows - len(without) < 2:
+        raise DataError(
+            f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
+            f"{source.rows} rows",
+            "at least 2 training rows", "more rows, or smaller shares",
+        )  # fmt: skip
+    if held is None:
+        row_bytes = max(1, one.numel() * one.element_size())
+        largest = int(np.diff(source.edges).max())
+        held = max(min(HELD // row_bytes, MOST_HELD), BLOCKS * largest)
+    workers = usual_workers(source) if workers is None else workers
+    reader = Placed(source, without, held, workers, pinned=torch.cuda.is_available())
+    for k, places in enumerate(aside):
+        if len(places):
+            given[k] = read_apart(source, places)
+    return reader, given
+
+
+def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequence[str]) -> Source:
+    """Rows with places: files, or what has a length."""
+    if isinstance(given, str | Path):
+        path = Path(given).expanduser()
+        if is_array_folder(path):
+            return Arrays(path)
+        if is_table(path):
+            return Tables(path, inputs, target, class_names)
+        there = "a folder" if path.is_dir() else "a file" if path.exists() else "not there"
+        raise DataError(
+            f"{path} is {there}",
+            "a folder with x.npy and y.npy, or Parquet files",
+            "torchvision.datasets.ImageFolder(path, transform) for folders of images",
+        )
+    if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
+        found: Source = given
+        return found
+    return Items(given, inputs, target)
+
+
+def _is_rows(given: Any) -> bool:
+    """True for rows themselves, and not a number of them."""
+    return not isinstance(given, int | float | np.number) or isinstance(given, bool)
+
+
+def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | None:
+    """Rows for validation or tests of a stream that is iterated; None for none."""
+    if _is_rows(given):
+        return _all_of(what, given, opened)
+    if given == 0:
+        return None
+    raise DataError(
+        f"{what}={given} of a stream, which cannot be asked for some of its rows",
+        f"{what}=0, or the rows themselves",
+        f"{what}=(x, y), or a map-style data set",
+    )
+
+
+def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
+    """Rows that are held in memory, all of them."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        x, y = as_tensor(f"x of {what}", given[0]), as_tensor(f"y of {what}", given[1])
+        return x, y
+    source = opened(given)
+    x, _ = read_apart(source, np.arange(1))
+    ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")
+    return read_apart(source, np.arange(source.rows))
+
+
+def _aside(
+    source: Source,
+    asked: dict[str, Any],
+    seed: int,
+    numbers: int,
+    opened: Callable[[Any], Source],
+) -> tuple[list[Places], list[Pair | None]]:
+    """Places of rows that are taken out for validation and tests, and rows that were given.
+
+    Arguments:
+        numbers: In the inputs of a row.
+    """
+    places: list[Places] = []
+    given: list[Pair | None] = []
+    taken = 0
+    counts = []
+    for what, wanted in asked.items():
+        given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
+        count = 0
+        if given[-1] is None and isinstance(wanted, int | np.integer):
+            count = check_count(what, int(wanted), 0, source.rows)
+            ask(4.0 * count * numbers, f"{what}={count}")
+        elif given[-1] is None:
+            share = check_fraction(what, wanted, zero=True)
+            most = min(MOST_ASIDE, 2**26 // max(1, numbers))
+            count = min(most, max(1, round(share * source.rows))) if share else 0
+        counts.append(count)
+        taken += count
+    if taken > source.rows:
+        raise DataError(f"val and test take {taken} of {source.rows} rows", "fewer")
+    drawn = _draw(source.rows, taken, seed)
+    for count in counts:
+        places.append(np.sort(drawn[:count]))
+        drawn = drawn[count:]
+    return places, given
+
+
+def _draw(rows: int, count: int, seed: int) -> Places:
+    """Distinct places in random order, in memory for `count` and not for all rows."""
+    random = np.random.default_rng(generator(seed, "aside").initial_seed())
+    if 2 * count > rows:
+        found: Places = random.permutation(rows)[:count]
+        return found
+    chosen: dict[int, None] = {}
+    while len(chosen) < count:
+        new = random.integers(0, rows, count - len(chosen))
+        chosen.update(dict.fromkeys(new.tolist()))
+    return np.array([*chosen], dtype=np.int64)
+
+
+def _first(chunks: Iterable[Chunk]) -> Pair:
+    """The first rows of a stream, as many as are kept as examples."""
+    xs, ys, count = [], [], 0
+    for numbers, x, y in chunks:
+        xs.append(x)
+        ys.append(y)
+        count += len(numbers)
+        if count >= EXAMPLES or sum(x.numel() for x in xs) >= HELD:
+            break
+    return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
+
+
+def _decided(pairs: Sequence[Pair | None]) -> Task:
+    """The task that targets in memory speak of."""
+    known = [pair[1].flatten() for pair in pairs if pair is not None]
+    if len({y.dtype for y in known}) > 1:
+        known = [y.double() for y in known]
+    return decide_task("y", torch.cat(known))
+
+
+def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
+    """Statistics to scale by, in float64."""
+    mean, std = summary.x
+    if not wanted:
+        mean, std = torch.zeros_like(mean), torch.ones_like(std)
+    y_mean, y_std = summary.y
+    if not wanted or task != "regression":
+        y_mean, y_std = torch.zeros_like(y_mean), torch.ones_like(y_std)
+    if task != "classification" and summary.marginal.mean is not None:
+        y_mean, y_std = (s.expand(len(summary.marginal.mean)).clone() for s in (y_mean, y_std))
+    return Scaling(mean, std, y_mean, y_std)
+
+
+def _held(
+    parts: dict[str, Pair | None], task: Task, summary: Summary, scaling: Scaling, ids: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Rows in memory, checked and scaled: none of a split that was not given."""
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    for split, pair in parts.items():
+        if pair is None:
+            xs.append(xs[0][:0])
+            ys.append(ys[0][:0])
+            continue
+        x, y = pair
+        check_pair(f"x of {split}", x, f"y of {split}", y)
+        check_inputs(f"x of {split}", x, ids=ids)
+        x = x.long() if ids else with_channel(x)
+        if xs and x.shape[1:] != xs[0].shape[1:]:
+            raise DataError(
+                f"x of {split} has inputs of shape {tuple(x.shape[1:])}",
+                f"{tuple(xs[0].shape[1:])}, as the training rows",
+            )
+        xs.append(x if ids else standardise(x, *scaling[:2]))
+        if task == "classification":
+            ys.append(check_labels(f"y of {split}", y, summary.classes))
+        else:
+            y = check_amounts(f"y of {split}", y, task)
+            ys.append(standardise(y, *scaling[2:]))
+    return xs, ys

@@ -1,0 +1,183 @@
+"""Rows of a stream that can only be gone through: an iterable, a loader, shards of WebDataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..checks import DataError
+from ..splits import generator
+from .items import pair_of
+from .shuffle import Chunk, Places, cut, edges_of
+
+__all__ = ["Passing", "is_passing"]
+
+CHUNK = 256
+"""Rows that an iterable without batches is asked for at a time."""
+
+
+class Passing:
+    """A stream of rows, with N given.
+
+    Each epoch is one pass through the stream, which has to give N rows. Where it has the method
+    `set_epoch`, that is told the number of the epoch, by which many shuffle themselves. What the
+    stream draws with torch is a function of seed and epoch, as it is seeded apart from all else.
+    An epoch that is taken up again is gone through from its beginning, without training on what
+    came before.
+
+    Arguments:
+        source: A `torch.utils.data.DataLoader`, whose batches are taken, or an iterable of rows: of
+            an `IterableDataset`, a WebDataset pipeline.
+        rows: N.
+        held: Rows among which the order is shuffled.
+        inputs, target: Which are which in a dict: see :class:`Items`.
+        workers: Processes that read an iterable; it has to share its rows out among them.
+
+    Raises:
+        DataError: if N is not known.
+    """
+
+    def __init__(
+        self, source: Any, rows: int | None, held: int = 1, *,
+        inputs: Sequence[str] = (), target: str = "", workers: int = 0,
+    ) -> None:  # fmt: skip
+        self.source, self.inputs, self.target, self.held = source, tuple(inputs), target, held
+        self.name = type(getattr(source, "dataset", source)).__name__
+        self.loader = source
+        if not isinstance(source, DataLoader):
+            self.loader = DataLoader(_as_iterable(source), CHUNK, num_workers=workers)
+        elif rows is None:
+            rows = _rows_of(source)
+        if not isinstance(source, DataLoader) and iter(source) is source:
+            raise DataError(
+                f"{self.name} can be gone through once", "a pass for each epoch",
+                "an object whose __iter__ begins anew, such as an IterableDataset",
+            )  # fmt: skip
+        counted = rows
+        if counted is None:
+            raise DataError(
+                f"{self.name} is a stream without a length",
+                "the number of its rows, by which the likelihood is weighed against the prior",
+                "rows=N",
+            )
+        self.rows = counted
+
+    @property
+    def edges(self) -> Places:
+        """Places in a pass at which blocks begin."""
+        return edges_of(self.rows, 1)
+
+    def in_order(self) -> Iterator[Chunk]:
+        """One pass, as the stream has it: places in it, inputs and targets."""
+        yield from self._counted(0, 0)
+
+    def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
+        """Batches of one pass, whose rows are shuffled among as many as are held.
+
+        Arguments:
+            seed, epoch, bounds: See :meth:`~pyroccam.data.Dataset.batches`.
+        """
+        yield from cut(self._shuffled(seed, epoch), 0, bounds)
+
+    def take(self, rows: Places) -> tuple[Tensor, Tensor]:
+        """Refuses rows by their numbers.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"{len(rows)} rows of {self.name}, a stream that has no places", "rows of val or test",
+            "a map-style data set, a folder of .npy files or a Parquet file",
+        )  # fmt: skip
+
+    def _shuffled(self, seed: int, epoch: int) -> Iterator[Chunk]:
+        held: list[Chunk] = []
+        count, number = 0, 0
+        for chunk in self._counted(seed, epoch + 1):
+            held.append(chunk)
+            count += len(chunk[0])
+            if count >= self.held:
+                yield self._mixed(held, seed, epoch, number)
+                held, count, number = [], 0, number + 1
+        if held:
+            yield self._mixed(held, seed, epoch, number)
+
+    def _mixed(self, held: list[Chunk], seed: int, epoch: int, number: int) -> Chunk:
+        rows, x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+        noise = generator(seed, f"rows of piece {number} of epoch {epoch}")
+        order = torch.randperm(len(rows), generator=noise)
+        return rows[order], x[order], y[order]
+
+    def _counted(self, seed: int, turn: int) -> Iterator[Chunk]:
+        """Chunks of a pass; refuses one that is not of N rows."""
+        tellable: list[Any] = [self.source, getattr(self.source, "dataset", None)]
+        for one in tellable:
+            if hasattr(one, "set_epoch"):
+                one.set_epoch(turn)
+        count = 0
+        for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
+            x, y = pair_of(self.name, batch, self.inputs, self.target)
+            if count + len(x) > self.rows:
+                raise DataError(
+                    f"{self.name} gives more than rows={self.rows} rows",
+                    "as many in each pass as the bound is weighed by",
+                    "the number that there are; or cut an endless stream by itertools.islice",
+                )
+            yield torch.arange(count, count + len(x)), x, y
+            count += len(x)
+        if count < self.rows:
+            raise DataError(
+                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}",
+                "rows= as many as there are; an iterator can be gone through once, an object with "
+                "an __iter__ as often as there are epochs",
+            )  # fmt: skip
+
+
+class _Iterable(IterableDataset):
+    """Whatever can be iterated, for a loader."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source)
+
+
+def _as_iterable(source: Any) -> IterableDataset:
+    return source if isinstance(source, IterableDataset) else _Iterable(source)
+
+
+def is_passing(source: Any) -> bool:
+    """True for a loader, and for what can be iterated and has no places."""
+    if isinstance(source, DataLoader | IterableDataset):
+        return True
+    return hasattr(source, "__iter__") and not hasattr(source, "__getitem__")
+
+
+def _rows_of(loader: DataLoader) -> int | None:
+    """How many rows a pass of a loader has, where that can be known."""
+    if loader.batch_size is None or loader.drop_last or isinstance(loader.dataset, IterableDataset):
+        return None
+    return len(loader.sampler) if isinstance(loader.sampler, Sized) else None
+
+
+def _seeded_apart(begin: Callable[[], Iterator[Any]], seed: int, turn: int) -> Iterator[Any]:
+    """An iterator whose draws by torch come from a stream of their own."""
+    state = generator(seed, f"turn {turn} of a stream").get_state()
+    found: Iterator[Any] | None = None
+    while True:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            found = begin() if found is None else found
+            item = next(found, _END)
+            state = torch.get_rng_state()
+        if item is _END:
+            return
+        yield item
+
+
+_END = object()

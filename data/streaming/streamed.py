@@ -1,0 +1,324 @@
+"""A data set whose training rows are read when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import DataError, check_count, with_channel
+from ..dataset import Dataset
+from ..fingerprint import known_rows
+from ..marginal import Marginal
+from ..splits import along
+from .placed import Reader
+from .shuffle import Chunk
+from .summary import Summary
+
+__all__ = ["Streamed"]
+
+
+PART = 2**13
+"""Rows that are scaled at once, and that a network is given at once, where all are gone through."""
+
+
+class Streamed(Dataset):
+    r"""A data set whose training rows stay in their source, made by :func:`pyroccam.data.stream`.
+
+    Validation and test rows, and a few training rows as examples, are in memory. The others come in
+    minibatches, and go: the memory that they take does not grow with N. What needs all training
+    rows at once, and cannot take them in parts, is refused by a :class:`DataError`, which
+    :meth:`sample` answers.
+
+    The random transformations of `batch_transform` act on minibatches of a fit, and on nothing
+    else: neither on validation and test rows, nor where the training rows are gone through for a
+    posterior of the depth, an evidence or metrics. They make no data. The objective of a fit stays
+
+    .. math:: E_q \sum_{n=1}^{N} E_t \log p(y_n \mid t(x_n), w) - β \, KL(q \| p),
+
+    with the rows counted N times and β the `kl_weight` of the fit, 1 if nobody changes it: no
+    likelihood is tempered behind a person's back. By Jensen's inequality it is a bound on that of
+    the network whose probabilities are averaged over the transformations t. Whoever holds that
+    transformed rows are more data than N, or fewer, says so by `kl_weight`.
+
+    Arguments:
+        held: Validation and test rows, statistics, and examples in place of the training rows.
+        reader: Of the training rows as they are in their source.
+        summary: Of those rows.
+        batch_transform: Of inputs (B, ...) as they are in the source, before they are scaled, on
+            the device; None for none.
+        memory_format: Of images.
+        flat: Inputs are vectors.
+
+    Attributes:
+        summary: What a pass over the training rows has found.
+
+    References:
+        Nabarro, Ganev, Garriga-Alonso, Fortuin, van der Wilk, Aitchison 2021, arXiv:2106.05586, for
+        likelihoods of augmented rows; Kapoor, Maddox, Izmailov, Wilson 2022, arXiv:2203.16481, for
+        augmentation and tempering.
+    """
+
+    streamed = True
+
+    def __init__(
+        self,
+        held: Dataset,
+        reader: Reader,
+        summary: Summary,
+        *,
+        batch_transform: Callable[[Any], Any] | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        flat: bool = False,
+    ) -> None:
+        values = {one.name: getattr(held, one.name) for one in fields(held)}
+        for split in ("x_train", "y_train"):
+            del values[split]
+        values |= {
+            "held": held,
+            "reader": reader,
+            "summary": summary,
+            "batch_transform": batch_transform,
+            "memory_format": memory_format,
+            "flat": flat,
+            "_scales": {},
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    held: Dataset
+    reader: Reader
+    summary: Summary
+    batch_transform: Callable[[Any], Any] | None
+    memory_format: torch.memory_format
+    flat: bool
+
+    # -- what there is not ------------------------------------------------------------------------
+
+    def _not_held(self, what: str) -> DataError:
+        return DataError(
+            f"{what} of {self.name}, whose {self.N:,} training rows are streamed",
+            "what takes training rows in parts",
+            "another split; rows= where there is one; or a data set in memory of some of the rows, "
+            "data.sample(10_000)",
+        )
+
+    @property
+    def x_train(self) -> Tensor:
+        """Not there: the inputs of training rows are streamed.
+
+        Raises:
+            DataError: always.
+        """
+        raise self._not_held("x_train")
+
+    @property
+    def y_train(self) -> Tensor:
+        """Not there: the targets of training rows are streamed.
+
+        Raises:
+            DataError: always.
+        """
+        raise self._not_held("y_train")
+
+    @property
+    def targets(self) -> Tensor:
+        """Not there: the targets of training rows are streamed.
+
+        Raises:
+            DataError: always.
+        """
+        raise self._not_held("targets")
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """Not there: no order of all rows is in memory.
+
+        Raises:
+            DataError: always.
+        """
+        raise self._not_held("the order")
+
+    def all_rows(self) -> Dataset:
+        """Not there: validation rows are in memory, and training rows are not.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"validation rows of {self.name} among its training rows, which are streamed",
+            "rows that stay where they are", "data.stream(..., val=0)",
+        )  # fmt: skip
+
+    def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
+        """Not there: rows that are streamed have no weights.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"class weights for {self.name}, whose training rows are streamed", "rows in memory",
+            "data.sample(rows).with_class_weights(...)",
+        )  # fmt: skip
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def N(self) -> int:
+        return self.reader.rows
+
+    @property
+    def device(self) -> torch.device:
+        return self.held.device
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.held.input_shape
+
+    @property
+    def outputs(self) -> int:
+        return self.held.outputs
+
+    @property
+    def ids(self) -> bool:
+        return self.held.ids
+
+    @property
+    def marginal(self) -> Marginal:
+        known, where = self.summary.marginal, self.device
+        if known.mean is None or known.variance is None:
+            assert known.counts is not None
+            return known._replace(counts=known.counts.to(where))
+        mean, std = (s.to(where) for s in self.scaling[2:])
+        return known._replace(
+            mean=(known.mean.to(where) - mean) / std,
+            variance=known.variance.to(where) / std.square(),
+        )
+
+    @property
+    def edges(self) -> Tensor | None:
+        edges = torch.from_numpy(self.reader.edges)
+        return None if len(edges) == self.N + 1 else edges
+
+    @property
+    def marks(self) -> tuple[Tensor, ...]:
+        digest = torch.frombuffer(bytearray(self.digest.encode()), dtype=torch.uint8)
+        return digest, self.x_val, self.y_val
+
+    def statistics(self) -> dict[str, Tensor]:
+        return self.held.statistics()
+
+    def packed(self, x: Any) -> Tensor:
+        return self.held.packed(x)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def head(self, rows: int) -> tuple[Tensor, Tensor]:
+        return self.held.head(rows)
+
+    def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
+        for rows, x, y in self.reader.batches(seed, epoch, bounds):
+            batch = rows.to(self.device), self._inputs(x, training=True), self._targets(y)
+            del rows, x, y  # parts of what is held, which goes before the next is read
+            yield batch
+
+    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        if split != "train":
+            yield self.split(split)
+            return
+        for _, *chunk in self.reader.in_order():
+            for x, y in zip(*(part.split(PART) for part in chunk), strict=True):
+                yield self._inputs(x), self._targets(y)
+
+    def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
+        if split != "train":
+            return super().take(split, places)
+        x, y = self.reader.take(places.cpu().numpy())
+        return self._inputs(x), self._targets(y)
+
+    def sample(self, rows: int) -> Dataset:
+        """The same data with some of the training rows, evenly spread, all in memory.
+
+        Validation and test rows, and the scale of all, stay as they are.
+
+        Arguments:
+            rows: How many, or all that there are.
+
+        Raises:
+            DataError: for a stream whose rows have no places.
+        """
+        count = min(check_count("rows", rows, 2), self.N)
+        places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
+        x, y = self.take("train", torch.from_numpy(places))
+        values: dict[str, Any] = {one.name: getattr(self.held, one.name) for one in fields(Dataset)}
+        return Dataset(**{**values, "x_train": x, "y_train": y})
+
+    def seen(self, x: Tensor) -> Tensor:
+        found = known_rows(x, [self.x_val])
+        for part, _ in self.parts("train"):
+            found |= known_rows(x, [part])
+        return found
+
+    def _inputs(self, x: Tensor, *, training: bool = False) -> Tensor:
+        """Inputs as a network takes them, on the device."""
+        x = x.to(self.device, non_blocking=True)
+        if training and self.batch_transform is not None:
+            x = self.batch_transform(x)
+        x = with_channel(x)
+        x = x.flatten(1) if self.flat else x
+        if x.shape[1:] != self.input_shape:
+            raise DataError(
+                f"batch_transform gives inputs of shape {tuple(x.shape[1:])}",
+                f"{self.input_shape}, as those of {self.name}",
+            )
+        if self.ids:
+            return x.long()
+        mean, std = self._scale("x", x)
+        if mean is not None:  # in float64, as the rows in memory were scaled
+            x = (x - mean).div_(std)
+        x = x.float().to(self.held.x_train.dtype)
+        return x.to(memory_format=self.memory_format) if x.ndim == 4 else x
+
+    def _targets(self, y: Tensor) -> Tensor:
+        y = y.to(self.device, non_blocking=True)
+        if self.classes is not None:
+            return y.long()
+        y = y[:, None] if y.ndim == 1 else y
+        mean, std = self._scale("y", y)
+        return (y if mean is None else (y - mean) / std).float().to(self.held.y_train.dtype)
+
+    def _scale(self, part: str, like: Tensor) -> tuple[Any, Any]:
+        """Mean and standard deviation in float64 that act on values, or none if they do nothing."""
+        if part not in self._scales:
+            mean, std = self.scaling[:2] if part == "x" else self.scaling[2:]
+            if not bool(mean.any()) and bool((std == 1).all()):
+                self._scales[part] = None, None
+            else:
+                self._scales[part] = along(mean, like), along(std, like)
+        found: tuple[Any, Any] = self._scales[part]
+        return found
+
+    _scales: dict[str, tuple[Any, Any]]
+
+    # -- the same data, otherwise -----------------------------------------------------------------
+
+    def _with(self, held: Dataset, **options: Any) -> Streamed:
+        kept = {n: getattr(self, n) for n in ("batch_transform", "memory_format", "flat")}
+        return Streamed(held, self.reader, self.summary, **{**kept, **options})
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Streamed:
+        return self._with(self.held.to(device, dtype))
+
+    def laid_out(self, memory_format: torch.memory_format) -> Streamed:
+        return self._with(self.held.laid_out(memory_format), memory_format=memory_format)
+
+    def flattened(self) -> Streamed:
+        return self._with(self.held.flattened(), flat=True)
+
+    def standardised_as(self, other: Dataset) -> Streamed:
+        return self._with(self.held.standardised_as(other))

@@ -1,0 +1,164 @@
+"""Rows of Parquet files, read by row groups with pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import DataError, listed
+from ..labels import number_names
+from .shuffle import Places
+
+__all__ = ["MOST_GROUP", "Tables", "is_table"]
+
+MOST_GROUP = 2**23
+"""Bytes of a row group, at most: several have to be in memory to be shuffled."""
+
+_NARROW = {"float", "halffloat", "bool", "int8", "uint8", "int16", "uint16"}
+"""Types of columns whose numbers float32 holds exactly."""
+
+
+class Tables:
+    """Rows of one Parquet file, or of those in a folder in the order of their names.
+
+    Arguments:
+        path: The file, or the folder.
+        inputs: Names of the columns that are inputs; all but the target, if none.
+        target: Name of the column of targets.
+        class_names: Of targets that are text.
+
+    Raises:
+        DataError: for columns that are not there or hold no numbers, or row groups too large to be
+            shuffled; without pyarrow.
+    """
+
+    by_piece = True
+
+    def __init__(
+        self, path: Path, inputs: Sequence[str], target: str, class_names: Sequence[str] = ()
+    ) -> None:
+        self.name, self.target, self.class_names = path.stem, target, tuple(class_names)
+        self.paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        parquet = _pyarrow()
+        edges, self.groups, largest, schema = [0], [], 0, None
+        for number, one in enumerate(self.paths):
+            try:
+                file = parquet.ParquetFile(one)
+            except (OSError, ValueError) as error:
+                raise DataError(f"{one} cannot be read ({error})", "a Parquet file") from error
+            with file:
+                if schema is None:
+                    schema = file.schema_arrow
+                elif not file.schema_arrow.equals(schema):
+                    raise DataError(f"{one.name} has other columns", f"those of {self.paths[0]}")
+                for group in range(file.metadata.num_row_groups):
+                    count = file.metadata.row_group(group).num_rows
+                    if count:
+                        edges.append(edges[-1] + count)
+                        self.groups.append((number, group))
+                        largest = max(largest, count)
+        if schema is None or len(edges) == 1:
+            raise DataError(f"{path} holds no rows", "Parquet files with rows")
+        self.edges: Places = np.array(edges)
+        self.rows = edges[-1]
+        self.inputs = self._columns(schema, inputs)
+        narrow = {str(schema.field(name).type) for name in self.inputs} <= _NARROW
+        self.dtype = np.dtype(np.float32 if narrow else np.float64)
+        self.row_bytes = self.dtype.itemsize * len(self.inputs)
+        if largest * self.row_bytes > MOST_GROUP and len(self.groups) > 1:
+            raise DataError(
+                f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
+                "bytes as numbers",
+                f"at most {MOST_GROUP:,}, as several are in memory together",
+                f"write it with row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)}",
+            )
+
+    def _columns(self, schema: Any, inputs: Sequence[str]) -> tuple[str, ...]:
+        from pyarrow import types
+
+        known = schema.names
+        if self.target not in known:
+            raise DataError(
+                f"target={self.target!r} of a table with the columns {listed(known)}",
+                "the name of the column of targets", "target=",
+            )  # fmt: skip
+        names = tuple(inputs) or tuple(name for name in known if name != self.target)
+        if missing := [name for name in names if name not in known]:
+            raise DataError(f"inputs {listed(missing)} are no columns", f"{listed(known)}")
+        for name in names:
+            kind = schema.field(name).type
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                raise DataError(
+                    f"the column {name!r} holds {kind}", "numbers or truth values",
+                    "inputs=[...] without it, or encode it as numbers",
+                )  # fmt: skip
+        return names
+
+    def read(self, places: Places) -> tuple[Tensor, Tensor]:
+        """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows.
+
+        Arguments:
+            places: Of the rows (B,); each row group of theirs is read once.
+        """
+        parquet = _pyarrow()
+        groups = np.searchsorted(self.edges, places, side="right") - 1
+        xs: np.ndarray | None = None
+        ys: np.ndarray | None = None
+        for group in np.unique(groups):
+            number, own = self.groups[group]
+            with parquet.ParquetFile(self.paths[number]) as file:
+                table = file.read_row_group(own, columns=[*self.inputs, self.target])
+            here = np.flatnonzero(groups == group)
+            rows = places[here] - self.edges[group]
+            columns = [_numbers(table[name]) for name in self.inputs]
+            if missing := table[self.target].null_count:
+                raise DataError(
+                    f"the target {self.target!r} is missing in {missing} row(s) of row group {own}",
+                    "a target for each row",
+                )
+            y = table[self.target].to_numpy()
+            if self.class_names and y.dtype.kind in "OUT":
+                y = number_names(self.target, y, self.class_names)
+            elif y.dtype.kind not in "biuf":
+                raise DataError(
+                    f"the target {self.target!r} holds {table[self.target].type}", "numbers",
+                    "class_names=[...], if they are names of classes",
+                )  # fmt: skip
+            if xs is None or ys is None:
+                xs = np.empty((len(places), len(columns)), self.dtype)
+                ys = np.empty(len(places), y.dtype)
+            for k, column in enumerate(columns):
+                xs[here, k] = column[rows]
+            ys[here] = y[rows]
+        assert xs is not None
+        assert ys is not None
+        if ys.dtype.kind == "u" and ys.dtype.itemsize > 1:
+            ys = ys.astype(np.int64)
+        return torch.from_numpy(xs), torch.from_numpy(ys)
+
+
+def is_table(path: Path) -> bool:
+    """True for a Parquet file, or a folder of them."""
+    return path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet")))
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A column as an array; what is missing is NaN, which is refused where it is looked at."""
+    found: np.ndarray = column.to_numpy()
+    return found.astype(np.float64) if found.dtype.kind == "O" else found
+
+
+def _pyarrow() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(
+            "Parquet files need the package pyarrow, which is not there", "pyarrow to be installed",
+            "pip install 'pyroccam[parquet]'",
+        ) from error  # fmt: skip
+    return parquet

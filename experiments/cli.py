@@ -70,7 +70,7 @@ def fit(
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Write the history of every fit of the run for "
-                     "TensorBoard, too, at the end."),
+                     "TensorBoard, too, as it trains."),
     ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
@@ -78,7 +78,7 @@ def fit(
     import torch
 
     from ..inference.storage.lock import claimed, confirm
-    from ..inference.storage.tensorboard import refuse_missing, write_tensorboard
+    from ..inference.storage.tensorboard import TensorBoard
     from .methods import METHODS
     from .runs.budget import Budget, same_length
     from .runs.config import RunConfig, parse_settings
@@ -92,8 +92,7 @@ def fit(
     if out == Path():
         raise ValueError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    if tensorboard:
-        refuse_missing()
+    watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
@@ -108,7 +107,7 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare)
+    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         config = within(length, config, dataset, options, own, settings, began)
@@ -127,8 +126,6 @@ def fit(
             print_run(console, metrics)
         if repeats > 1:
             put_together(console, outcomes, config, out)
-        if tensorboard:
-            write_tensorboard(out)
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")

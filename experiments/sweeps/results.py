@@ -23,6 +23,8 @@ from .store import State
 __all__ = ["RESULTS", "finished_cells", "numbers_of", "read_metrics", "table", "write_results"]
 
 RESULTS = "results.csv"
+_LEARNT = ("depth_chosen", "nonzero_percent", "file_bytes", "entropy")
+_SHOWN = ("nll", *_LEARNT, "val_nll")  # beside the first score; results.csv has all
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
@@ -36,7 +38,7 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     test = metrics["test"]
     found = dict(test.get("ensemble", test))
     structure = metrics.get("depth") or metrics.get("structure") or {}
-    for name in ("depth_chosen", "nonzero_percent", "file_bytes", "entropy"):
+    for name in _LEARNT:
         for part in (structure, metrics.get("structure") or {}):
             found |= {name: part[name]} if name in part else {}
     found |= {name: metrics.get(name) for name in ("parameters", "val_nll", "seconds")}
@@ -100,11 +102,13 @@ def _write_cell(folder: Path, found: list[dict[str, Any]]) -> None:
 def table(plan: Plan, numbers: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
     """Settings and results, with mean and standard deviation over the seeds."""
     names = list(dict.fromkeys(name for found in numbers.values() for one in found for name in one))
-    shown = [name for name in names if name not in ("brier", "seconds")]
+    scores = [name for name in METRICS if name in names]
+    shown = list(dict.fromkeys([*scores[:1], *(name for name in _SHOWN if name in names)]))
     head = [METRICS.get(name, name.replace("_", " ")) for name in shown]
-    out = Table(*(plan.swept or ("runs",)), "seeds", *head, box=None)
-    for column in out.columns[len(plan.swept or ("runs",)) :]:
-        column.justify = "right"
+    settings_of = plan.swept or ("runs",)
+    out = Table(*settings_of, "seeds", *head, box=None)
+    for column in out.columns[len(settings_of) :]:
+        column.justify, column.no_wrap = "right", True
     for cell, trials in plan.cells.items():
         found = numbers.get(cell, [])
         settings = [str(value) for value in plan.settings_of(cell).values()] or [cell]

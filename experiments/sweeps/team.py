@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ...data.errors import PyroccamError
@@ -51,6 +52,7 @@ class Team:
 
     def __exit__(self, *_: object) -> None:
         for member in self.members:
+            _let_go(member)
             member.terminate()
         until = time.monotonic() + _GRACE
         for member in self.members:
@@ -87,9 +89,17 @@ class Team:
                     f"A worker ended by itself ({why}): {' '.join(last[-3:]).strip()[-300:]}",
                     hint=f"look into {self.logs[number]}; the same command goes on",
                 )
+            _let_go(member)
             self.members[number] = self._start(number)
 
     @property
     def ended(self) -> bool:
         """True if a worker has ended that may have to be replaced."""
         return any(member.poll() not in (None, 0) for member in self.members)
+
+
+def _let_go(member: subprocess.Popen[bytes]) -> None:
+    """Close the pipe by which a worker knows that there is a driver."""
+    if member.stdin is not None:
+        with suppress(OSError):  # it is dead, and has not read all
+            member.stdin.close()

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +166,7 @@ def _leave_with(driver: int) -> None:
 
 
 def start(
-    folder: Path, address: str, device: str, threads: int, log: Any
+    folder: Path, address: str, device: str, threads: int, log: Any, module: str = __name__
 ) -> subprocess.Popen[bytes]:
     """A worker in a process of its own, which ends with the one that started it.
 
@@ -175,8 +175,9 @@ def start(
         address: of the database. It may hold a password, so it is told by the pipe whose end says
             that the other process is gone, and not by the command.
         log: open file, for what it says.
+        module: that is run.
     """
-    command = [sys.executable, "-m", __name__, str(folder), device, str(threads)]
+    command = [sys.executable, "-m", module, str(folder), device, str(threads)]
     own = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=own
@@ -188,13 +189,13 @@ def start(
     return process
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """A worker that :func:`start` started."""
     parser = argparse.ArgumentParser(description="A worker of a sweep; `pyroccam sweep` starts it.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("device")
     parser.add_argument("threads", type=int)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as told:
         address = told.readline().decode().rstrip("\n")
     _leave_with(sys.stdin.fileno())

@@ -1,8 +1,9 @@
-"""The states of the runs of a sweep, in a database that survives whoever writes to it.
+"""The states of the runs of a sweep, in a file or a database that survives whoever writes to it.
 
-Optuna keeps them: it needs a file and no server, and whatever SQLAlchemy can reach where there is
-one. Ray Tune was tried beside it: it starts a process for each run, twelve runs of half a second
-took 51 s on two cores, its daemons end with the driver, and it installs 600 MB.
+Optuna keeps them: its journal, a file that is only appended to, needs no server, and its databases
+are whatever SQLAlchemy reaches. Ray Tune was tried beside it: it starts a process for each run, so
+that twelve runs of half a second took 51 s on two cores, its daemons end with the driver, and it
+installs 600 MB.
 """
 
 from __future__ import annotations
@@ -16,19 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock
+
 from ...data.errors import PyroccamError
 
-__all__ = [
-    "DATABASE",
-    "MissingEngine",
-    "State",
-    "Store",
-    "Unreachable",
-    "connect",
-    "refuse_missing",
-]
+__all__ = ["STATES", "MissingEngine", "State", "Store", "Unreachable", "connect", "refuse_missing"]
 
-DATABASE = "sweep.db"
+STATES = "states.log"
 JOURNAL = "journal:"
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "oracle": 1521, "mssql": 1433}
 SECONDS = 5.0  # until an address counts as unreachable
@@ -105,8 +100,8 @@ class Store:
 
     @classmethod
     def in_folder(cls, folder: Path, study: str) -> Store:
-        """The database in the folder of a sweep."""
-        return cls(f"sqlite:///{(folder / DATABASE).absolute()}", study)
+        """The states in the folder of a sweep."""
+        return cls(f"{JOURNAL}{(folder / STATES).absolute()}", study)
 
     def add(self, names: Iterable[str]) -> None:
         """Runs that wait, in this order."""
@@ -202,9 +197,7 @@ def connect(address: str) -> Any:
                 f"{address} cannot be reached: {path.parent} is no folder here",
                 hint="mount the shared disk, or give the place that it has on this machine",
             )
-        from optuna.storages.journal import JournalFileBackend
-
-        return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        return _journal(path)
     try:
         url = make_url(address)
     except ArgumentError:
@@ -224,13 +217,43 @@ def connect(address: str) -> Any:
     except ImportError as error:
         raise MissingEngine(
             f"{shown} needs a package that is not installed ({error.__cause__ or error})",
-            hint="pip install psycopg2-binary for PostgreSQL, pymysql for MySQL",
+            hint="pip install 'psycopg[binary]' for PostgreSQL, pymysql for MySQL",
         ) from error
     except (SQLAlchemyError, OSError, optuna.exceptions.OptunaError) as error:
         said = " ".join(str(error).split())
         raise Unreachable(
             f"{shown} cannot be used: {said:.300}",
             hint="look at its name, user and password, or leave --storage out for a file in --out",
+        ) from error
+
+
+def _journal(path: Path) -> Any:
+    """The storage in a file. Its lock is one that the operating system drops with the process that
+    holds it: Optuna's own would stay for half a minute after a kill."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    class Lock(JournalFileOpenLock):
+        def __init__(self) -> None:
+            self.lock = FileLock(f"{path}.lock")
+
+        def acquire(self) -> bool:
+            self.lock.acquire()
+            return True
+
+        def release(self) -> None:
+            self.lock.release()
+
+    try:
+        return JournalStorage(JournalFileBackend(str(path), Lock()))
+    except ValueError as error:
+        raise Unreachable(
+            f"{path} is no journal, or damaged ({error})",
+            hint="delete it and repeat the command: what is finished is known by its folder",
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            f"{path} cannot be used ({error})", hint="look at the rights of its folder"
         ) from error
 
 

@@ -34,7 +34,9 @@ HOPELESS = 5
 """Times that a run is taken up without getting further, after which its workers' deaths are taken
 for its own doing: it may need more memory than there is."""
 
-NAP = 2.0  # seconds between looks at runs that others have
+NAP, LONGEST = 2.0, 60.0  # seconds between looks at runs that others have
+SHARE = 100  # and at least so many times what a look takes
+MISSES = 3  # runs in a row that others have, after which a list is read again
 _GRACE = 60.0  # seconds in which what is stopped may save
 
 
@@ -63,14 +65,23 @@ class Worker:
         """Train until every run is finished, by this worker or by others."""
         trials = {trial.name: trial for trial in self.plan.trials}
         while True:
+            began = time.perf_counter()
             states = self.store.states()
+            took = time.perf_counter() - began
             left = [s for s in states.values() if not s.finished and s.name in trials]
             if not left:
                 return
-            # What is said to be running is most often just that.
-            order = sorted(left, key=lambda state: state.word == "running")
-            if not any(self._try(state, trials[state.name]) for state in order):
-                time.sleep(NAP * random.uniform(0.5, 1.5))
+            misses, trained = 0, False
+            for state in _order(left):
+                if self._try(state, trials[state.name]):
+                    misses, trained = 0, True
+                else:
+                    misses += 1
+                if trained and misses == MISSES:  # the list is old
+                    break
+            if not trained:
+                # Of many workers that wait, none should keep the database busy.
+                time.sleep(min(max(NAP, SHARE * took), LONGEST) * random.uniform(0.5, 1.5))
 
     def _try(self, state: State, trial: Trial) -> bool:
         """Train a run, unless another worker has it."""
@@ -127,6 +138,15 @@ class Worker:
             run(config, data, out=folder, options=options)
         found = json.loads((folder / "metrics.json").read_text(encoding="utf-8")).get("val_nll")
         return float("inf") if found is None else float(found)
+
+
+def _order(left: Sequence[State]) -> list[State]:
+    """What to try first: runs that wait, in their order but for as many as there are workers, so
+    that not all of them try the same one. What is said to be running is most often just that."""
+    waiting = [state for state in left if state.word == "waiting"]
+    running = [state for state in left if state.word == "running"]
+    first = 2 * len(running) + 1
+    return [*random.sample(waiting[:first], len(waiting[:first])), *waiting[first:], *running]
 
 
 @contextmanager

@@ -266,7 +266,7 @@ def test_nothing_is_trained_twice(swept, monkeypatch):
     worker, store = worker_of(swept)
     worker.work()
     # Nor where the database is lost: a run that has its numbers is done.
-    (swept / "sweep.db").unlink()
+    (swept / "states.log").unlink()
     worker, store = worker_of(swept)
     worker.work()
     assert set(words(store).values()) == {"done"}

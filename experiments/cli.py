@@ -520,6 +520,10 @@ def sweep(
         bool | None,
         typer.Option("--figures/--no-figures", help="Draw those of each run; yes if left out."),
     ] = None,
+    tensorboard: Annotated[
+        bool | None,
+        typer.Option("--tensorboard", help="As of `pyroccam fit`."),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="Processes on this machine; by its CUDA devices, or by "
@@ -542,14 +546,17 @@ def sweep(
 ) -> None:  # fmt: skip
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
     killed; nothing is trained twice."""
+    from ..inference.storage.tensorboard import TensorBoard
     from .sweeps.command import read_request, run_sweep
     from .sweeps.store import refuse_missing
 
     refuse_missing()
     need_folder(out)
     given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
-             "compare": compare, "figures": figures}  # fmt: skip
+             "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
     request = read_request(what, given, sets or [], lists or [], out)
+    if request.plan.tensorboard:
+        TensorBoard()  # or it is said that it is not installed
     ended = run_sweep(
         console, request, workers=workers, threads=threads, device=device, storage=storage,
         again=retry_failed,

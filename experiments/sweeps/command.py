@@ -11,10 +11,10 @@ from ..console import PlainConsole
 from ..runs.budget import Budget
 from ..runs.config import parse_settings
 from .driver import Ended, devices_of, drive
-from .plan import PLAN, Asked, Plan, parse_lists, read_file
+from .plan import HOW, PLAN, Asked, Plan, parse_lists, read_file
 from .store import Store, connect
 
-__all__ = ["Request", "read_request", "run_sweep"]
+__all__ = ["Request", "read_request", "run_sweep", "train_seeds"]
 
 _FILES = (".yaml", ".yml")
 
@@ -85,7 +85,7 @@ def read_request(
     base = Asked(**{**asked, "method": asked["method"] or ""}).with_settings(found["set"])
     lists_of = [{k: [_whole(k, v) for v in vs] if isinstance(vs, list) else vs
                  for k, vs in each.items()} for each in found["sweep"]]  # fmt: skip
-    plan = Plan.of(base, lists_of, found.get("compare", True), found.get("figures", True))
+    plan = Plan.of(base, lists_of, **{name: found[name] for name in HOW if name in found})
     for trial in plan.trials:
         if trial.asked.budget is not None:
             Budget.parse(trial.asked.budget)
@@ -135,3 +135,29 @@ def run_sweep(
     )
     devices = devices_of(device, workers, threads)
     return drive(folder, plan, store, console, devices, threads, again)
+
+
+def train_seeds(
+    folder: Path, seeds: Sequence[int], asked: Asked, workers: int, device: str = "auto"
+) -> dict[int, Path]:
+    """Have the seeds of one setting trained by workers.
+
+    Arguments:
+        folder: of their sweep; more seeds may come to those that it has.
+        asked: what all share.
+        workers, device: see :func:`~pyroccam.experiments.sweeps.driver.devices_of`.
+
+    Returns:
+        The folder of each run.
+
+    Raises:
+        ValueError: if one of them failed.
+        KeyboardInterrupt: if they were stopped.
+    """
+    plan = Plan.of(asked.with_settings({}), [{"seed": [*seeds]}])
+    ended = run_sweep(PlainConsole(), Request(folder, plan), workers=workers, device=device)
+    if ended.failed:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in ended.failed.items()))
+    if ended.left:
+        raise KeyboardInterrupt
+    return {trial.seed: folder / trial.name for trial in plan.trials}

@@ -30,17 +30,20 @@ import typer
 from safetensors.torch import load, save
 
 from ...inference.storage.checkpoint import versions, write_json
-from ..reproduce.options import RESULTS
+from ..console import PlainConsole
+from . import team, worker
+from .command import read_request, run_sweep
 from .plan import Plan
 from .store import State, Store
 
 __all__ = ["app", "digest_of_run"]
 
+RESULTS = Path("experiments/results/sweeps")
+
 app = typer.Typer(add_completion=False)
 
-SWEEP = ["ldn", "--data", "digits", "--set", "max_depth=3", "--set", "width=16",
-         "--set", "compile=false", "--set", "batch_size=64", "--no-figures", "--workers", "2",
-         "--sweep", "lr=0.01,0.003", "--sweep", "seed=0,1,2"]  # fmt: skip
+SETS = ["max_depth=3", "width=16", "compile=false", "batch_size=64"]
+LISTS = ["lr=0.01,0.003", "seed=0,1,2"]
 EPOCHS = 60
 EVERY = 1.0  # seconds between checkpoints
 NOTES = "epochs.log"
@@ -52,18 +55,17 @@ def main(
     kills: Annotated[int, typer.Option(min=1, help="Of workers, and of drivers.")] = 20,
     epochs: Annotated[int, typer.Option(min=1, help="Of a run.")] = EPOCHS,
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS / "sweeps",
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS,
 ) -> None:
     """Kill, go on, count, compare, and write what was found."""
     rng, scratch = random.Random(seed), Path(tempfile.mkdtemp(prefix="pyroccam-deaths-"))
-    arguments = [*SWEEP, "--set", f"epochs={epochs}"]
     alone = scratch / "alone"
-    _driver(alone, arguments).wait()
+    _driver(alone, epochs).wait()
     expected = {run.name: digest_of_run(alone / run.name) for run in Plan.read(alone).trials}
     found: dict[str, Any] = {"runs": len(expected), "epochs": epochs}
     found["trained_alone"] = sum(_epochs(alone).values())
     for whom in ("worker", "driver"):
-        found[whom] = _part(whom, kills, scratch, arguments, expected, rng)
+        found[whom] = _part(whom, kills, scratch, epochs, expected, rng)
         print(whom, json.dumps(found[whom]), flush=True)
     write_json(out / "deaths.json", {**found, "checkpoint_seconds": EVERY, "versions": versions()})
     shutil.rmtree(scratch)
@@ -73,7 +75,7 @@ def _part(
     whom: str,
     kills: int,
     scratch: Path,
-    arguments: list[str],
+    epochs: int,
     expected: dict[str, str],
     rng: random.Random,
 ) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _part(
     while found["kills"] < kills:
         found["sweeps"] += 1
         folder = scratch / f"{whom}-{found['sweeps']}"
-        driver = _driver(folder, arguments)
+        driver = _driver(folder, epochs)
         while driver.poll() is None:
             if found["kills"] == kills or not _sleep(driver, rng.uniform(1.0, 6.0)):
                 driver.wait()
@@ -94,7 +96,7 @@ def _part(
             if whom == "driver":
                 driver.wait()
                 found["workers_left"] += sum(not _gone(one) for one in training)
-                driver = _driver(folder, arguments)
+                driver = _driver(folder, epochs)
         states = {state.name: state for state in _states(folder)}
         for name, bits in expected.items():
             done = name in states and states[name].word == "done"
@@ -129,12 +131,12 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def _driver(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
+def _driver(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
     """The command, in a process of its own."""
     folder.mkdir(exist_ok=True)
     with open(folder.with_suffix(".log"), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", MODULE, "sweep", *arguments, "--out", str(folder)],
+            [sys.executable, "-m", MODULE, "drive", str(epochs), str(folder)],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -202,16 +204,18 @@ def _noting(folder: Path) -> None:
     fitting.Trainer = functools.partial(trainer, checkpoint_seconds=EVERY)
 
 
+def _drive(epochs: int, folder: Path) -> None:
+    """What ``pyroccam sweep`` does, with workers that note what they do."""
+    team.start = functools.partial(worker.start, module=MODULE)
+    given = {"data": "digits", "figures": False}
+    request = read_request("ldn", given, [*SETS, f"epochs={epochs}"], LISTS, folder)
+    run_sweep(PlainConsole(), request, workers=2)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["sweep"]:
-        from ..cli import app as command
-        from . import team, worker
-
-        team.start = functools.partial(worker.start, module=MODULE)
-        command(sys.argv[1:])
+    if sys.argv[1:2] == ["drive"]:
+        _drive(int(sys.argv[2]), Path(sys.argv[3]))
     elif len(sys.argv) == 4 and Path(sys.argv[1]).is_dir():  # as a worker is started
-        from . import worker
-
         _noting(Path(sys.argv[1]))
         sys.exit(worker.main(sys.argv[1:]))
     else:

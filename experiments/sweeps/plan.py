@@ -18,13 +18,14 @@ from ...models.checks import unknown_name
 from ..runs.config import RunConfig, parse_settings
 from ..runs.opening import RunError, read_json, reading
 
-__all__ = ["PLAN", "Asked", "Plan", "Trial", "parse_lists", "read_file"]
+__all__ = ["HOW", "PLAN", "Asked", "Plan", "Trial", "parse_lists", "read_file"]
 
 PLAN = "sweep.json"
 FORMAT = 1
 MOST = 100_000  # runs
 _LONGEST = 100  # characters of the name of a folder
 _WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
+HOW = ("compare", "figures", "tensorboard")
 _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
 
@@ -91,6 +92,7 @@ class Plan:
         swept: what differs, the seed left out.
         trials: the runs.
         compare, figures: as of :class:`~pyroccam.experiments.runs.run.RunOptions`.
+        tensorboard: whether the history of each fit is written for TensorBoard, too.
         study: name of the sweep in a database.
     """
 
@@ -98,6 +100,7 @@ class Plan:
     trials: tuple[Trial, ...]
     compare: bool = True
     figures: bool = True
+    tensorboard: bool = False
     study: str = ""
 
     @classmethod
@@ -105,8 +108,7 @@ class Plan:
         cls,
         asked: Asked,
         lists: Sequence[Mapping[str, Sequence[Any]]],
-        compare: bool = True,
-        figures: bool = True,
+        **how: bool,
     ) -> Plan:
         """The runs of a product of lists, or of several products.
 
@@ -114,7 +116,7 @@ class Plan:
             asked: what all share.
             lists: for each product, the values of ``seed``, of settings and of ``method``,
                 ``data``, ``network`` and ``budget``.
-            compare, figures: of every run.
+            how: ``compare``, ``figures`` and ``tensorboard``, of every run.
 
         Raises:
             ValueError: for a list without values, or with one that is given twice.
@@ -137,7 +139,7 @@ class Plan:
                             f"The sweep has more than {MOST:,} runs.\nGive fewer values, or "
                             "several sweeps."
                         )
-        return cls(tuple(swept), tuple(trials.values()), compare, figures)
+        return cls(tuple(swept), tuple(trials.values()), **how)
 
     @property
     def cells(self) -> dict[str, list[Trial]]:
@@ -212,7 +214,7 @@ class Plan:
                     f"{folder} holds a sweep in which {trial.name} has {what}={was[what]!r}, not "
                     f"{now[what]!r}.\nGive another --out, or the settings as they were."
                 )
-        for name in ("swept", "compare", "figures"):
+        for name in ("swept", *HOW):
             was, now = getattr(self, name), getattr(other, name)
             if was != now:
                 raise ValueError(
@@ -323,7 +325,7 @@ def _parts(text: str) -> list[str]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What a YAML file asks for: parts of a run, ``set``, ``sweep``, ``compare`` and ``figures``.
+    """What a YAML file asks for: parts of a run, ``set``, ``sweep``, and how it is run.
 
     Raises:
         ValueError: for a file that says something else.
@@ -335,7 +337,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path} is not YAML: {said:.300}\nMend it there.") from error
-    known = (*_WHOLE, "set", "sweep", "compare", "figures")
+    known = (*_WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
             f"{path} holds a {type(found).__name__}, expected names with values.\n"
@@ -347,8 +349,7 @@ def read_file(path: Path) -> dict[str, Any]:
     for name, kinds, what in (
         ("set", (dict,), "settings with a value each"),
         ("sweep", (dict, list), "settings with a list each, or several of those"),
-        ("compare", (bool,), "true or false"),
-        ("figures", (bool,), "true or false"),
+        *((name, (bool,), "true or false") for name in HOW),
     ):
         if name in found and not isinstance(found[name], kinds):
             raise ValueError(f"{path}: {name} is {found[name]!r}, expected {what}.\nMend it there.")

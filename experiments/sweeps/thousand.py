@@ -15,22 +15,28 @@ import heapq
 import itertools
 import math
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 import typer
+from torch import nn
 
-from ...inference.storage.checkpoint import versions, write_json
-from ..reproduce.options import RESULTS
+from ... import data, guides, inference, models
+from ...inference.storage.checkpoint import CHECKPOINT, versions, write_json
 from .store import Store
 from .worker import LONGEST, NAP, SHARE
 
 __all__ = ["Cluster", "Outcome", "app", "simulate"]
+
+RESULTS = Path("experiments/results/sweeps")
 
 app = typer.Typer(add_completion=False)
 
@@ -51,7 +57,7 @@ class Cluster:
         life: mean time between deaths of a worker; exponential.
         start: from a death to a new worker.
         checkpoint: between checkpoints.
-        call: the database is busy so long with a call that takes up or ends a run; there are seven
+        call: the database is busy so long with a call that takes up or ends a run; there are five
             for each run.
         row: and so long with each run in a listing.
         longest_first: runs begin in the order of their times, as if they were known.
@@ -69,9 +75,8 @@ class Cluster:
     longest_first: bool = False
 
 
-CALLS = 7
-"""A look under the lock, two notes and a state to take a run up; a state to end it, and two calls
-of the driver that reads it."""
+CALLS = 5
+"""Of each run: a look under the lock, two notes and a state to take it up, a state to end it."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
     """Follow a sweep, worker by worker.
 
     The database answers one call after the other. A worker that finds no run to take lists the runs
-    again after ``max(NAP, SHARE * listing)`` seconds, as
+    again after a while that grows with the time that a list takes, as
     :meth:`~pyroccam.experiments.sweeps.worker.Worker.work` does.
 
     Arguments:
@@ -126,12 +131,13 @@ def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
             heapq.heappush(events, (now + cluster.start, next(order), 0.0))
             continue
         # A list serves for more than one run, as long as enough of it is left.
-        cost = (0.0 if left and rng.random() < 0.5 else listed) + CALLS * cluster.call
+        cost = CALLS * cluster.call if left else listed
+        cost += listed if left and rng.random() < 0.5 else 0.0
         began = max(now, free)
         free, busy_database, waited = began + cost, busy_database + cost, max(waited, began - now)
-        now = free
+        took, now = free - now, free
         if not left:
-            nap = min(max(NAP, SHARE * listed), LONGEST) * rng.uniform(0.5, 1.5)
+            nap = min(max(NAP, SHARE * took), LONGEST) * rng.uniform(0.5, 1.5)
             heapq.heappush(events, (now + nap, next(order), 0.0))
             continue
         need = left.pop()
@@ -168,6 +174,10 @@ def scenes(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     yield "runs of a minute", replace(cluster, mean=60.0, life=math.inf)
     yield "a hundred machines", replace(cluster, workers=100)
     yield "ten thousand machines", replace(cluster, workers=10_000, runs=100_000)
+    yield (
+        "ten thousand, of equal length",
+        replace(cluster, workers=10_000, runs=100_000, spread=0.0),
+    )
 
 
 def measure(address: str, runs: int, looks: int = 5) -> dict[str, float]:
@@ -194,6 +204,23 @@ def measure(address: str, runs: int, looks: int = 5) -> dict[str, float]:
     return {"runs": runs, "add": added, "list": median(listing), "take_and_end": median(calls)}
 
 
+def checkpoint_bytes() -> int:
+    """Bytes of a checkpoint of LeNet-300-100 with random weights, stopped in the midst of a fit."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(64, 784, generator=generator), torch.arange(64) % 10
+    rows = data.Dataset.from_tensors(x, y, x, y)
+    units = (784, 300, 100, 10)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(units)]
+    net = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    model = models.BayesianNetwork(net, rows, prior=models.priors.GroupNormalJeffreys())
+    how: dict[str, Any] = {"epochs": 9, "batch_size": 32, "compile": False, "progress": False}
+    with tempfile.TemporaryDirectory() as folder:
+        with suppress(inference.Interrupted):
+            inference.fit(model, guides.MeanField(model), rows, out=folder, device="cpu",
+                          watch=lambda _: signal.raise_signal(signal.SIGTERM), **how)  # fmt: skip
+        return (Path(folder) / CHECKPOINT).stat().st_size
+
+
 def _times(call: Callable[[], object], number: int) -> list[float]:
     found = []
     for _ in range(number):
@@ -212,7 +239,7 @@ def main(
         map(str, SIZES)
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Of each simulation.")] = SEEDS,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS / "sweeps",
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS,
 ) -> None:
     """Measure, simulate, print and write."""
     measured: dict[str, list[dict[str, float]]] = {}
@@ -222,19 +249,23 @@ def main(
         for name, address in {**files, **servers}.items():
             measured[name] = [measure(address, int(size)) for size in sizes.split(",")]
             print(name, measured[name], flush=True)
-    slowest = max((one for found in measured.values() for one in found), key=lambda m: m["runs"])
-    best = min(
-        (found[-1] for found in measured.values()), key=lambda m: m["list"] + m["take_and_end"]
-    )
-    assert slowest["runs"] == best["runs"]
-    base = Cluster(call=best["take_and_end"] / 4, row=best["list"] / best["runs"])
+    last = measured["journal"][-1]  # five calls make up a whole, see CALLS
+    base = Cluster(call=last["take_and_end"] / CALLS, row=last["list"] / last["runs"])
     rows = []
     for name, cluster in scenes(base):
         each = [asdict(simulate(cluster, seed)) for seed in range(seeds)]
         mean = {key: fmean(one[key] for one in each) for key in each[0]}
         rows.append({"scene": name, "cluster": asdict(cluster), **mean})
         print(name, {key: float(f"{value:.3g}") for key, value in mean.items()}, flush=True)
-    content = {"measured": measured, "seeds": seeds, "simulated": rows, "versions": versions()}
+    size = checkpoint_bytes()
+    print(f"a checkpoint of LeNet-300-100 has {size:,} bytes", flush=True)
+    content = {
+        "checkpoint_bytes": size,
+        "measured": measured,
+        "seeds": seeds,
+        "simulated": rows,
+        "versions": versions(),
+    }
     write_json(out / "thousand.json", content)
 
 

@@ -34,7 +34,7 @@ HOPELESS = 5
 """Times that a run is taken up without getting further, after which its workers' deaths are taken
 for its own doing: it may need more memory than there is."""
 
-NAP, LONGEST = 2.0, 60.0  # seconds between looks at runs that others have
+NAP, LONGEST = 2.0, 300.0  # seconds between looks at runs that others have
 SHARE = 100  # and at least so many times what a look takes
 MISSES = 3  # runs in a row that others have, after which a list is read again
 _GRACE = 60.0  # seconds in which what is stopped may save
@@ -120,6 +120,7 @@ class Worker:
 
     def _train(self, trial: Trial) -> float:
         """The validation NLL of a run, which is trained unless it was before."""
+        from ...inference.storage.tensorboard import TensorBoard
         from ..runs.budget import Budget
         from ..runs.paces import within
         from ..runs.run import RunOptions, run
@@ -130,7 +131,7 @@ class Worker:
             config, data = asked.resolve(trial.seed)
             options = RunOptions(
                 resume=True, device=self.device, progress=False, compare=self.plan.compare,
-                figures=self.plan.figures,
+                figures=self.plan.figures, watch=TensorBoard() if self.plan.tensorboard else None,
             )  # fmt: skip
             if asked.budget is not None:
                 length, sets = Budget.parse(asked.budget), dict(asked.sets or {})

@@ -108,7 +108,7 @@ class Plan:
         cls,
         asked: Asked,
         lists: Sequence[Mapping[str, Sequence[Any]]],
-        **how: bool,
+        **how: Any,
     ) -> Plan:
         """The runs of a product of lists, or of several products.
 

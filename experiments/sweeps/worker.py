@@ -30,9 +30,9 @@ from .store import State, Store
 
 __all__ = ["HOPELESS", "Worker", "start"]
 
-HOPELESS = 5
+HOPELESS = 10
 """Times that a run is taken up without getting further, after which its workers' deaths are taken
-for its own doing: it may need more memory than there is."""
+for its own doing: it may need more memory than there is. Others come before it all the while."""
 
 NAP, LONGEST = 2.0, 300.0  # seconds between looks at runs that others have
 SHARE = 100  # and at least so many times what a look takes
@@ -143,7 +143,9 @@ class Worker:
 
 def _order(left: Sequence[State]) -> list[State]:
     """What to try first: runs that wait, in their order but for as many as there are workers, so
-    that not all of them try the same one. What is said to be running is most often just that."""
+    that not all of them try the same one. What is said to be running is most often just that. A run
+    whose workers died comes after those with fewer deaths."""
+    left = sorted(left, key=lambda state: len(state.attempts))
     waiting = [state for state in left if state.word == "waiting"]
     running = [state for state in left if state.word == "running"]
     first = 2 * len(running) + 1
@@ -165,12 +167,12 @@ def _failing(store: Store, state: State) -> Iterator[None]:
 
 
 def _stamp(folder: Path) -> int:
-    """How far a run is: when its last checkpoint was written; 0 without any."""
+    """How far a run is: when the last checkpoint or row of a history was written; 0 without any."""
     times = (path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in _WRITTEN)
     return max(times, default=0)
 
 
-_WRITTEN = (".pt", ".safetensors")
+_WRITTEN = (".pt", ".safetensors", ".csv")
 
 
 def _leave_with(driver: int) -> None:

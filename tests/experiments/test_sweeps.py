@@ -1,24 +1,28 @@
 """Many runs: which they are, who trains them, and what is left when somebody is killed."""
 
 import csv
+import dataclasses
 import functools
 import json
+import math
 import os
 import signal
 import sys
 import time
+from statistics import mean
 
 import pytest
 from command_line import call, metrics_of
 from pyroccam.experiments.console import PlainConsole
+from pyroccam.experiments.reproduce.runner import add_seeds
 from pyroccam.experiments.runs import run as runs
-from pyroccam.experiments.sweeps import driver, team
+from pyroccam.experiments.sweeps import command, driver, team, thousand
 from pyroccam.experiments.sweeps.command import read_request, run_sweep
 from pyroccam.experiments.sweeps.deaths import digest_of_run
 from pyroccam.experiments.sweeps.plan import Asked, Plan, parse_lists, read_file
 from pyroccam.experiments.sweeps.results import finished_cells, write_results
-from pyroccam.experiments.sweeps.store import Store, Unreachable
-from pyroccam.experiments.sweeps.worker import HOPELESS, Worker
+from pyroccam.experiments.sweeps.store import State, Store, Unreachable
+from pyroccam.experiments.sweeps.worker import HOPELESS, Worker, _order
 from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 
@@ -400,6 +404,50 @@ def test_a_stopped_run_waits_and_is_not_to_blame(tmp_path, monkeypatch):
     assert set(words(store).values()) == {"done"}
 
 
+def test_a_script_takes_its_seeds_from_workers(tmp_path, monkeypatch):
+    """The runs are trained by the sweep, and read by the script."""
+    steps, original = [], Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda *a: (steps.append(1), original(*a)))
+
+    def in_this_process(console, request, *, workers, device):
+        assert (workers, device) == (3, "cpu")
+        plan = request.plan.settle(request.folder)
+        store = Store.in_folder(request.folder, plan.study)
+        store.add([one.name for one in plan.trials])
+        Worker(request.folder, plan, store, device).work()
+        return driver.Ended(0, {})
+
+    monkeypatch.setattr(command, "run_sweep", in_this_process)
+    trained = []
+
+    def row(outcome):
+        trained.append(len(steps))
+        return {"seed": outcome.metrics["seed"], "nll": outcome.metrics["test"]["nll"]}
+
+    add_seeds(
+        tmp_path / "ours.json", 2, "ddn", "spirals", row=row, say=str,
+        numbers=lambda one: {"nll": one["nll"]}, runs=tmp_path / "runs", device="cpu", workers=3,
+        sets={**{k: v for k, v in SETS.items() if k != "max_depth"}, "depth": 1},
+    )  # fmt: skip
+    assert trained == [24, 24]  # two runs of twelve steps, before the first row
+    found = json.loads((tmp_path / "ours.json").read_text())
+    assert [one["seed"] for one in found["runs"]] == [0, 1]
+    assert found["spread"]["nll"]["n"] == 2
+
+
+def test_runs_whose_workers_died_come_last(tmp_path):
+    worker, store = worker_of(tmp_path, {"seed": [0, 1, 2]})
+    first, second, _ = store.states().values()
+    store.take(first, [0], "elsewhere:1")
+    store.put_back(first, [0])
+    store.take(second, [], "elsewhere:2")
+    order = [state.name[-1] for state in _order([*store.states().values()])]
+    assert set(order[:2]) == {"2", "0"}  # as many as there are workers are tried in any order
+    assert order[2] == "1"
+    waiting = [State(k, str(k), "waiting", attempts=(0,) * (5 - k)) for k in range(5)]
+    assert [state.name for state in _order(waiting)] == ["4", "3", "2", "1", "0"]
+
+
 # -- processes ------------------------------------------------------------------------------------
 
 
@@ -444,8 +492,8 @@ def test_workers_that_end_by_themselves_are_not_started_for_ever(tmp_path, monke
 
 def test_a_sweep_from_the_command_line(tmp_path):
     sets = [word for k, v in SETS.items() for word in ("--set", f"{k}={json.dumps(v)}")]
-    command = ["sweep", "ldn", *sets, "--sweep", "seed=0,1", "--no-compare", "--no-figures"]
-    said = call(*command, "--workers", 1, "--out", tmp_path / "s")
+    words = ["sweep", "ldn", *sets, "--sweep", "seed=0,1", "--no-compare", "--no-figures"]
+    said = call(*words, "--workers", 1, "--out", tmp_path / "s")
     assert "2 runs." in said
     assert "ldn-spirals/seed-1: accuracy" in said
     assert "±" in said
@@ -456,6 +504,31 @@ def test_a_sweep_from_the_command_line(tmp_path):
     assert "whose settings are known" in said
     said = call("sweep", "ldn", "--sweep", "seed=0,0", "--out", tmp_path / "t", code=2)
     assert "has 0 twice" in said
+
+
+def test_a_simulated_sweep_takes_what_can_be_computed():
+    """Without deaths, and with runs of equal length, a sweep takes whole rounds; a death costs what
+    was trained since a checkpoint."""
+    still = thousand.Cluster(
+        workers=10, runs=40, mean=100.0, spread=0.0, life=math.inf, start=0.0, call=0.0, row=0.0
+    )
+    found = thousand.simulate(still)
+    assert 3600 * found.hours == pytest.approx(400.0)
+    assert found.busy == pytest.approx(1.0)
+    assert found.again == found.database == 0.0
+    mortal = dataclasses.replace(still, workers=1, runs=400, life=200.0, checkpoint=40.0)
+    each = [thousand.simulate(mortal, seed) for seed in range(20)]
+    again = [one.again / one.busy for one in each]
+    # Of a life T, exponential with mean L, T mod c is lost: L - c / (e^(c/L) - 1), per L of life
+    # that is spent; training that ends before its death is not cut.
+    lost = 200.0 - 40.0 / math.expm1(0.2)
+    assert mean(again) == pytest.approx(lost / (200.0 - lost), rel=0.15)
+    assert min(each, key=lambda one: one.hours).hours * 3600 > 400 * 100
+    slow = thousand.simulate(dataclasses.replace(still, call=2.0))
+    # Four rounds of five calls and a run; the last worker begins nine times five calls later.
+    assert 3600 * slow.hours == pytest.approx(4 * 110 + 90)
+    assert slow.database == pytest.approx(400 / 530)
+    assert slow.waited == pytest.approx(90.0)
 
 
 def test_devices_of_workers(monkeypatch):

@@ -22,7 +22,7 @@ import typer
 
 from .console import Part, PlainConsole
 
-__all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code"]
+__all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code", "told"]
 
 REFUSED, BROKEN, STOPPED = 2, 70, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
@@ -53,7 +53,7 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except BaseException as error:
-            message, code = _told(error)
+            message, code = told(error)
             if _speaks():
                 PlainConsole(stderr=True).say(*message)
             raise typer.Exit(code) from None
@@ -67,7 +67,7 @@ def _speaks() -> bool:
     return joining is None or bool(joining.says())
 
 
-def _told(error: BaseException) -> tuple[list[Part], int]:
+def told(error: BaseException) -> tuple[list[Part], int]:
     """The message for an error, and the exit code."""
     if type(error) is KeyboardInterrupt:
         return [("Stopped.", "yellow"), " What is in the folder of the run goes on with "
@@ -82,8 +82,8 @@ def _told(error: BaseException) -> tuple[list[Part], int]:
     if isinstance(error, MemoryError):
         return [("Error: ", "red"), "there is not enough memory for this; try: fewer rows, a "
                 "smaller --set batch_size, or a smaller network."], REFUSED  # fmt: skip
-    told = isinstance(error, OSError) or deliberate(error)
-    if isinstance(error, PyroccamError) or (place is None and told):
+    meant = isinstance(error, OSError) or deliberate(error)
+    if isinstance(error, PyroccamError) or (place is None and meant):
         return [("Error: ", "red"), _words(error)], REFUSED
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     if place is not None or notes:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .application import Device, Moved, Network, Root, Run, Trust, app, console
+from .boundary import STOPPED
 from .console import PlainConsole
 from .places import need_file, need_folder, new_folder
 from .streams import prepare
@@ -84,7 +85,7 @@ def fit(
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Write the history of every fit of the run for "
-                     "TensorBoard, too, at the end."),
+                     "TensorBoard, too, as it trains."),
     ] = False,
 ) -> None:  # fmt: skip
     """Train a method on data; learn the structure; write the smaller network."""
@@ -94,7 +95,7 @@ def fit(
     from ..inference.distributed import joined
     from ..inference.distributed.joining import launched
     from ..inference.storage.lock import claimed, confirm
-    from ..inference.storage.tensorboard import refuse_missing, write_tensorboard
+    from ..inference.storage.tensorboard import TensorBoard
     from .methods import METHODS
     from .runs.budget import Budget, same_length
     from .runs.config import RunConfig, parse_settings
@@ -108,8 +109,7 @@ def fit(
     if out == Path():
         raise ValueError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
-    if tensorboard:
-        refuse_missing()
+    watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
     if processes > 1:
         if launched() and joined():
@@ -121,7 +121,7 @@ def fit(
     if ranks.size > 1:
         _refuse_time(length)
     if not ranks.first:
-        console.quiet = True
+        console.quiet, watch = True, None
         warnings.simplefilter("ignore")  # the first says them
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
@@ -136,7 +136,7 @@ def fit(
         torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
     out = new_folder(method, data) if out is None else out
     console.say(f"{METHODS[method].title}: {dataset!r}")
-    options = RunOptions(resume=resume, device=device, compare=compare)
+    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
     if length is not None:
         own = out if repeats == 1 else out / f"seed-{seed}"
         config = ranks.from_first(
@@ -159,8 +159,6 @@ def fit(
             print_run(console, metrics)
         if repeats > 1:
             put_together(console, outcomes, config, out)
-        if tensorboard:
-            write_tensorboard(out)
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
@@ -533,21 +531,109 @@ def evaluate(
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN [RUN ...]")
+        list[Path],
+        typer.Argument(help="Folders of finished runs, or of sweeps.", metavar="RUN [RUN ...]"),
     ],
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
     settings. It holds everything itself and opens in any browser, offline."""
     from .report import report as report_page
+    from .sweeps.results import finished_cells
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"--out {out}: expected a file name that ends in .html.")
     need_file(out)
-    page = report_page(folders).encode("utf-8", "backslashreplace")  # names of files may be no text
+    runs = [run for folder in folders for run in finished_cells(folder)]
+    page = report_page(runs).encode("utf-8", "backslashreplace")  # names of files may be no text
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(page)
     console.say("Written to ", (str(out), "bold"), f" ({len(page) / 1e6:.1f} MB)")
+
+
+@app.command()
+def sweep(
+    what: Annotated[
+        str,
+        typer.Argument(help="A method; a .yaml file with what all runs share and the lists of what "
+                       "differs; or the folder of a sweep, to go on with it or to join it from "
+                       "another machine.", metavar="METHOD|FILE|FOLDER"),
+    ],
+    lists: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", help="Values of a setting, or of seed, method, data, network or "
+                     "budget, e.g. --sweep lr=0.1,0.01 --sweep seed=0,1,2; every combination is "
+                     "run.", metavar="KEY=VALUE,VALUE,..."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A data set, an .npz or a .csv file.")] = None,
+    network: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
+    data_root: Root = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Length of each run, as of `pyroccam fit`.", metavar="LENGTH")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting that all runs share.", metavar="KEY=VALUE"),
+    ] = None,
+    compare: Annotated[
+        bool | None,
+        typer.Option("--compare/--no-compare", help="As of `pyroccam fit`; yes if left out."),
+    ] = None,
+    figures: Annotated[
+        bool | None,
+        typer.Option("--figures/--no-figures", help="Draw those of each run; yes if left out."),
+    ] = None,
+    tensorboard: Annotated[
+        bool | None,
+        typer.Option("--tensorboard", help="As of `pyroccam fit`."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Processes on this machine; by its CUDA devices, or by "
+                     "its cores without any, if left out."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of each.")] = 1,
+    device: Device = "auto",
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Address of a database for many machines: "
+                     "postgresql://user@host/database, or journal:FILE on a shared disk. A file in "
+                     "--out if left out.", metavar="ADDRESS"),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also try the runs that failed.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the sweep; runs/<name> if left out.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Train many runs, over all combinations of settings. The same command goes on, whoever was
+    killed; nothing is trained twice."""
+    from ..inference.storage.tensorboard import TensorBoard
+    from .sweeps.command import read_request, run_sweep
+    from .sweeps.store import refuse_missing
+
+    refuse_missing()
+    need_folder(out)
+    given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
+             "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
+    request = read_request(what, given, sets or [], lists or [], out)
+    if request.plan.tensorboard:
+        TensorBoard()  # or it is said that it is not installed
+    ended = run_sweep(
+        console, request, workers=workers, threads=threads, device=device, storage=storage,
+        again=retry_failed,
+    )  # fmt: skip
+    for name, why in ended.failed.items():
+        console.say(("Failed: ", "red"), f"{name}: {why}")
+    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
+    if ended.left:
+        console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
+                    "on with them.")  # fmt: skip
+        raise typer.Exit(STOPPED)
+    console.say(f"Next: pyroccam report {request.folder}")
+    if ended.failed:
+        raise typer.Exit(1)
 
 
 @app.command()

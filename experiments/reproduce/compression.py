@@ -103,6 +103,7 @@ def main(
     threads: options.Count = 1,
     device: options.Device = "auto",
     runs: options.Runs = None,
+    workers: options.Workers = None,
 ) -> None:
     """Run what is missing, and write one JSON file for each network and method."""
     torch.set_num_threads(threads)
@@ -117,6 +118,7 @@ def main(
                 out / f"{data}-{short(network)}-{method}.json", seeds, method, data, row=_row,
                 numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
                 say=partial(_line, short(network), method), runs=runs, device=device,
+                workers=workers,
                 beside={"published": None if published is None else vars(published)},
                 network=network, data_root=data_root, sets=own,
             )  # fmt: skip

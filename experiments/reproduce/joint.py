@@ -44,6 +44,7 @@ def main(
     data_root: options.DataRoot = None,
     sets: options.Sets = None,
     runs: options.Runs = None,
+    workers: options.Workers = None,
     threads: options.Count = 1,
     device: options.Device = "auto",
 ) -> None:
@@ -56,7 +57,7 @@ def main(
         add_seeds(
             out / f"{data}-{short(network)}-{deepest}{weight}.json", seeds, "occam", data, row=_row,
             say=_line, numbers=lambda row: {k: row[k] for k in SPREAD}, runs=runs, device=device,
-            sets={**own, "max_depth": deepest}, **common,
+            workers=workers, sets={**own, "max_depth": deepest}, **common,
         )  # fmt: skip
     plain = {k: METHODS["occam"].settings[k] for k in ("steps", "epochs", "batch_size")}
     plain |= {"lr": 1e-3, "schedule": "cosine"}
@@ -68,7 +69,8 @@ def main(
             out / f"{data}-{short(network)}-fixed-{depth}.json", seeds, "ddn", data, row=_fixed_row,
             say=lambda row: f"fixed depth {row['depth']} seed {row['seed']}: {row['error']:.2f}",
             numbers=lambda row: {k: row[k] for k in ("error", "nll", "seconds")}, runs=None,
-            device=device, sets={**plain, "max_depth": depth, "depth": depth}, **common,
+            device=device, workers=workers,
+            sets={**plain, "max_depth": depth, "depth": depth}, **common,
         )  # fmt: skip
 
 

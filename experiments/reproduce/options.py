@@ -13,7 +13,7 @@ from ..runs.config import parse_settings
 
 __all__ = [
     "BY_COMMAS", "RESULTS", "Count", "Data", "DataRoot", "Device", "Network", "Out", "Runs", "Sets",
-    "listed", "settings_of",
+    "Workers", "listed", "settings_of",
 ]  # fmt: skip
 
 RESULTS = Path("experiments/results")
@@ -26,6 +26,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")]
 Network = Annotated[str, typer.Option(help="That the methods take.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 Runs = Annotated[Path | None, typer.Option(help="Keep the runs here, with files and figures.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes that train the seeds.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")]
 
 

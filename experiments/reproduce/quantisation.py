@@ -59,6 +59,7 @@ def main(
     threads: options.Count = 1,
     device: options.Device = "auto",
     runs: options.Runs = None,
+    workers: options.Workers = None,
 ) -> None:
     """Run what is missing, and write one JSON file for each row."""
     torch.set_num_threads(threads)
@@ -68,7 +69,7 @@ def main(
         add_seeds(
             out / f"{data}-{short(network)}-{name}.json", seeds, "vnq", data, row=_row,
             numbers=lambda row: {k: row[k] for k in SPREAD if row[k] is not None},
-            say=partial(_line, short(network), name), runs=runs, device=device,
+            say=partial(_line, short(network), name), runs=runs, device=device, workers=workers,
             beside={"published": published}, network=network, data_root=data_root, sets=own,
         )  # fmt: skip
 

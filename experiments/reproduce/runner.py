@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
@@ -18,6 +20,8 @@ from ..methods.base import Pair
 from ..runs.building import build_network
 from ..runs.config import RunConfig, changed_settings
 from ..runs.run import Outcome, RunOptions, run
+from ..sweeps.command import train_seeds
+from ..sweeps.plan import Asked
 
 __all__ = ["ResultFile", "Row", "add_seeds", "untrained"]
 
@@ -98,6 +102,7 @@ def add_seeds(
     say: Callable[[Row], str],
     runs: Path | None,
     device: str,
+    workers: int | None = None,
     beside: Mapping[str, Any] | None = None,
     **resolved: Any,
 ) -> None:
@@ -112,14 +117,23 @@ def add_seeds(
         say: of a row, a line to print.
         runs: folder in which the runs stay, or ``None``.
         device: of the runs.
+        workers: processes that train them; one after the other, in this one, if left out.
         beside: what else the file says, such as published numbers.
     """
     first, _ = RunConfig.resolve(method, data, **resolved)
     file = ResultFile(path, config=first.without_seed())
-    for seed in file.missing(range(seeds)):
-        config, dataset = RunConfig.resolve(method, data, seed=seed, **resolved)
-        folder = None if runs is None else runs / f"{path.stem}-{seed}"
-        options = RunOptions(device=device, resume=folder is not None)
-        outcome = run(config, dataset, out=folder, options=options)
-        file.add(row(outcome), lambda rows: mean_spread([*map(numbers, rows)]), **(beside or {}))
-        print(say(file.runs[-1]), flush=True)
+    missing = file.missing(range(seeds))
+    folders = {s: None if runs is None else runs / f"{path.stem}-{s}" for s in missing}
+    with ExitStack() as held:
+        if workers is not None and missing:
+            kept = Path(held.enter_context(TemporaryDirectory())) if runs is None else runs
+            asked = Asked(method, data, **resolved)
+            folders |= train_seeds(kept / path.stem, missing, asked, workers, device)
+        for seed, folder in folders.items():
+            config, dataset = RunConfig.resolve(method, data, seed=seed, **resolved)
+            options = RunOptions(device=device, resume=folder is not None)
+            outcome = run(config, dataset, out=folder, options=options)  # which may be trained
+            file.add(
+                row(outcome), lambda rows: mean_spread([*map(numbers, rows)]), **(beside or {})
+            )
+            print(say(file.runs[-1]), flush=True)

@@ -14,7 +14,7 @@ from .config import RunConfig
 from .run import Outcome
 from .summary import print_repeats
 
-__all__ = ["put_together"]
+__all__ = ["put_together", "spread_of"]
 
 
 def put_together(
@@ -22,7 +22,7 @@ def put_together(
 ) -> None:
     """Say and write what the repeats of a run come to."""
     found = [outcome.metrics for outcome in outcomes]
-    summary = _spread(found)
+    summary = spread_of(found)
     fits = Repeats([outcome.fit for outcome in outcomes], 0.0)
     try:
         summary["together"] = fits.evaluate(noise=config.options.get("noise", "weights"))
@@ -33,7 +33,8 @@ def put_together(
     print_repeats(console, summary, len(found))
 
 
-def _spread(found: list[dict[str, Any]]) -> dict[str, Any]:
+def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of what several runs measured, by part of ``metrics.json``."""
     out: dict[str, Any] = {}
     ways = [way for way in HOWS if way in found[0]["test"]]
     for way in ways:

@@ -24,6 +24,7 @@ from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
 from ...inference.pruning.thresholds import COSTLY
 from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
 from ...inference.storage.lock import claimed
+from ...inference.storage.watching import Watch
 from ...inference.training.settings import Settings
 from ...models.likelihoods import for_data
 from .. import moved
@@ -59,6 +60,7 @@ class RunOptions:
         device, progress: as for :func:`~pyroccam.inference.fit`.
         compare: also train the deterministic network of the chosen depth, at the same protocol.
         figures: draw them into ``figures``.
+        watch: is told of every fit of the runs, as for :func:`~pyroccam.inference.fit`.
     """
 
     resume: bool = False
@@ -66,10 +68,12 @@ class RunOptions:
     progress: bool | None = None
     compare: bool = True
     figures: bool = True
+    watch: Watch = None
 
     @property
     def of_fits(self) -> dict[str, Any]:
-        return {"resume": self.resume, "device": self.device, "progress": self.progress}
+        names = ("resume", "device", "progress", "watch")
+        return {name: getattr(self, name) for name in names}
 
 
 def run(

@@ -17,6 +17,7 @@ from ..distributed.joining import joined
 from ..posterior.depth import check_share
 from ..storage import checkpoint
 from ..storage.lock import claimed
+from ..storage.watching import Watch, Watched, Watcher, watchers
 from ..training.replicate import Job, Replicate, Track
 from ..training.settings import Settings
 from ..training.terminal import FitProgress, StopSignal
@@ -42,6 +43,7 @@ def fit(
     threshold: float = 0.95,
     label: str | None = None,
     track: Track | None = None,
+    watch: Watch = None,
     **settings: Any,
 ) -> Fit[M, G]:
     """Train a pair by stochastic variational inference.
@@ -69,6 +71,9 @@ def fit(
         track: a function of model, guide and data that is called at each evaluation, in evaluation
             mode; the numbers that it gives by name stand in ``history`` (and ``history.csv``). The
             training goes on as if it had not been called.
+        watch: what is told each row of the history as it comes: functions of a row, such as
+            ``print``, and trackers with ``log_metrics(metrics, step)``, such as the loggers of
+            Lightning; one, or a list.
         settings: see :class:`~pyroccam.inference.training.settings.Settings`.
 
     Raises:
@@ -85,7 +90,7 @@ def fit(
     """
     chosen = Settings.of(settings)
     job = Job(model, guide, data, chosen.seed, None if out is None else Path(out))
-    how = RunOptions(device, resume, progress, threshold, label, track)
+    how = RunOptions(device, resume, progress, threshold, label, track, watchers(watch))
     (result,) = train([job], chosen, job.out, how)
     return result
 
@@ -100,6 +105,8 @@ class RunOptions:
     threshold: float = 0.95
     label: str | None = None
     track: Track | None = None
+    watch: Sequence[Watcher] = ()
+    several: bool = False
 
 
 def train(
@@ -135,7 +142,11 @@ def train(
             data = moved[id(job.data)]
             job.model.to(where)
             job.guide.to(where)
-            replicates.append(Replicate(job.model, job.guide, data, job.seed, job.out, how.track))
+            seed = job.seed if how.several else None
+            watched = Watched(job.out, how.watch, {**vars(settings), "seed": job.seed}, seed)
+            held.enter_context(watched)
+            pair = (job.model, job.guide)
+            replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
             seed = ranks.seed(settings.seed)
             torch.default_generator.manual_seed(seed)  # only what is put back afterwards
@@ -220,6 +231,7 @@ def fit_repeats(
     threshold: float = 0.95,
     label: str | None = None,
     track: Track | None = None,
+    watch: Watch = None,
     **settings: Any,
 ) -> Repeats[M, G]:
     """Fit afresh for each seed, all in common steps where that pays.
@@ -239,6 +251,8 @@ def fit_repeats(
             replicates differ in their values only.
         out: each repeat gets the folder ``seed-<n>`` inside it; a common checkpoint is in ``out``.
         resume, device, progress, threshold, label, track, settings: as for :func:`fit`.
+        watch: as for :func:`fit`; rows have their ``seed``, and names of numbers ``seed-<n>/``
+            before them.
 
     Raises:
         ValueError: with ``together=True``, if the replicates differ in more than values.
@@ -263,7 +277,8 @@ def fit_repeats(
     for job in jobs:
         check_kinds(job.model, job.guide, job.data, track)
     refuse_one_network([job.model for job in jobs])
-    how = RunOptions(device, resume, progress, threshold, label, track)
+    told = watchers(watch)
+    how = RunOptions(device, resume, progress, threshold, label, track, told, len(jobs) > 1)
     if len(jobs) > 1 and (_pays_together(jobs) if together is None else together):
         return Repeats(train(jobs, each[0], folder, how), time.perf_counter() - start)
     fits: list[Fit[M, G]] = []

@@ -21,6 +21,7 @@ from ...models.layers.bayesian_layer import convolves
 from ..distributed.ranks import ALONE, Ranks
 from ..posterior.family import Family, family
 from ..storage.checkpoint import CheckpointError, fingerprint, read_weights
+from ..storage.watching import Watched
 from .flat_parameters import difference
 from .settings import Settings
 from .validated_noise import has_validated_noise, validate_noise
@@ -98,6 +99,7 @@ class Replicate(Job):
         seed: of the order of its rows.
         out: folder of its results.
         track: see :func:`~pyroccam.inference.fits.fitting.fit`.
+        watched: is told each row of the history.
 
     Attributes:
         pair: the kind of the pair, that predicts.
@@ -118,10 +120,11 @@ class Replicate(Job):
         seed: int,
         out: Path | None = None,
         track: Track | None = None,
+        watched: Watched | None = None,
     ) -> None:
         super().__init__(model, guide, data, seed, out)
         self.pair = family(model, guide)
-        self.track = track
+        self.track, self.watched = track, watched
         self.kl_weight = 1.0
         self.history: list[dict[str, float]] = []
         self.best: dict[str, Any] | None = None
@@ -204,6 +207,9 @@ class Replicate(Job):
             with evaluating(self.model), seeded(self.seed, x.device):
                 row |= self.track(self.model, self.guide, self.data)
         self.history.append(row)
+        if self.watched is not None:
+            with seeded(self.seed, x.device):
+                self.watched.tell({**row})
         self.good = self.weights()
         if running is not None:  # the training goes on as if nobody had looked
             with torch.no_grad():
@@ -296,6 +302,8 @@ class Replicate(Job):
             ) from error
         for name in self._KEPT:
             setattr(self, name, state[name])
+        if self.watched is not None:
+            self.watched.begin(self.history)
 
 
 def validation_nll(pair: Family, data: Dataset, ranks: Ranks = ALONE) -> float:

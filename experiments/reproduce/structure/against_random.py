@@ -60,6 +60,7 @@ def main(
     threads: options.Count = 1,
     device: options.Device = "auto",
     runs: options.Runs = None,
+    workers: options.Workers = None,
 ) -> None:
     """Run what is missing, and write one JSON file."""
     torch.set_num_threads(threads)
@@ -69,7 +70,8 @@ def main(
     chosen |= parse_settings(sets or [])
     add_seeds(
         out / f"{data}-{network}.json", seeds, "structure", data, row=row, numbers=_numbers,
-        say=_line, runs=runs, device=device, network=network, data_root=data_root, sets=chosen,
+        say=_line, runs=runs, device=device, workers=workers, network=network,
+        data_root=data_root, sets=chosen,
     )  # fmt: skip
 
 

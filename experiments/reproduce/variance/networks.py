@@ -61,6 +61,7 @@ def main(
     threads: options.Count = 1,
     device: options.Device = "auto",
     runs: options.Runs = None,
+    workers: options.Workers = None,
 ) -> None:
     """Run what is missing, and write one JSON file for each contender."""
     torch.set_num_threads(threads)
@@ -73,7 +74,7 @@ def main(
         same = (data, network) == ("mnist", "lenet-5-caffe")
         add_seeds(
             out / f"{data}-{network}-{name}.json", seeds, method, data, row=_row, numbers=_numbers,
-            say=partial(_line, name), runs=runs, device=device, network=network,
+            say=partial(_line, name), runs=runs, device=device, workers=workers, network=network,
             data_root=data_root, sets={**common, **own},
             beside={"published": PUBLISHED.get(name) if same else None},
         )  # fmt: skip

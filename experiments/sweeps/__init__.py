@@ -1,0 +1,1 @@
+"""Many runs: from lists of settings to run folders, by workers that may be killed."""

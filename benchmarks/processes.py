@@ -32,12 +32,12 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from .. import data, guides, inference, models
 from ..inference.fits import fitting
 from ..inference.storage.checkpoint import write_json
-from ..inference.training.trainer import Trainer
+from ..inference.training.trainer import Batch, Trainer
 from ..models.networks.plain import lenet_5_caffe, lenet_300_100
 from .machine import describe, folder_name
 from .steps import RESULTS, Out
@@ -132,9 +132,9 @@ class _Timed(Trainer):
 
     times: list[tuple[float, float]]
 
-    def _step(self, rows: Tensor | None) -> None:
+    def _step(self, batch: Batch) -> None:
         before = _now()
-        super()._step(rows)
+        super()._step(batch)
         if self.position == 0:
             _Timed.times.append((0.0, 0.0))
         (wall, work), (last, worked) = _now(), before

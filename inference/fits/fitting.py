@@ -143,8 +143,10 @@ def train(
             job.model.to(where)
             job.guide.to(where)
             seed = job.seed if how.several else None
-            watched = Watched(job.out, how.watch, {**vars(settings), "seed": job.seed}, seed)
-            held.enter_context(watched)
+            watched = None
+            if ranks.first:
+                watched = Watched(job.out, how.watch, {**vars(settings), "seed": job.seed}, seed)
+                held.enter_context(watched)
             pair = (job.model, job.guide)
             replicates.append(Replicate(*pair, data, job.seed, job.out, how.track, watched))
         with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):

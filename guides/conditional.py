@@ -135,7 +135,8 @@ class Conditional(NetworkGuide):
     What is no latent (weights that are numbers, the noise of a regression, what a prior learns) has
     one value for all λ. In evaluation mode the guide is the one of λ = 1, or of the middle of the
     range (in logarithms) where 1 is outside, and the KL is not weighed: so are the validation rows
-    judged, and the fit before ``at``.
+    judged, and the fit before ``at``. Running statistics of batch normalisation are of all λ
+    together until ``at`` renews them.
 
     Arguments:
         guide: whose parameters become functions; a copy is made, and every λ begins with it.

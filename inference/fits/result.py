@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.checks import one_of
+from ...models.networks.normalisation import has_batch_norm
 from ..posterior.depth import DepthStructure, slack
 from ..posterior.draws import Noise
 from ..posterior.family import family
@@ -29,6 +31,7 @@ from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
 from .mixture import evaluate_together
+from .statistics import renew_statistics
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -101,7 +104,9 @@ class Fit(Generic[M, G]):
         """The fit of one weight of the KL, where the guide is a
         :class:`~pyroccam.guides.Conditional`: as if it had been trained with that ``kl_weight``.
 
-        The guide is an ordinary one, the model is that of this fit. ``val_nll`` is found anew (NaN
+        The guide is an ordinary one, the model is that of this fit; with batch normalisation a copy
+        of it, whose running statistics are those of this posterior, by a pass of training rows.
+        ``val_nll`` is found anew (NaN
         without validation rows), ``history`` and ``seconds`` are those of the common training.
 
         Arguments:
@@ -111,8 +116,12 @@ class Fit(Generic[M, G]):
             TypeError: for a guide that has one posterior.
             ValueError: for a weight outside of the range that was trained.
         """
-        guide: Any = self.guide.at(weight, extrapolate=extrapolate).eval()
-        pair, structure = family(self.model, guide), None
+        model, guide = self.model, self.guide.at(weight, extrapolate=extrapolate).eval()
+        if has_batch_norm(model):
+            model, guide = copy.deepcopy((model, guide))
+            size, seed = self.settings.batch_size, self.settings.seed
+            renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
+        pair, structure = family(model, guide), None
         if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
             exact, running = pair.depth_posterior(self.data, weight), guide.posterior("depth").probs
             assert exact is not None
@@ -122,6 +131,7 @@ class Fit(Generic[M, G]):
             structure = pair.structure(self.data, rule, running, weight)
         found: Fit[M, Any] = replace(
             self,
+            model=model,
             guide=guide,
             settings=replace(self.settings, kl_weight=weight),
             val_nll=validation_nll(pair, self.data),

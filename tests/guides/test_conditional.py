@@ -529,6 +529,41 @@ def test_the_fit_of_a_weight_is_an_ordinary_one(fit):
     assert type(more.guide) is guides.MeanField
 
 
+@pytest.mark.parametrize("batch_size", [60, 18])
+def test_running_statistics_are_those_of_the_weight(batch_size):
+    """Of a posterior without a spread: the mean and variance of what the layer gives, over all
+    rows, or over batches on average; those of the fit mix all weights."""
+    rows = blobs()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
+    guide = guides.Conditional(guides.MeanField(model), low=0.01, high=10.0, pivots=3)
+    fit = inference.fit(model, guide, rows, **{**SHORT, "batch_size": batch_size})
+    with torch.no_grad():
+        spread(guide)
+        for site in guide.sites:
+            guide.factor_of(site).within.log_scale.fill_(-20.0)
+    x, _ = rows.split("train")
+    kept = model.state_dict()
+    before = {name: t.clone() for name, t in kept.items()}
+    for weight in (0.01, 10.0):
+        one = fit.at(weight)
+        q = {site: one.guide.posterior(site).mean for site in ("0.weight", "0.bias")}
+        out = x @ q["0.weight"].T + q["0.bias"]
+        (norm,) = [m for m in one.model.modules() if isinstance(m, nn.BatchNorm1d)]
+        assert not norm.training
+        assert norm.momentum == 0.1
+        if batch_size == 60:
+            torch.testing.assert_close(norm.running_mean, out.mean(0), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(norm.running_var, out.var(0), rtol=1e-4, atol=1e-5)
+        else:  # 54 rows in three batches of 18
+            torch.testing.assert_close(norm.running_mean, out.mean(0), rtol=1e-4, atol=1e-5)
+        one.guide.check(one.model, one.settings, 1)
+        assert one.evaluate() == fit.at(weight).evaluate()
+    for name, t in model.state_dict().items():
+        assert t.equal(before[name])
+
+
 def test_what_needs_one_posterior_says_how_to_choose_it(fit):
     words = r"posterior for each weight of the KL from 0\.01 to 10\.\nChoose one: fit\.at\(1\)\.$"
     for ask in (

@@ -55,6 +55,7 @@ def sections() -> dict[str, Section]:
         Section("Quantisation", "quantisation", _quantisation),
         Section("Bits by group", "bits", _bits),
         Section("Path of lambda", "path", _path),
+        Section("Every size", "every_size", _every_size),
         Section("Coded draws", "coded_draws", _draws),
         Section("Gradient variance", "gradient_variance", _gradient_variance),
         Section("Variance networks", "variance", variance.networks),
@@ -65,6 +66,7 @@ def sections() -> dict[str, Section]:
         Section("Regimes", "regimes", structure.regimes),
         Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
         Section("Structures", "structures", structure.structures),
+        Section("Structures by price", "structure_path", structure.by_price),
         Section("Evidence", "evidence", evidence.evidence),
         Section("Labels", "labels", evidence.labels),
         Section("Evidence by optimisers", "evidence-paths", evidence.paths),
@@ -269,6 +271,24 @@ def _path(folder: Path) -> Iterable[str]:
         if PATHS[0] in seconds:
             each = seconds[PATHS[0]] / len(own[PATHS[0]]["spread"])
             yield row("fits of one λ in that time", *(f"{s / each:.1f}" for s in seconds.values()))
+        yield ""
+
+
+def _every_size(folder: Path) -> Iterable[str]:
+    for one in read_all(folder).values():
+        yield from header(
+            f"{one['config']['data']}, λ (seeds)", "depths", "error, %", "file, bytes",
+            "parameters",
+        )  # fmt: skip
+        for k, (weight, spread) in enumerate(one["spread"].items()):
+            depths = (str(run["points"][k]["depth"]) for run in one["runs"])
+            yield row(
+                f"{weight} ({len(one['runs'])})",
+                ", ".join(depths),
+                plus_minus(spread["error"], 2),
+                plus_minus(spread["file_bytes"], 0),
+                plus_minus(spread["parameters"], 0),
+            )
         yield ""
 
 

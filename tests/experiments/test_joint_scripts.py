@@ -4,7 +4,8 @@ import pytest
 import torch
 from pyroccam.experiments.reproduce import joint, path_of_lambda, tables
 from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
-from pyroccam.experiments.sizes import bit_gates, in_turn, widths
+from pyroccam.experiments.reproduce.structure import path_of_costs
+from pyroccam.experiments.sizes import bit_gates, every_size, in_turn, widths
 from pyroccam.experiments.sizes.encoder import encoder_stack
 from pyroccam.experiments.strangers import ordinary
 from scripts import call, read
@@ -86,7 +87,41 @@ def test_a_small_resnet_begins_as_it_did():
     assert stack.outputs(torch.randn(3, 1, 16, 16)).shape == (7, 3, 10)
 
 
-@pytest.mark.parametrize("script", [in_turn, bit_gates, path_of_lambda])
+def test_every_size(tmp_path):
+    call(
+        every_size, "--data", "digits", "--width", 8, "--max-depth", 2, "--seeds", 1, "--set",
+        "steps=60", "--out", tmp_path / "every_size",
+    )  # fmt: skip
+    found = read(tmp_path / "every_size" / "digits-2.json")
+    (run,) = found["runs"]
+    assert [one["weight"] for one in run["points"]] == [*every_size.WEIGHTS]
+    for one in run["points"]:
+        assert sum(one["depth_probs"]) == pytest.approx(1.0)
+        assert one["depth"] <= 2
+        assert 0 < one["error"] < 100
+    assert "| 0.02 (1) |" in lines_of(tmp_path / "every_size", "every_size")
+
+
+def test_structures_by_price(tmp_path):
+    call(
+        path_of_costs, "--data", "digits", "--rows", 0, "--network", "perceptron-graph", "--random",
+        3, "--seeds", 1, "--set", "epochs=1", "--out", tmp_path / "structure_path",
+    )  # fmt: skip
+    (run,) = read(tmp_path / "structure_path" / "digits-perceptron-graph.json")["runs"]
+    path, others = (run["networks"][name] for name in ("path", "random"))
+    assert [one["weight"] for one in path] == [*path_of_costs.WEIGHTS]
+    assert len(others) == 3
+    assert run["front"] == path_of_costs.front(path, others)
+    assert "| 0 | 1 |" in lines_of(tmp_path / "structure_path", "structure_path")
+
+
+def test_a_front_against_random_networks():
+    path = [{"parameters": 10, "accuracy": 0.5}, {"parameters": 3, "accuracy": 0.9}]
+    others = [{"parameters": n, "accuracy": a} for n, a in ((8, 0.4), (10, 0.6), (12, 0.1))]
+    assert path_of_costs.front(path, others) == {"beaten": 0.5, "gain": pytest.approx(-0.1)}
+
+
+@pytest.mark.parametrize("script", [in_turn, bit_gates, path_of_lambda, every_size, path_of_costs])
 def test_a_setting_that_a_script_chooses_itself_is_refused(script, tmp_path):
     app = Typer()
     app.command()(script.main)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -52,13 +52,13 @@ COMMON = 2
 
 
 def main(
-    out: options.Out = options.RESULTS / "structures",
+    out: options.Out = options.RESULTS / "structure_path",
     data: options.Data = "fashion-mnist",
     data_root: options.DataRoot = None,
     network: str = "cell-graph",
     seeds: options.Count = 1,
     random: options.Count = 20,
-    rows: options.Count = 10_000,
+    rows: Annotated[int, typer.Option(min=0, help="Training rows; 0 takes all.")] = 10_000,
     sets: options.Sets = None,
     threads: options.Count = 1,
     device: options.Device = "auto",
@@ -67,10 +67,11 @@ def main(
     torch.set_num_threads(threads)
     settings = options.settings_of(sets, SETTINGS)
     config = {"data": data, "rows": rows, "network": network, "price": PRICE, "settings": settings}
-    file = ResultFile(Path(out) / f"{data}-{network}-path.json", config=config)
+    file = ResultFile(Path(out) / f"{data}-{network}.json", config=config)
     place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+    place |= {"n_train": rows} if rows else {}
     for seed in file.missing(range(seeds)):
-        dataset = load(data, seed=seed, n_train=rows, **place)
+        dataset = load(data, seed=seed, **place)
         how = {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
         row = _row(dataset, network, random, seed, how)
         file.add(row, _spread)

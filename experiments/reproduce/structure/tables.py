@@ -10,7 +10,7 @@ from ....inference.posterior.metrics import mean_spread
 from ..markdown import header, plus_minus, read_all, row
 from .hyperparameters import METHODS, NOISES, PROBLEMS
 
-__all__ = ["hyperparameters", "regimes", "structures"]
+__all__ = ["by_price", "hyperparameters", "regimes", "structures"]
 
 _WHO = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ prior"}
 
@@ -119,3 +119,24 @@ _PARTS = {
     "afresh": "the same, trained afresh",
     "random": "random structures",
 }
+
+
+def by_price(folder: Path) -> Iterable[str]:
+    """Structures that are chosen at some weights of their price, and the random ones beside."""
+    for found in read_all(folder).values():
+        yield from header(
+            f"{found['config']['data']}, seed", "λ", "parameters", "accuracy, %",
+            "random ones no larger: worse, %", "the best of these, %",
+        )  # fmt: skip
+        for run in found["runs"]:
+            for one in run["networks"]["path"]:
+                others = run["networks"]["random"]
+                rivals = [r["accuracy"] for r in others if r["parameters"] <= one["parameters"]]
+                worse = sum(a < one["accuracy"] for a in rivals)
+                yield row(
+                    run["seed"], f"{one['weight']:g}", f"{one['parameters']:,}",
+                    f"{100 * one['accuracy']:.1f}",
+                    f"{100 * worse / len(rivals):.0f} of {len(rivals)}" if rivals else "",
+                    f"{100 * max(rivals):.1f}" if rivals else "",
+                )  # fmt: skip
+        yield ""

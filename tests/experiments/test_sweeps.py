@@ -436,7 +436,7 @@ def test_a_script_takes_its_seeds_from_workers(tmp_path, monkeypatch):
 
 
 def test_runs_whose_workers_died_come_last(tmp_path):
-    worker, store = worker_of(tmp_path, {"seed": [0, 1, 2]})
+    _, store = worker_of(tmp_path, {"seed": [0, 1, 2]})
     first, second, _ = store.states().values()
     store.take(first, [0], "elsewhere:1")
     store.put_back(first, [0])

@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class Plan:
                         )
         return cls(tuple(swept), tuple(trials.values()), **how)
 
-    @property
+    @cached_property
     def cells(self) -> dict[str, list[Trial]]:
         """The runs of each cell, which differ in the seed alone."""
         found: dict[str, list[Trial]] = {}

@@ -116,7 +116,7 @@ def _enter(folder: Path, plan: Plan, store: Store, again: bool) -> None:
         if state is None or (again and state.word == "failed"):
             return True
         # Who deletes the folder of a run wants it trained again.
-        return state.word == "done" and read_metrics(folder / name) is None
+        return state.word == "done" and not (folder / name / "metrics.json").is_file()
 
     store.add([trial.name for trial in plan.trials if lacks(trial.name)])
 

@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...models.checks import unknown_name
 from ..runs.config import RunConfig, parse_settings
 from ..runs.opening import RunError, read_json, reading
 
-__all__ = ["HOW", "PLAN", "Asked", "Plan", "Trial", "parse_lists", "read_file"]
+__all__ = ["HOW", "PLAN", "Asked", "Plan", "Trial", "parse_lists", "planning", "read_file"]
 
 PLAN = "sweep.json"
 FORMAT = 1
@@ -141,7 +142,7 @@ class Plan:
                         )
         return cls(tuple(swept), tuple(trials.values()), **how)
 
-    @property
+    @cached_property
     def cells(self) -> dict[str, list[Trial]]:
         """The runs of each cell, which differ in the seed alone."""
         found: dict[str, list[Trial]] = {}
@@ -184,7 +185,7 @@ class Plan:
             ValueError: if the folder holds another sweep, or something else.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{PLAN}.lock", timeout=60):
+        with planning(folder):
             found = Plan.read(folder) if (folder / PLAN).is_file() else None
             fresh = replace(self, study=f"pyroccam-{secrets.token_hex(6)}")
             added = fresh if found is None else found.joined(self, folder)
@@ -249,6 +250,11 @@ class Plan:
                 if Path(trial.cell).name != trial.cell:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
             return cls(tuple(content.pop("swept")), tuple(trials), **content)
+
+
+def planning(folder: Path) -> FileLock:
+    """A lock for what several drivers write into the folder of a sweep."""
+    return FileLock(folder / f".{PLAN}.lock", timeout=60)
 
 
 def _check_lists(lists: Mapping[str, Sequence[Any]]) -> None:

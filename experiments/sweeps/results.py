@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from ...inference.posterior.metrics import mean_spread
 from ...inference.storage.checkpoint import seal, write_json
@@ -17,7 +17,7 @@ from ...inference.storage.whole import write_whole
 from ..runs.opening import RunError, read_json
 from ..runs.repeats import spread_of
 from ..runs.summary import METRICS
-from .plan import PLAN, Plan
+from .plan import PLAN, Plan, planning
 from .store import State
 
 __all__ = ["RESULTS", "finished_cells", "numbers_of", "read_metrics", "table", "write_results"]
@@ -57,7 +57,7 @@ def write_results(
         The numbers of the finished runs, by setting.
     """
     rows: list[dict[str, Any]] = []
-    numbers: dict[str, list[dict[str, float]]] = {}
+    finished: dict[str, list[dict[str, Any]]] = {}
     for cell, trials in plan.cells.items():
         settings = {k: v if isinstance(v, str) else json.dumps(v)
                     for k, v in plan.settings_of(cell).items()}  # fmt: skip
@@ -72,9 +72,8 @@ def write_results(
                 found.append(metrics)
                 row |= numbers_of(metrics)
             rows.append(row)
-        numbers[cell] = [numbers_of(one) for one in found]
         if found:
-            _write_cell(folder / cell, found)
+            finished[cell] = found
     columns = list(dict.fromkeys(name for row in rows for name in row))
 
     def write(file: Any) -> None:
@@ -82,8 +81,11 @@ def write_results(
         out.writeheader()
         out.writerows(rows)
 
-    write_whole(folder / RESULTS, write, "w")
-    return numbers
+    with planning(folder):  # drivers of several machines end at the same moment
+        for cell, found in finished.items():
+            _write_cell(folder / cell, found)
+        write_whole(folder / RESULTS, write, "w")
+    return {cell: [numbers_of(one) for one in found] for cell, found in finished.items()}
 
 
 def _write_cell(folder: Path, found: list[dict[str, Any]]) -> None:
@@ -106,7 +108,8 @@ def table(plan: Plan, numbers: Mapping[str, Sequence[Mapping[str, float]]]) -> T
     shown = list(dict.fromkeys([*scores[:1], *(name for name in _SHOWN if name in names)]))
     head = [METRICS.get(name, name.replace("_", " ")) for name in shown]
     settings_of = plan.swept or ("runs",)
-    out = Table(*settings_of, "seeds", *head, box=None)
+    named = [Column(name, overflow="fold") for name in settings_of]
+    out = Table(*named, "seeds", *head, box=None)
     for column in out.columns[len(settings_of) :]:
         column.justify, column.no_wrap = "right", True
     for cell, trials in plan.cells.items():

@@ -35,6 +35,7 @@ from rich.console import Console
 from torch import nn
 
 from .. import data, guides, inference, models
+from ..inference.distributed import joining
 from ..inference.fits import fitting
 from ..inference.storage.checkpoint import write_json
 from ..inference.training.trainer import Batch, Trainer
@@ -84,6 +85,7 @@ def _fork(rank: int, size: int, port: int, work: Callable[[], Any], path: Path) 
     code = 70
     try:
         torch.set_num_threads(1)
+        joining.REACHED_WITHIN = 20.0  # no launcher ends those that wait for one that was killed
         if size > 1:
             os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip

@@ -101,7 +101,7 @@ def _join() -> Group:
             f"rank {rank} cannot reach the others by {place} in {REACHED_WITHIN:.0f} s ({reason})",
             f"all {size} processes there, and an address of the first that others can reach",
             "the same MASTER_ADDR and MASTER_PORT for all (--rdzv-endpoint of torchrun), and an "
-            "open port",
+            "open port; to train in one process, unset RANK",
         ) from error
     atexit.register(leave)
     group = Group(store, attempt, local, hosts=rank == 0 and not hosted)

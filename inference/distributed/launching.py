@@ -81,7 +81,7 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
         # Ctrl-C reaches all processes of a terminal: passed on, it would reach them twice.
         signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
     )
-    with _quiet(), _threads_of_each(processes), _deaf():
+    with _quiet(), _variables(processes), _deaf():
         try:
             found = elastic_launch(config, _on_rank)(function, tuple(args))
         except ChildFailedError as error:
@@ -116,16 +116,18 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _threads_of_each(processes: int) -> Iterator[None]:
-    """New processes share the cores, unless threads were asked for."""
-    name = "OMP_NUM_THREADS"
-    given = os.environ.get(name)
-    os.environ[name] = given or str(max(1, torch.get_num_threads() // processes))
+def _variables(processes: int) -> Iterator[None]:
+    """New processes share the cores, and print no stacks of C++ beside an error in words, unless
+    something else was asked for."""
+    threads = str(max(1, torch.get_num_threads() // processes))
+    wanted = {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ |= new
     try:
         yield
     finally:
-        if given is None:
-            del os.environ[name]
+        for name in new:
+            os.environ.pop(name, None)
 
 
 @contextmanager

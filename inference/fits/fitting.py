@@ -123,7 +123,7 @@ def train(
     ranks = joined()
     folders = {one for one in (folder, *(job.out for job in jobs)) if one and ranks.first}
     with ExitStack() as held:
-        stop = held.enter_context(StopSignal())
+        stop = held.enter_context(StopSignal(patient=ranks.size > 1))
         held.enter_context(fitting(*modules))
         # Gradients, where a person has none: in a callback of another fit, for one.
         held.enter_context(torch.inference_mode(False))

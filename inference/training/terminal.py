@@ -92,10 +92,14 @@ class StopSignal:
 
     A signal that is ignored, as by ``nohup``, stays so. Signals can be handled in the main thread
     alone: elsewhere the flag is never set.
+
+    Arguments:
+        patient: a second SIGINT is another of the same: the launcher of several processes passes on
+            to them what the terminal has sent to them already.
     """
 
-    def __init__(self) -> None:
-        self.received = False
+    def __init__(self, patient: bool = False) -> None:
+        self.received, self.patient = False, patient
         self._former: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
@@ -117,6 +121,6 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
+        if self.received and number == signal.SIGINT and not self.patient:
             raise KeyboardInterrupt
         self.received = True

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from pyroccam.benchmarks import (
     growth,
     harness,
     precision,
+    processes,
     report,
     runs,
     steps,
@@ -239,3 +241,21 @@ def test_precision(monkeypatch, tmp_path):
     assert 0 < abs(full["bound"] - low["bound"]) < 0.05 * full["bound"]
     assert f"| digits, bf16 | {report.number(low['bound'])} |" in text
     assert precision._spread([1.0, 3.0]) == "2.00 (1.41)"
+
+
+def test_processes_take_turns_and_are_killed(monkeypatch, tmp_path):
+    name = "LeNet-300-100 gnj"
+    monkeypatch.setattr(processes, "ROWS", {name: 64})
+    monkeypatch.setattr(processes, "BATCH", 32)
+    said = call(processes.app, "speed", "--rounds", 1, "--epochs", 2, "--out", tmp_path)
+    assert said.count("times faster; of the processor") == 2
+    (file,) = tmp_path.rglob("processes-speed.json")
+    found = json.loads(file.read_text())["networks"][name]
+    assert [len(found["seconds"][size]) for size in "12"] == [1, 1]
+    assert found["ratio_of_best"]["clock"] == found["best"]["1"][0] / found["best"]["2"][0]
+
+    def rank():
+        return int(os.environ["RANK"])
+
+    assert processes.forked(2, rank) == [0, 1]
+    assert processes.forked(2, lambda: time.sleep(9 * rank()), kill=(1, 0.1)) == [None, -9]

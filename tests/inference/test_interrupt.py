@@ -17,6 +17,13 @@ def tell(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 
 
+def test_a_second_sigint_is_the_same_one_where_a_launcher_passes_it_on():
+    with StopSignal(patient=True) as stop:
+        tell()
+        tell()
+        assert stop
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_a_flag(number):
     before = signal.getsignal(number)

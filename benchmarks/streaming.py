@@ -164,8 +164,8 @@ def steps(
     """How long a step takes of streamed rows, over one of the same rows in memory.
 
     Images of the size and number of MNIST's, as bytes, for a Gaussian LeNet-300-100. The contenders
-    take turns of one epoch each, so that what is read ahead is paid for in its turn. Beside the time
-    on the clock stands that of the processor in the training process: the two differ where its
+    take turns of one epoch each, so that what is read ahead is paid for in its turn. Beside the
+    time on the clock stands that of the processor in the training process: the two differ where its
     cores are busy with something else, the process that reads items for one.
     """
     torch.set_num_threads(1)

@@ -7,6 +7,7 @@ from .rows import far_off, new_rows
 from .sets.toys import spirals
 from .streaming.making import stream
 from .streaming.streamed import Streamed
+from .streaming.writing import write_rows
 
 __all__ = [
     "DataError",
@@ -18,4 +19,5 @@ __all__ = [
     "new_rows",
     "spirals",
     "stream",
+    "write_rows",
 ]

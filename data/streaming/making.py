@@ -35,7 +35,7 @@ from .streamed import Streamed
 from .summary import Summary, summarise
 from .tables import Tables, is_table
 
-__all__ = ["stream"]
+__all__ = ["reader_of", "stream"]
 
 MOST_ASIDE = 10_000
 """Rows of validation or of tests that a share of the rows comes to, at most."""
@@ -170,6 +170,26 @@ def stream(
         with torch.random.fork_rng(devices=[]):
             made._inputs(raw[0][:2], training=True)
     return made
+
+
+def reader_of(
+    source: Any,
+    *,
+    rows: int | None = None,
+    inputs: str | Sequence[str] = (),
+    target: str = "",
+    class_names: Sequence[str] = (),
+    workers: int | None = None,
+) -> Reader:
+    """All rows of a source, none of which are set aside; see :func:`stream`."""
+    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    if is_passing(source):
+        return Passing(source, rows, EXAMPLES, inputs=names, target=target, workers=workers or 0)
+
+    def opened(one: Any) -> Source:
+        return _source(one, names, target, class_names)
+
+    return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened)[0]
 
 
 def _placed(

@@ -108,7 +108,8 @@ class _Reading(TorchDataset):
         if unit.order is None:
             return rows, x, y
         order = torch.from_numpy(unit.order)
-        return rows[order], x[order], y[order]
+        # Whole rows are copied, where x[order] takes number by number.
+        return rows[order], x.index_select(0, order), y.index_select(0, order)
 
 
 class _Plan:

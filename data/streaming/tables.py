@@ -75,7 +75,7 @@ class Tables:
                 f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
                 "bytes as numbers",
                 f"at most {MOST_GROUP:,}, as several are in memory together",
-                f"write it with row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)}",
+                f"row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)} when it is written",
             )
 
     def _columns(self, schema: Any, inputs: Sequence[str]) -> tuple[str, ...]:

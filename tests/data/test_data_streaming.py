@@ -411,3 +411,26 @@ def test_batches_of_rows_in_memory_are_words_of_the_same_contract():
     assert targets.shape == (memory.N, 2)
     assert memory.edges is None
     assert not memory.streamed
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+@pytest.mark.parametrize("kind", ["items", "iterable", "parquet"])
+def test_rows_are_written_to_files_once(tmp_path, kind, shuffled):
+    x, y = arrays()
+    options = {}
+    if kind == "items":
+        source = Rows(x, y)
+    elif kind == "iterable":
+        source, options = Stream(x, y), {"rows": N}
+    else:
+        source, options = parquet(tmp_path / "t.parquet", x, y, 50), {"target": "label"}
+    folder = data.write_rows(source, tmp_path / "new" / "rows", shuffled=shuffled, **options)
+    assert sorted(p.name for p in folder.iterdir()) == ["x.npy", "y.npy"]
+    written, labels = (np.load(folder / f"{name}.npy") for name in "xy")
+    which = written[:, 0].astype(int) - 1000
+    assert (which.tolist() == list(range(N))) is not shuffled
+    assert np.array_equal(written, x[which])
+    assert np.array_equal(labels, y[which])
+    assert data.stream(folder).counts["train"] == 560
+    with pytest.raises(data.DataError, match="holds rows already"):
+        data.write_rows(source, folder, **options)

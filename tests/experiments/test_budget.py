@@ -256,8 +256,8 @@ def test_a_rehearsal_times_steps_and_evaluations(monkeypatch):
     rows = blobs()
     clock, seen = Clock(), set()
 
-    def step(trainer, order):
-        size = order.shape[1]
+    def step(trainer, batch):
+        size = batch.rows.shape[1]
         first = 2.0 if size not in seen else 0.0
         seen.add(size)
         return first + 0.001 * size

@@ -90,6 +90,7 @@ def _points(data: Dataset, width: int, max_depth: int, how: dict[str, Any]) -> l
     rows = []
     for point in inference.path(fit, WEIGHTS):
         test = evaluate_net(point.small.net, point.fit.model, data)
+        assert point.fit.structure is not None
         probs = point.fit.structure.depth_probs.tolist()
         error = 100 * (1 - test["accuracy"])
         rows.append({**point.to_json(), "depth_probs": probs, "error": error, "nll": test["nll"]})

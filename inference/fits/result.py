@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -116,7 +116,7 @@ class Fit(Generic[M, G]):
             TypeError: for a guide that has one posterior.
             ValueError: for a weight outside of the range that was trained.
         """
-        model, guide = self.model, self.guide.at(weight, extrapolate=extrapolate).eval()
+        model, guide = self.model, cast(Any, self.guide.at(weight, extrapolate=extrapolate).eval())
         if has_batch_norm(model):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed

@@ -160,6 +160,20 @@ def _epochs(name: str, epochs: int) -> list[tuple[float, float]]:
     return _Timed.times[1:]
 
 
+def _messages() -> dict[str, float]:
+    """Seconds in which rows of so many numbers are added up, the best of a hundred."""
+    ranks, found = inference.distributed.joined(), {}
+    for numbers in (1_000, 20_000, 500_000):
+        took = []
+        for _ in range(100):
+            row = [torch.ones(numbers), torch.ones(())]  # a gradient and a loss
+            start = time.perf_counter()
+            ranks.sum_(row)
+            took.append(time.perf_counter() - start)
+        found[f"{numbers:,}"] = min(took)
+    return found
+
+
 @app.command()
 def speed(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each number of processes.")] = 3,
@@ -194,7 +208,10 @@ def speed(
             found[name][f"ratio_of_{what}"] = dict(zip(("clock", "processor"), ratios, strict=True))
             print(f"{name}, {what}: {of[1][0]:.3f} s and {of[processes][0]:.3f} s, {ratios[0]:.2f} "
                   f"times faster; of the processor {ratios[1]:.2f}")  # fmt: skip
-    _write(out, "processes-speed.json", {"networks": found, "processes": processes})
+    messages = forked(processes, _messages)[0]
+    print("messages:", ", ".join(f"{n} {1e3 * t:.2f} ms" for n, t in messages.items()))
+    whole = {"networks": found, "messages": messages, "processes": processes}
+    _write(out, "processes-speed.json", whole)
 
 
 # -- quality ----------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 Lightning Fabric and Accelerate were tried: both wrap a module in DDP, which reduces gradients in
 buckets that it keeps itself, while gradients here lie in one row already, so that one reduction of
-torch's own is the whole of it (Fabric's ``all_reduce`` of the same row took 1.3 times as long or
-more). Torch's launcher also starts processes again after one has died, which neither does.
+torch's own is the whole of it. Torch's launcher also starts processes again after one has died.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -142,27 +142,37 @@ class PlainTraining:
 
     def _train(self, epochs: int, lr: float) -> tuple[dict[str, Tensor], Tensor]:
         fit, teacher, net = self._fit, self._teacher, self._own
-        (x, y), size = fit.data.split("train"), fit.settings.batch_size
-        weights, taught = fit.data.weights, None if teacher is None else teacher.train
-        steps, done = epochs * -(-len(x) // size), 0
+        steps, done = epochs * -(-fit.data.N // fit.settings.batch_size), 0
         every = max(1, epochs // _EVALUATIONS)
         best, kept = self.before, values_of(net)
         for epoch in range(1, epochs + 1):
-            for rows in torch.randperm(len(x)).to(x.device).split(size):
-                if len(rows) > 1:  # batch normalisation needs two
-                    self._step(
-                        x[rows],
-                        y[rows],
-                        None if weights is None else weights[rows],
-                        None if taught is None else taught[rows],
-                        lr * learning_rate_factor("cosine", done / steps),
-                    )
+            for batch in self._batches(epoch):
+                if len(batch[0]) > 1:  # batch normalisation needs two
+                    self._step(*batch, lr * learning_rate_factor("cosine", done / steps))
                 done += 1
             if epoch % every == 0 or epoch == epochs:
                 losses = row_losses(net, fit, teacher)
                 if not len(losses) or losses.mean() < best.mean():
                     best, kept = losses, values_of(net)
         return kept, best
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
+        """Inputs, targets, weights and what a teacher predicts of them, of all rows once."""
+        data, size = self._fit.data, self._fit.settings.batch_size
+        if data.streamed:  # which have no weights, and no teacher
+            bounds = [(i, min(i + size, data.N)) for i in range(0, data.N, size)]
+            for _, x, y in data.batches(self._fit.settings.seed, epoch, bounds):
+                yield x, y, None, None
+            return
+        (x, y), weights = data.split("train"), data.weights
+        taught = None if self._teacher is None else self._teacher.train
+        for rows in torch.randperm(len(x)).to(x.device).split(size):
+            yield (
+                x[rows],
+                y[rows],
+                None if weights is None else weights[rows],
+                None if taught is None else taught[rows],
+            )
 
 
 @torch.no_grad()

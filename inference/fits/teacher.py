@@ -42,7 +42,8 @@ class Teacher(NamedTuple):
 @torch.no_grad()
 def teacher_of(fit: Fit) -> Teacher | None:
     """The mean prediction of the posterior, in a classification and in a regression of one noise;
-    ``None`` for other likelihoods.
+    ``None`` for other likelihoods, and of streamed rows: all that is predicted of them would have
+    to be kept.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork`, with validation rows.
@@ -51,7 +52,7 @@ def teacher_of(fit: Fit) -> Teacher | None:
         Korattikara, Rathod, Murphy, Welling 2015, arXiv:1506.04416.
     """
     like, data = fit.model.likelihood, fit.data
-    if not like.teaches:
+    if not like.teaches or data.streamed:
         return None
 
     def predictive(x: Tensor) -> Tensor:

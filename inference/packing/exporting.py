@@ -81,7 +81,7 @@ def export(
     whole = unfed(copy.deepcopy(net)).cpu().eval()
     with suppress(Exception):  # of a likelihood of one's own: the form may take what it is
         whole = torch_only(whole)
-    rows = (data.x_test if len(data.x_test) > 1 else data.x_train)[:ROWS].cpu()
+    rows = (data.x_test[:ROWS] if len(data.x_test) > 1 else data.head(ROWS)[0]).cpu()
     fields, scaling = data.fields, scaling and not data.ids
     if scaling or fields is not None or not _gives_tensor(whole, rows[:1]):
         bordered = _Bordered(whole, data, scaling)

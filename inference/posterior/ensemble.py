@@ -173,7 +173,7 @@ class _Rescaled(nn.Module):
 
 def _of_own_scale(trunk: nn.Module, first: Dataset, own: Dataset) -> nn.Module:
     """A trunk that takes inputs on the scale of the first fit's data."""
-    zero = first.x_train.new_zeros(1, *first.input_shape)
+    zero = first.head(1)[0].new_zeros(1, *first.input_shape)
     shift, above = on_scale_of(zero, first, own), on_scale_of(zero + 1.0, first, own)
     if torch.equal(shift, zero) and torch.equal(above, zero + 1.0):
         return trunk

@@ -182,6 +182,8 @@ def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
     assert torch.equal(rows.take("train", places)[1], shown)
     with pytest.raises(data.DataError, match=r"data\.sample"):
         inference.evidence(fit, by="laplace")
+    taught = inference.compress(fit, retrain_epochs=2)  # from labels: there is no teacher
+    assert taught.retrained is not None
     depth = inference.fit(*depth_pair(rows), rows, **SHORT)
     assert inference.prune(depth)(rows.x_test).shape[0] == 100
 

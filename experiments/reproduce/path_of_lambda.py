@@ -91,7 +91,7 @@ def main(
         settings = options.settings_of(sets, SETTINGS)
         times = 1 if name == ROWS[0] else common
         config = {"data": data, "form": name, "common": times, "settings": settings}
-        suffix = "" if times in (1, COMMON) else f"-x{times}"
+        suffix = "" if name == ROWS[0] or times == COMMON else f"-x{times}"
         file = ResultFile(out / f"{data}-{name}{suffix}.json", config=config)
         for seed in file.missing(range(seeds)):
             place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}

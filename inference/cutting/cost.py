@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...models.feeding import fields_of, give
+from ...models.feeding import Fields, fields_of, give
 
 __all__ = [
     "BATCHES",
@@ -27,15 +27,16 @@ def count_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def multiply_adds(net: nn.Module, x: Tensor) -> int:
+def multiply_adds(net: nn.Module, x: Tensor, fields: Fields | None = None) -> int:
     """Multiplications, each with an addition, of matrix products and convolutions in a pass.
 
     Arguments:
         net: in evaluation mode.
         x: one row, ``(1, *)``.
+        fields: what stands where in a row, if the network takes several inputs.
     """
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        net(x)
+        give(net, x, fields)
     return int(counter.get_total_flops()) // 2
 
 
@@ -44,8 +45,9 @@ BATCHES = (1, 256)
 
 
 def seconds_per_batch(
-    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01
-) -> dict[str, float]:
+    nets: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 15, least_seconds: float = 0.01,
+    fields: Fields | None = None,
+) -> dict[str, float]:  # fmt: skip
     """Median wall time of a forward pass on ``x``, the contenders alternating in each round.
 
     Arguments:
@@ -53,8 +55,9 @@ def seconds_per_batch(
         x: one batch.
         rounds: measurements of each.
         least_seconds: a measurement repeats the pass until it lasts this long.
+        fields: as for :func:`multiply_adds`; by default as one of the contenders has them.
     """
-    times = _rounds(nets, x, rounds, least_seconds)
+    times = _rounds(nets, x, rounds, least_seconds, fields)
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -97,7 +100,11 @@ def compare_speed(
 
 
 def _rounds(
-    nets: Mapping[str, nn.Module], x: Tensor, rounds: int, least_seconds: float
+    nets: Mapping[str, nn.Module],
+    x: Tensor,
+    rounds: int,
+    least_seconds: float,
+    fields: Fields | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of a pass, in each round."""
 
@@ -109,8 +116,9 @@ def _rounds(
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / count
 
-    given = (fields_of(net) for net in nets.values() if isinstance(net, nn.Module))
-    fields = next((found for found in given if found is not None), None)
+    if fields is None:
+        given = (fields_of(net) for net in nets.values() if isinstance(net, nn.Module))
+        fields = next((found for found in given if found is not None), None)
     x = x.clone()  # which a network may change in place
     times: dict[str, list[float]] = {name: [] for name in nets}
     with torch.inference_mode():

@@ -14,7 +14,6 @@ from torch import Tensor
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.checks import one_of
-from ...models.networks.normalisation import has_batch_norm
 from ..posterior.depth import DepthStructure, slack
 from ..posterior.draws import Noise
 from ..posterior.family import family
@@ -31,7 +30,7 @@ from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
 from .mixture import evaluate_together
-from .statistics import renew_statistics
+from .statistics import keeps_statistics, renew_statistics
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -117,7 +116,7 @@ class Fit(Generic[M, G]):
             ValueError: for a weight outside of the range that was trained.
         """
         model, guide = self.model, cast(Any, self.guide.at(weight, extrapolate=extrapolate).eval())
-        if has_batch_norm(model):
+        if keeps_statistics(model):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed
             renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
@@ -135,6 +134,7 @@ class Fit(Generic[M, G]):
             guide=guide,
             settings=replace(self.settings, kl_weight=weight),
             val_nll=validation_nll(pair, self.data),
+            history=[],  # which is of another weight
             structure=structure,
             weights=pair.weights(self.data),
             out=None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...guides.base import Guide
@@ -17,10 +18,21 @@ from ..elbo.estimator import bound
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["MOST_BATCHES", "renew_statistics"]
+__all__ = ["MOST_BATCHES", "keeps_statistics", "renew_statistics"]
 
 MOST_BATCHES = 200
 """Batches of which means and variances are averaged."""
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """True if a batch normalisation in a module has running statistics."""
+    return bool(_norms(module))
+
+
+def _norms(module: nn.Module) -> list[Any]:
+    kinds = (_BatchNorm, DepthBatchNorm)
+    found: list[Any] = [part for part in module.modules() if isinstance(part, kinds)]
+    return [norm for norm in found if norm.running_mean is not None]
 
 
 @torch.no_grad()
@@ -28,7 +40,8 @@ def renew_statistics(
     model: Model, guide: Guide, data: Dataset, *, batch_size: int, seed: int
 ) -> None:
     """Put in place the means and variances that batches of the training rows have under a
-    posterior, each batch counting the same; both are left in evaluation mode.
+    posterior, each batch counting the same; both are left in evaluation mode. Statistics that
+    training leaves as they are, of frozen normalisations, stay.
 
     Of weights that are averaged, or drawn from another posterior than in training, running
     statistics say nothing: ``torch.optim.swa_utils.update_bn`` does the same for the first.
@@ -42,24 +55,27 @@ def renew_statistics(
     References:
         Izmailov et al. 2018, Averaging weights leads to wider optima, arXiv:1803.05407.
     """
-    kinds = (_BatchNorm, DepthBatchNorm)
-    norms: list[Any] = [m for m in model.modules() if isinstance(m, kinds)]
-    norms = [norm for norm in norms if norm.running_mean is not None]
     starts = [*range(0, data.N, batch_size)]
     if len(starts) > 1 and data.N - starts[-1] == 1:
         starts.pop()
     bounds = list(zip(starts, [*starts[1:], data.N], strict=True))[:MOST_BATCHES]
-    before = [norm.momentum for norm in norms]
+    evaluate = bound(model.train(), guide.train())
+    norms = [norm for norm in _norms(model) if norm.training and norm.momentum != 0.0]
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    before = [{name: getattr(norm, name).clone() for name in names} for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.running_mean.zero_()
         norm.running_var.fill_(1.0)
         norm.num_batches_tracked.zero_()
         norm.momentum = None  # the mean of all batches
-    evaluate = bound(model.train(), guide.train())
     with seeded(seed, data.device), pyro.validation_enabled(False):
         for _, x, y in data.batches(seed, 0, bounds):
             evaluate.terms(x, y)
-    for norm, momentum in zip(norms, before, strict=True):
+    for norm, kept, momentum in zip(norms, before, momenta, strict=True):
         norm.momentum = momentum
+        if not norm.num_batches_tracked:  # it was not called
+            for name, value in kept.items():
+                getattr(norm, name).copy_(value)
     model.eval()
     guide.eval()

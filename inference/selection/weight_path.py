@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path as FilePath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from ...models.checks import as_number, one_of, whole
+from ...models.plain.description import DescriptionError
 from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ..elbo.full_data import evidence
 from ..figures.sizes import weight_path
@@ -24,7 +26,7 @@ from ..packing.quantise import Bits, quantised
 from ..packing.rest import rest_bits
 from ..posterior.predict import evaluate_net, evaluate_outputs, validated
 from ..pruning.compression import Compressed, compress
-from ..pruning.thresholds import TOLERANCE, Threshold
+from ..pruning.thresholds import TOLERANCE, Threshold, check_threshold
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -54,15 +56,16 @@ class PathPoint:
         scores: metrics of the fit, on the rows of the path.
         band: quantiles, of 0.05 and 0.95, of the negative log-likelihood of one network that is
             drawn from the posterior, in nats.
-        elbo: of the training rows, at the full weight of the KL, in nats. Of the path it is the
-            greatest near 1, for which it is the objective.
+        elbo: of the training rows, at the full weight of the KL, in nats; of points and improper
+            priors no bound. Of the path it is the greatest near 1, for which it is the objective.
         kl: of the posterior, in nats; of an improper prior up to a constant.
         small: the compressed network.
         rest: significand bits of what it holds beside its weights, by name.
         small_scores: metrics of the network in its file, on the rows of the path.
         file_bytes: of that file.
         multiply_adds: of one row.
-        seconds: of a batch of at most 256 rows, measured in turn with the others.
+        seconds: of a batch of at most 256 rows, measured in turn with the other points that were
+            asked for.
     """
 
     weight: float
@@ -77,6 +80,11 @@ class PathPoint:
     file_bytes: int
     multiply_adds: int
     seconds: float = math.nan
+
+    @property
+    def net(self) -> nn.Module:
+        """The network in the file."""
+        return quantised(self.small.net, self.rest)
 
     @property
     def nll(self) -> float:
@@ -99,8 +107,10 @@ class PathPoint:
         return None if self.fit.structure is None else self.fit.structure.depth_chosen
 
     def write(self, file: str | FilePath) -> PackedSize:
-        """Write the small network into the file whose bytes were counted."""
-        return write(self.small.net, file, bits=self.rest)
+        """Write the small network into the file whose bytes were counted; without its description
+        where a module of it has none, and :func:`~pyroccam.inference.packing.read` then needs the
+        ``net`` as its ``skeleton``."""
+        return _packed(self.small.net, file, self.rest)
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, for a result file."""
@@ -173,7 +183,7 @@ class Path(Sequence[PathPoint]):
 
     def knob(self) -> Widget:
         """A slider over the weights for a notebook: the figure with the point marked, and what is
-        left there. Its ``value`` is the weight; ``knob.point`` the point that is chosen.
+        left there. ``knob.point`` is the point that is chosen.
 
         Raises:
             ModuleNotFoundError: without ipywidgets.
@@ -200,8 +210,9 @@ def path(
     """Read the posterior of every weight of the KL off one fit: how well it predicts, what it
     costs, and the small network that it leaves.
 
-    Each network is cut and rounded by :func:`~pyroccam.inference.compress`, packed, read as the
-    file has it, and timed, all in turn. Nothing is trained.
+    Each network is cut and rounded by :func:`~pyroccam.inference.compress`, packed, with as few
+    digits of its biases as move the loss of the rows by 0.001 nats at most, and timed, all in turn.
+    Nothing is trained.
 
     Arguments:
         fit: of a :class:`~pyroccam.guides.Conditional` guide.
@@ -222,9 +233,7 @@ def path(
     References:
         Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
     """
-    whole("draws", draws, 2)
-    chosen = _weights(fit, weights)
-    rows = _rows(fit, split)
+    chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
     how = (rows, draws, threshold, tolerance)
     return Path(_timed([_measured(fit.at(weight), weight, *how) for weight in chosen]), rows)
 
@@ -268,9 +277,7 @@ def within(
         True
     """
     budget = _Budget(bytes, milliseconds)
-    whole("draws", draws, 2)
-    chosen = _weights(fit, weights)
-    rows = _rows(fit, split)
+    chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
 
     def measured(weights: Sequence[float]) -> dict[float, PathPoint]:
         how = (rows, draws, threshold, tolerance)
@@ -342,22 +349,51 @@ class _Budget:
         return {n: (cost, limits[n]) for n, cost in costs.items() if limits[n] is not None}
 
 
-def _weights(fit: Fit[Any, Any], asked: Sequence[float] | int) -> list[float]:
-    """λ in rising order; a fit of one posterior is refused first."""
+def _checked(
+    fit: Fit[Any, Any],
+    weights: Sequence[float] | int,
+    split: str | None,
+    draws: int,
+    threshold: Threshold | None,
+    tolerance: float | None,
+) -> tuple[list[float], str]:
+    """λ in rising order, and the rows; what cannot be is refused before anything is computed."""
+    if not hasattr(fit, "guide"):
+        raise TypeError(
+            f"A path is of one fit, as inference.fit gives it, got {type(fit).__name__}.\n"
+            "Of repeats give one, such as repeats.fits[0]."
+        )
     if fit.guide.undecided is None:
-        fit.at(1.0)  # which says so
-    if isinstance(asked, int):
-        count = whole("weights", asked, 2)
-        low, high = math.log(fit.guide.low), math.log(fit.guide.high)
+        fit.guide.at(1.0)  # which says so
+    if fit.guide.edges and fit.structure is None:
+        raise ValueError(
+            f"A path has cut networks, but structure is random here (site {fit.guide.edges[0]!r})."
+            "\nTake inference.discretise(fit.at(weight)) for the weights that you want."
+        )
+    whole("draws", draws, 2)
+    check_threshold(threshold, tolerance)
+    chosen = _weights(fit.guide, weights)
+    for weight in chosen:
+        fit.guide.at(weight)
+    rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
+    if not len(fit.data.split(rows)[0]):
+        raise ValueError(
+            f"The data set has no rows to predict in split={rows!r}.\nGive another split."
+        )
+    return chosen, rows
+
+
+def _weights(guide: Any, asked: Sequence[float] | int) -> list[float]:
+    if isinstance(asked, Integral) and not isinstance(asked, bool):
+        count = whole("weights", int(asked), 2)
+        low, high = math.log(guide.low), math.log(guide.high)
         inner = [math.exp(low + k * (high - low) / (count - 1)) for k in range(1, count - 1)]
-        return [fit.guide.low, *inner, fit.guide.high]
-    if not len(asked):
-        raise ValueError("weights: got none.\nGive weights of the KL, or how many.")
-    return sorted(map(as_number, asked))
-
-
-def _rows(fit: Fit[Any, Any], split: str | None) -> str:
-    return split if split is not None else "val" if len(fit.data.x_val) else "train"
+        return [guide.low, *inner, guide.high]
+    if not isinstance(asked, Iterable) or not (given := list(asked)):
+        raise ValueError(
+            f"weights: got {asked!r}.\nGive some weights of the KL, or how many of the range."
+        )
+    return sorted(map(as_number, given))
 
 
 def _measured(
@@ -385,9 +421,10 @@ def _measured(
         likelihood = validated(one.model.likelihood, net, one.data)
         return evaluate_net(net, one.model, one.data, split, likelihood=likelihood)
 
-    rest = rest_bits(net, lambda net: scores(net, _rows(one, None))["nll"], TOLERANCE)
+    judged = "val" if len(one.data.x_val) else split
+    rest = rest_bits(net, lambda net: scores(net, judged)["nll"], TOLERANCE)
     with TemporaryDirectory() as scratch:
-        written = write(net, FilePath(scratch) / "small.pocc", bits=rest)
+        written = _packed(net, FilePath(scratch) / "small.pocc", rest)
     return PathPoint(
         weight,
         one,
@@ -399,12 +436,21 @@ def _measured(
         rest,
         scores(quantised(net, rest), split),
         written.total,
-        multiply_adds(net, one.data.x_test[:1]),
+        # Of two rows: a normalisation without statistics cannot take one.
+        multiply_adds(net, one.data.x_test[:2], one.data.fields) // 2,
     )
+
+
+def _packed(net: nn.Module, file: str | FilePath, rest: Mapping[str, Bits]) -> PackedSize:
+    try:
+        return write(net, file, bits=rest)
+    except DescriptionError:  # of a module that has no words
+        return write(net, file, bits=rest, describe_net=False)
 
 
 def _timed(points: Sequence[PathPoint]) -> tuple[PathPoint, ...]:
     """The points with the time of a batch, all in turn."""
     nets = {str(k): point.small.net for k, point in enumerate(points)}
-    found = seconds_per_batch(nets, points[0].fit.data.x_test[:BATCH])
+    data = points[0].fit.data
+    found = seconds_per_batch(nets, data.x_test[:BATCH], fields=data.fields)
     return tuple(replace(point, seconds=found[str(k)]) for k, point in enumerate(points))

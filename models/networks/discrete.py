@@ -61,7 +61,8 @@ def primitive_sizes(net: nn.Module) -> dict[str, dict[str, int]]:
     those of graphs that share a structure together.
 
     With them a prior says what a parameter costs: probabilities in proportion to
-    ``exp(-price * size)`` take ``price`` nats for each.
+    ``exp(-price * (size - least))`` take ``price`` nats for each beyond the least size of the edge,
+    from which they are counted so that large ones are not zero.
     """
     found: dict[str, dict[str, int]] = {}
     owners = structures(net)

@@ -564,6 +564,39 @@ def test_running_statistics_are_those_of_the_weight(batch_size):
         assert t.equal(before[name])
 
 
+class Frozen(nn.BatchNorm1d):
+    """Of a network that was trained elsewhere."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [Frozen(8), nn.BatchNorm1d(8, momentum=0.0), nn.BatchNorm1d(8, track_running_stats=False)],
+    ids=["frozen", "without momentum", "without statistics"],
+)
+def test_statistics_that_training_leaves_stay(norm):
+    rows = blobs()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), norm, nn.ReLU(), nn.Linear(8, 3))
+    if norm.running_mean is not None:
+        norm.running_mean.fill_(0.3)
+        norm.running_var.fill_(2.0)
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
+    guide = guides.Conditional(guides.MeanField(model), low=0.1, high=2.0)
+    fit = inference.fit(model, guide, rows, **SHORT)
+    one = fit.at(1.0)
+    (own,) = [m for m in one.model.modules() if isinstance(m, nn.BatchNorm1d)]
+    if norm.running_mean is None:
+        assert one.model is fit.model
+    else:
+        assert own.running_mean.equal(torch.full((8,), 0.3))
+        assert own.running_var.equal(torch.full((8,), 2.0))
+    assert one.evaluate() == fit.evaluate()
+    assert [point.net(rows.x_test).shape for point in inference.path(fit, 2, draws=2)]
+
+
 def test_what_needs_one_posterior_says_how_to_choose_it(fit):
     words = r"posterior for each weight of the KL from 0\.01 to 10\.\nChoose one: fit\.at\(1\)\.$"
     for ask in (

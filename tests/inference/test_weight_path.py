@@ -2,16 +2,20 @@
 
 import math
 import re
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from conjugate import NOISE, model_of, rows
 from fitting import SHORT, blobs
-from guide_case import network
+from guide_case import network, structured
 from pyroccam import guides, inference, models
 from pyroccam.data import load
 from pyroccam.inference.packing import read
 from pyroccam.inference.posterior.predict import evaluate_net
+from pyroccam.inference.selection import weight_path
+from several import Pair, of, pictured
 from torch import nn
 
 LOW, HIGH = 0.05, 20.0
@@ -139,7 +143,7 @@ def test_budgets_that_cannot_be_met_and_what_is_none(fit):
 def test_weights_that_were_not_trained_and_fits_of_one_posterior(fit):
     with pytest.raises(ValueError, match="outside of what was trained"):
         inference.path(fit, [0.1, 50.0])
-    with pytest.raises(ValueError, match="weights: got none"):
+    with pytest.raises(ValueError, match=r"weights: got \[\]"):
         inference.path(fit, [])
     with pytest.raises(ValueError, match="draws must be"):
         inference.path(fit, draws=1)
@@ -153,6 +157,50 @@ def test_weights_that_were_not_trained_and_fits_of_one_posterior(fit):
             ask()
     with pytest.raises(ValueError, match="by must be one of 'nll', 'elbo'"):
         inference.path(fit, 2, draws=2).best("bytes")
+
+
+def test_what_cannot_be_is_said_before_anything_is_computed(fit, monkeypatch):
+    def never(*_):
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(weight_path, "_measured", never)
+    for ask in (inference.path, partial(inference.within, bytes=100)):
+        for weights in ([0.1, 50.0], [math.nan]):
+            with pytest.raises(ValueError, match="outside of what was trained|positive and finite"):
+                ask(fit, weights=weights)
+        for odd, said in (
+            ({"split": "all"}, "split 'all'"),
+            ({"threshold": "low"}, "threshold must be"),
+            ({"tolerance": -1}, "tolerance=-1"),
+            ({"weights": 0.5}, "weights: got 0.5"),
+            ({"weights": True}, "weights: got True"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                ask(fit, **odd)
+        with pytest.raises(TypeError, match="one fit, as inference.fit gives it, got Repeats"):
+            ask(inference.Repeats([fit], 1.0))
+    table = blobs()
+    model = structured(table)
+    guide = guides.Conditional(guides.MeanField(model, local=False), low=0.1, high=2.0)
+    other = inference.fit(model, guide, table, **SHORT)
+    with pytest.raises(ValueError, match=r"structure is random here \(site 'x-h\.structure'\)"):
+        inference.path(other)
+    empty = {name: getattr(fit.data, name)[:0] for name in ("x_val", "y_val")}
+    without = replace(fit, data=replace(fit.data, **empty))
+    with pytest.raises(ValueError, match="no rows to predict in split='val'"):
+        inference.path(without, split="val")
+
+
+def test_a_network_of_several_inputs():
+    table = of(pictured)
+    torch.manual_seed(0)
+    model = models.BayesianNetwork(Pair(), table, prior=models.priors.Normal())
+    guide = guides.Conditional(guides.MeanField(model), low=0.1, high=2.0)
+    found = inference.fit(model, guide, table, **SHORT)
+    path = inference.path(found, 2, draws=2)
+    layers = [m.weight.numel() for m in path[0].small.net.modules() if isinstance(m, nn.Linear)]
+    assert path[0].multiply_adds >= sum(layers) > 0
+    assert path[0].seconds > 0
 
 
 def test_the_knob_turns(path):

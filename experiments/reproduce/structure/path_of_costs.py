@@ -85,7 +85,7 @@ def _row(data: Dataset, network: str, random: int, seed: int, how: Mapping[str, 
     torch.manual_seed(seed)
     net = GRAPHS[network](data.input_shape, data.outputs)
     probs = {
-        edge: [math.exp(-PRICE * size) for size in sizes.values()]
+        edge: [math.exp(-PRICE * (size - min(sizes.values()))) for size in sizes.values()]
         for edge, sizes in primitive_sizes(net).items()
     }
     prior = GumbelSoftmax(Annealed(1.0, 0.2), probs=probs)

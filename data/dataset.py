@@ -262,6 +262,11 @@ class Dataset:
         names = ("x_train", "x_val", "x_test")
         return replace(self, **{n: getattr(self, n).to(memory_format=memory_format) for n in names})
 
+    def with_val(self, rows: slice) -> Dataset:
+        """The same data with these of the validation rows."""
+        weights = None if self.val_weights is None else self.val_weights[rows]
+        return replace(self, x_val=self.x_val[rows], y_val=self.y_val[rows], val_weights=weights)
+
     def flattened(self) -> Dataset:
         """The same data with each input as one vector; the statistics stay per channel."""
         return replace(

@@ -317,6 +317,9 @@ class Streamed(Dataset):
     def laid_out(self, memory_format: torch.memory_format) -> Streamed:
         return self._with(self.held.laid_out(memory_format), memory_format=memory_format)
 
+    def with_val(self, rows: slice) -> Streamed:
+        return self._with(self.held.with_val(rows))
+
     def flattened(self) -> Streamed:
         return self._with(self.held.flattened(), flat=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -317,9 +317,7 @@ def validation_nll(pair: Family, data: Dataset, ranks: Ranks = ALONE) -> float:
         return math.nan
     part = ranks.part(len(data.x_val))
     if ranks.size > 1:
-        weights = None if data.val_weights is None else data.val_weights[part.rows]
-        x, y = data.x_val[part.rows], data.y_val[part.rows]
-        data = replace(data, x_val=x, y_val=y, val_weights=weights)
+        data = data.with_val(part.rows)
     with evaluating(pair.model), pyro.validation_enabled(False):
         outputs, weights = pair.validation(data)
         log_weights = weights.log().clamp_min(-1e4)

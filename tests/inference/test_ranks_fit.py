@@ -4,11 +4,12 @@ import os
 import signal
 import sys
 
+import numpy as np
 import pytest
 import torch
 from fitting import QUICK, blobs, pair, run, spy
 from processes import together
-from pyroccam import guides, inference, models
+from pyroccam import data, guides, inference, models
 from pyroccam.inference.distributed import joined
 from pyroccam.inference.training.trainer import Trainer
 from torch import nn
@@ -105,11 +106,16 @@ def test_a_process_that_is_killed_ends_the_others_and_nothing_is_lost(tmp_path):
         assert same(again, first)
 
 
-def test_a_fit_of_two_learns_what_one_does():
-    """Without noise and batch statistics the weights agree until rounding has grown."""
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_fit_of_two_learns_what_one_does(streamed, tmp_path):
+    """Without noise and batch statistics the weights agree until rounding has grown; of rows that
+    are streamed each process reads all, and takes its part of every batch."""
+    x, y = blobs().split("train")
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
 
     def still():
-        rows = blobs()
+        rows = data.stream(tmp_path, held=20, val=6, test=6) if streamed else blobs()
         torch.manual_seed(2)
         blocks = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)]
         model = models.LearntDepth(nn.Linear(2, 6), blocks, nn.Linear(6, 3), data=rows)

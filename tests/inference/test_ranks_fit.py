@@ -33,13 +33,6 @@ def fitted(kind="own", out=None, stop_at=None, kill_at=None, victim=1, **more):
     return {name: t.clone() for name, t in states}, repr(found.history), torch.rand(1).item()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _loaded():
-    """What a fit imports late is there before processes are forked."""
-    fitted("own")
-    fitted("weights")
-
-
 def bayesian():
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -152,7 +152,7 @@ def test_the_posterior_of_the_depth_maximises_the_bound():
     model, guide = pair(guides.Delta, priors.Normal(20.0))
     model.size = len(X)
     rows = Rows(3, outputs=2, task="classification")
-    rows.split, rows.targets = lambda name: (X, Y), Y
+    rows.parts, rows.device = lambda name: [(X, Y)], X.device
     evenly = depth_posterior_of_weights(model, guide, rows).log()
     for beta in (1.0, 0.9):
         with torch.no_grad():  # a prior that undoes the costs, so that q(d) is in the middle

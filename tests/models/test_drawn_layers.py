@@ -24,6 +24,9 @@ class Ids(Rows):
     ids = True
     x_train = torch.tensor([[1, 2, 2, 0], [3, 3, 1, 4]])
 
+    def head(self, rows):
+        return self.x_train[:rows], None
+
 
 IDS = Ids(4)
 

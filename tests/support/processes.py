@@ -1,22 +1,26 @@
-"""Several processes that train together, forked from a test: torch is loaded once."""
+"""Several processes that train together. They are forked from a server that has imported
+:mod:`warm`, and not from the tests: what these did with autograd's threads before would stay."""
 
 import multiprocessing
 import os
 import pickle
 import socket
+import sys
 import tempfile
 import traceback
 import warnings
 from datetime import timedelta
+from multiprocessing import forkserver
 from pathlib import Path
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 from pyroccam.inference.distributed.joining import leave
 
 
 def together(work, size, *args, group=True, wait=120):
-    """What ``work(*args)`` gives in each of ``size`` forked processes, by rank; what it raised, as
+    """What ``work(*args)`` gives in each of ``size`` processes, by rank; what it raised, as
     text, where it raised; the exit code of one that was killed.
 
     Arguments:
@@ -26,7 +30,9 @@ def together(work, size, *args, group=True, wait=120):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
+    context = _server()
+    cloudpickle.register_pickle_by_value(sys.modules[work.__module__])
+    work = cloudpickle.dumps((work, args))
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         ends, children = [], []
@@ -34,7 +40,7 @@ def together(work, size, *args, group=True, wait=120):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_run,
-                args=(work, rank, size, args, Path(folder) / "store", theirs, group, port),
+                args=(work, rank, size, Path(folder) / "store", theirs, group, port),
             )
             process.start()
             theirs.close()
@@ -51,6 +57,22 @@ def together(work, size, *args, group=True, wait=120):
         ]
 
 
+def _server():
+    """A context whose processes begin where :mod:`warm` has ended."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm"])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
+
+
 def _received(end, wait):
     try:
         return pickle.loads(end.recv_bytes()) if end.poll(wait) else None
@@ -58,10 +80,11 @@ def _received(end, wait):
         return None
 
 
-def _run(work, rank, size, args, store, end, group, port):
+def _run(work, rank, size, store, end, group, port):
     torch.set_num_threads(1)
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
+    work, args = pickle.loads(work)
     try:
         if group:
             dist.init_process_group(

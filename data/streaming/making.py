@@ -52,6 +52,9 @@ BLOCKS = 8
 EXAMPLES = 1024
 """Training rows that are kept as examples."""
 
+TRIED = 64
+"""Rows with which a transformation is tried before the training."""
+
 Pair = tuple[Tensor, Tensor]
 
 
@@ -141,8 +144,9 @@ def stream(
         spoken = bool(class_names) or classes is not None
         task = "classification" if spoken else _decided([raw, *given])
     if summary is None:
+        known = len(class_names) if classes is None and class_names else classes
         summary = summarise(
-            reader.in_order(), task, classes=classes, class_names=class_names, ids=ids
+            reader.in_order(), task, classes=known, class_names=class_names, ids=ids
         )
     elif summary.rows != reader.rows:
         raise DataError(
@@ -167,8 +171,15 @@ def stream(
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
+        if not callable(batch_transform):
+            raise DataError(
+                f"batch_transform={batch_transform!r:.60}",
+                "a function of the inputs of a batch",
+            )
         with torch.random.fork_rng(devices=[]):
-            made._inputs(raw[0][:2], training=True)
+            tried = made._inputs(raw[0][:TRIED], training=True)
+        if not bool(tried.isfinite().all()):
+            raise DataError("batch_transform gives NaN or infinite values", "finite ones")
     return made
 
 
@@ -227,6 +238,11 @@ def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequenc
     if isinstance(given, str | Path):
         path = Path(given).expanduser()
         if is_array_folder(path):
+            if inputs or target:
+                raise DataError(
+                    f"inputs={list(inputs)}, target={target!r} of {path}, whose arrays have no "
+                    "columns with names", "neither",
+                )  # fmt: skip
             return Arrays(path)
         if is_table(path):
             return Tables(path, inputs, target, class_names)
@@ -265,6 +281,12 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
     if isinstance(given, tuple | list) and len(given) == 2:
         x, y = as_tensor(f"x of {what}", given[0]), as_tensor(f"y of {what}", given[1])
         return x, y
+    if given is None or isinstance(given, bool) or is_passing(given):
+        raise DataError(
+            f"{what}={type(given).__name__}, which has no places",
+            "a share, a number, rows (x, y) or a map-style data set, and 0 for none",
+            f"{what}=loader.dataset, of a DataLoader" if is_passing(given) else "",
+        )
     source = opened(given)
     x, _ = read_apart(source, np.arange(1))
     ask(4.0 * x.numel() * source.rows, f"{what}={source.name}")

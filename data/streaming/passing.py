@@ -68,8 +68,9 @@ class Passing:
 
     @property
     def edges(self) -> Places:
-        """Places in a pass at which blocks begin."""
-        return edges_of(self.rows, 1)
+        """One block of all rows: where a stream shuffles itself, a place in a pass is another row
+        each time."""
+        return edges_of(self.rows, self.rows)
 
     def in_order(self) -> Iterator[Chunk]:
         """One pass, as the stream has it: places in it, inputs and targets."""
@@ -118,6 +119,9 @@ class Passing:
         for one in tellable:
             if hasattr(one, "set_epoch"):
                 one.set_epoch(turn)
+        noise = generator(seed, f"turn {turn} of a loader")
+        for own in _generators(self.loader):  # beside torch's, which is set apart
+            own.manual_seed(noise.initial_seed())
         count = 0
         for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
             x, y = pair_of(self.name, batch, self.inputs, self.target)
@@ -163,6 +167,14 @@ def _rows_of(loader: DataLoader) -> int | None:
     if loader.batch_size is None or loader.drop_last or isinstance(loader.dataset, IterableDataset):
         return None
     return len(loader.sampler) if isinstance(loader.sampler, Sized) else None
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Generators of a loader's own, by which it would go on from pass to pass."""
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    holders = [loader, *samplers, getattr(samplers[1], "sampler", None)]
+    found = (getattr(holder, "generator", None) for holder in holders)
+    return [one for one in found if isinstance(one, torch.Generator)]
 
 
 def _seeded_apart(begin: Callable[[], Iterator[Any]], seed: int, turn: int) -> Iterator[Any]:

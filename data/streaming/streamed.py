@@ -266,8 +266,14 @@ class Streamed(Dataset):
         """Inputs as a network takes them, on the device."""
         x = x.to(self.device, non_blocking=True)
         if training and self.batch_transform is not None:
-            x = self.batch_transform(x)
-        x = with_channel(x)
+            rows, x = len(x), self.batch_transform(x)
+            if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != rows:
+                gives = f"{len(x)} rows" if isinstance(x, Tensor) and x.ndim else type(x).__name__
+                raise DataError(
+                    f"batch_transform gives {gives} for a batch of {rows} rows",
+                    "a tensor of the same rows, in their order",
+                )
+        x = with_channel(x if x.dtype != torch.bool else x.float())
         x = x.flatten(1) if self.flat else x
         if x.shape[1:] != self.input_shape:
             raise DataError(
@@ -286,6 +292,7 @@ class Streamed(Dataset):
         y = y.to(self.device, non_blocking=True)
         if self.classes is not None:
             return y.long()
+        y = y.float() if y.dtype == torch.bool else y
         y = y[:, None] if y.ndim == 1 else y
         mean, std = self._scale("y", y)
         return (y if mean is None else (y - mean) / std).float().to(self.held.y_train.dtype)

@@ -90,6 +90,11 @@ class Tables:
         names = tuple(inputs) or tuple(name for name in known if name != self.target)
         if missing := [name for name in names if name not in known]:
             raise DataError(f"inputs {listed(missing)} are no columns", f"{listed(known)}")
+        if self.target in names or len({*names}) < len(names):
+            raise DataError(
+                f"inputs={listed(names)} beside target={self.target!r}",
+                "each column once, and not the target among the inputs",
+            )
         for name in names:
             kind = schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):

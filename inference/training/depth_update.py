@@ -132,7 +132,7 @@ class BlockPosterior(IncrementalPosterior):
     stands for its sum. It is exact where c is 0 or b, which is nearly all blocks at any time: only
     the rows that a source shuffles among each other at present are on their way. Of n rows on their
     way the estimate of a difference between two depths is off by at most about
-    :math:`	frac12 \sqrt{n}` standard deviations of that difference over rows (half of them drawn
+    :math:`\tfrac12 \sqrt{n}` standard deviations of that difference over rows (half of them drawn
     without replacement, the sum of the others scaled from all), whatever N is; without that,
     it is as stale as with a table of all rows, and no more.
 

@@ -242,7 +242,7 @@ class Trainer:
             return
         (one,) = self.replicates  # what is streamed is not trained on together
         for numbers, x, y in one.data.batches(one.seed, self.epoch, bounds):
-            own = self.ranks.part(len(x)).rows
+            own = self.ranks.part(len(numbers)).rows
             yield Batch(numbers[None], x[own], y[own])
 
     def _part(self, rows: Tensor | None, part: Part) -> tuple[Tensor, Tensor]:

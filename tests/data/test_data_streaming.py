@@ -434,3 +434,66 @@ def test_rows_are_written_to_files_once(tmp_path, kind, shuffled):
     assert data.stream(folder).counts["train"] == 560
     with pytest.raises(data.DataError, match="holds rows already"):
         data.write_rows(source, folder, **options)
+
+
+def set_of(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(1, 2, (n, 3)).astype(np.float32)
+    return torch.from_numpy(x), torch.from_numpy((np.arange(n) % 3).astype(np.int64))
+
+
+def test_a_transformation_keeps_the_rows_of_its_batch():
+    dataset = TensorDataset(*set_of())
+    for wrong, said in (
+        (lambda b: b[1:], "gives 63 rows for a batch of 64"),
+        (lambda b: None, "gives NoneType for a batch of 64"),
+        (lambda b: b / 0.0, "NaN or infinite"),
+        (3, "batch_transform=3"),
+    ):
+        with pytest.raises(data.DataError, match=said):
+            data.stream(dataset, batch_transform=wrong, workers=0)
+    sneaky = data.stream(dataset, batch_transform=lambda b: b[1:] if len(b) == 32 else b, workers=0)
+    with pytest.raises(data.DataError, match="gives 31 rows for a batch of 32"):
+        list(sneaky.batches(0, 0, [(0, 32)]))
+
+
+def test_labels_beyond_the_names_are_found_in_the_pass():
+    x, y = set_of()
+    y[300] = 3
+    named = {"class_names": ["a", "b", "c"], "val": 0, "test": 0, "workers": 0}
+    with pytest.raises(data.DataError, match="3"):
+        data.stream(TensorDataset(x, y), **named)
+
+
+def test_a_loader_with_a_generator_of_its_own_repeats_an_epoch():
+    dataset = TensorDataset(*set_of())
+    loader = DataLoader(dataset, 50, shuffle=True, generator=torch.Generator().manual_seed(0))
+    rows = data.stream(loader, rows=400, val=0, test=0, task="classification", classes=3)
+    bounds = [(k, k + 100) for k in range(0, 400, 100)]
+    whole = [x for _, x, _ in rows.batches(0, 2, bounds)]
+    again = [x for _, x, _ in rows.batches(0, 2, bounds[:2])]
+    again += [x for _, x, _ in rows.batches(0, 2, bounds[2:])]
+    assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
+    assert len(torch.cat(whole).unique(dim=0)) == 400
+    other = torch.cat([x for _, x, _ in rows.batches(0, 3, bounds)])
+    assert not torch.equal(torch.cat(whole), other)
+    assert rows.edges.tolist() == [0, 400]
+
+
+def test_truth_values_are_numbers(tmp_path):
+    x, y = set_of()
+    np.save(tmp_path / "x.npy", (x > 1).numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
+    rows = data.stream(tmp_path, val=0.1, test=0.1)
+    ((_, batch, _),) = rows.batches(0, 0, [(0, rows.N)])
+    assert batch.mean().abs() < 1e-5
+    with pytest.raises(data.DataError, match="no columns with names|columns"):
+        data.stream(tmp_path, inputs=["a"], val=0.1, test=0.1)
+
+
+def test_a_loader_is_no_set_of_validation_rows():
+    dataset = TensorDataset(*set_of())
+    with pytest.raises(data.DataError, match="val=DataLoader, which has no places"):
+        data.stream(dataset, val=DataLoader(dataset), test=0, workers=0)
+    with pytest.raises(data.DataError, match="val=NoneType"):
+        data.stream(dataset, val=None, workers=0)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..console import PlainConsole
+from ..methods import METHODS
 from ..runs.budget import Budget
 from ..runs.config import parse_settings
 from .driver import Ended, devices_of, drive
-from .plan import HOW, PLAN, Asked, Plan, parse_lists, read_file
+from .plan import HOW, PLAN, WHOLE, Asked, Plan, parse_lists, read_file
 from .store import Store, connect
 
 __all__ = ["Request", "read_request", "run_sweep", "train_seeds"]
@@ -52,7 +53,8 @@ def read_request(
     """
     given = {name: value for name, value in given.items() if value is not None}
     folder = Path(what)
-    if (folder / PLAN).is_file() or (folder.is_dir() and not lists):
+    named = what in METHODS and bool(lists)  # a folder may have the name of a method
+    if not named and ((folder / PLAN).is_file() or (folder.is_dir() and not lists)):
         if given or sets or lists or out:
             raise ValueError(
                 f"{what} is the folder of a sweep, whose settings are known.\nLeave out all but "
@@ -80,6 +82,11 @@ def read_request(
             raise ValueError(f"{both[0]} is both set and swept.\nLeave one of them out.")
         if found["method"] is None and "method" not in each:
             raise ValueError(f"{what} names no method.\nGive one, such as method: gnj.")
+    if odd := [key for key in found["set"] if key in WHOLE]:
+        raise ValueError(
+            f"{odd[0]} is no setting of a run.\nGive it by itself, as --{odd[0]} or a line of the "
+            "file, or among the lists."
+        )
     asked = {k: _whole(k, found.get(k)) for k in ("method", "network", "data_root", "budget")}
     asked["data"] = _whole("data", found.get("data")) or "spirals"
     base = Asked(**{**asked, "method": asked["method"] or ""}).with_settings(found["set"])

@@ -25,7 +25,8 @@ PLAN = "sweep.json"
 FORMAT = 1
 MOST = 100_000  # runs
 _LONGEST = 100  # characters of the name of a folder
-_WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
+_OWN = (f".{PLAN}", "states.log", "workers")  # what a sweep has before its plan
+WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
 HOW = ("compare", "figures", "tensorboard")
 _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
@@ -46,15 +47,16 @@ class Asked:
     budget: str | None = None
     sets: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        for name in WHOLE:
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (value is None and name not in ("method", "data"))):
+                raise ValueError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
+
     def with_settings(self, settings: Mapping[str, Any]) -> Asked:
         """The same, with some parts and settings in place of its own."""
-        own = {name: value for name, value in settings.items() if name in _WHOLE}
-        sets = {name: value for name, value in settings.items() if name not in _WHOLE}
-        for name, value in own.items():
-            if not (value is None and name not in ("method", "data")) and not isinstance(
-                value, str
-            ):
-                raise ValueError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
+        own = {name: value for name, value in settings.items() if name in WHOLE}
+        sets = {name: value for name, value in settings.items() if name not in WHOLE}
         return replace(self, **own, sets={**(self.sets or {}), **sets})
 
     def resolve(self, seed: int) -> tuple[RunConfig, Any]:
@@ -154,7 +156,7 @@ class Plan:
         """What differs, as it is in a cell."""
         asked = self.cells[cell][0].asked
         sets = asked.sets or {}
-        return {key: getattr(asked, key) if key in _WHOLE else sets.get(key) for key in self.swept}
+        return {key: getattr(asked, key) if key in WHOLE else sets.get(key) for key in self.swept}
 
     def check(self, known: Iterable[str] = ()) -> None:
         """Resolve the first run of each cell, so that what cannot be run is said before training.
@@ -184,17 +186,20 @@ class Plan:
         Raises:
             ValueError: if the folder holds another sweep, or something else.
         """
+        if not (folder / PLAN).is_file():
+            there = (p.name for p in folder.iterdir()) if folder.is_dir() else ()
+            if odd := sorted(name for name in there if not name.startswith(_OWN)):
+                raise ValueError(
+                    f"{folder} holds something else than a sweep ({odd[0]}).\nGive another --out."
+                )
+            self.check(())  # before there is a folder
         folder.mkdir(parents=True, exist_ok=True)
         with planning(folder):
             found = Plan.read(folder) if (folder / PLAN).is_file() else None
             fresh = replace(self, study=f"pyroccam-{secrets.token_hex(6)}")
             added = fresh if found is None else found.joined(self, folder)
-            if found is None and any(folder.glob("*/*")):
-                raise ValueError(
-                    f"{folder} holds something else than a sweep.\nGive another --out."
-                )
-            cells = () if found is None else found.cells
-            added.check(cells)
+            if found is not None:
+                added.check(found.cells)
             if added != found:
                 write_json(folder / PLAN, {"format": FORMAT, **asdict(added)})
         return added
@@ -343,7 +348,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{path} is not YAML: {said:.300}\nMend it there.") from error
-    known = (*_WHOLE, "set", "sweep", *HOW)
+    known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
             f"{path} holds a {type(found).__name__}, expected names with values.\n"

@@ -111,7 +111,13 @@ class Watched:
         if self.folder is not None:
             rows = self._rows_of_file(history)
         self.last = rows[-1]["epoch"] if rows else 0.0
-        self.watchers = [self._opened(one, rows) for one in self.watchers]
+        opened = []
+        for one in self.watchers:
+            try:
+                opened.append(self._opened(one, rows))
+            except Exception as error:
+                _warn(one, error)
+        self.watchers = opened
         for one in [*self.watchers]:
             self._call(one, "log_hyperparams", self.settings)
 
@@ -178,12 +184,7 @@ class Watched:
             method(*arguments)
         except Exception as error:  # a tracker somewhere else: of its errors there is no end
             self.watchers.remove(watcher)
-            warnings.warn(
-                f"The watcher {watcher!r:.60} failed ({type(error).__name__}: {str(error)[:200]}), "
-                "and is not told more.\nThe training goes on; history.csv has all rows.",
-                UserWarning,
-                stacklevel=2,
-            )
+            _warn(watcher, error)
 
     def __enter__(self) -> Watched:
         return self
@@ -193,3 +194,12 @@ class Watched:
         status = "success" if kind is None else "aborted" if aborted else "failed"
         for one in [*self.watchers]:
             self._call(one, "finalize", status)
+
+
+def _warn(watcher: Any, error: Exception) -> None:
+    warnings.warn(
+        f"The watcher {watcher!r:.60} failed ({type(error).__name__}: {str(error)[:200]}), "
+        "and is not told more.\nThe training goes on; history.csv has all rows.",
+        UserWarning,
+        stacklevel=3,
+    )

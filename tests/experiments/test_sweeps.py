@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -158,8 +159,29 @@ def test_a_plan_grows_and_does_not_change(tmp_path):
         plan_of({"prior": ["uniform"]}).settle(tmp_path)
     (tmp_path / "full" / "of").mkdir(parents=True)
     (tmp_path / "full" / "of" / "things").touch()
-    with pytest.raises(ValueError, match="holds something else"):
-        plan_of().settle(tmp_path / "full")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "results.csv").write_text("my own")
+    for name in ("full", "one"):
+        with pytest.raises(ValueError, match=r"holds something else than a sweep \(.*\)\.\nGive"):
+            plan_of().settle(tmp_path / name)
+    assert (tmp_path / "one" / "results.csv").read_text() == "my own"
+    with pytest.raises(ValueError, match="lr must be"):
+        plan_of({"lr": ["fast"]}).settle(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_parts_of_a_run_are_texts_and_no_settings(tmp_path):
+    for name, value in (("budget", 90), ("network", 5), ("method", 3), ("data", None)):
+        with pytest.raises(ValueError, match=f"{name} is {value}, expected a text"):
+            Asked(**{"method": "ldn", name: value})
+    for name in ("method", "data"):
+        with pytest.raises(ValueError, match=f"{name} is no setting of a run"):
+            read_request("ldn", {}, [f"{name}=ldn"], ["seed=0,1"])
+    plan_of().settle(tmp_path / "ldn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert read_request("ldn", {}, [], ["seed=0,1"]).folder == Path("runs/sweep-ldn-spirals")
+        assert read_request("ldn", {}, [], []).folder == Path("ldn")
 
 
 def test_what_cannot_be_run_is_said_before_anything_is():

@@ -85,6 +85,16 @@ def test_the_file_grows_with_the_fit_and_a_kill_repeats_no_row(tmp_path, monkeyp
     assert logger.ended == ["failed", "success"]
 
 
+def test_a_tracker_that_cannot_begin_costs_no_training(tmp_path):
+    class Full:
+        def begin(self, folder, history):
+            raise OSError("no space left")
+
+    with pytest.warns(UserWarning, match=r"failed \(OSError: no space left\)"):
+        run(watch=Full(), out=tmp_path)
+    assert len(lines(tmp_path)) > 1
+
+
 def test_a_watcher_that_fails_costs_no_training():
     calls = []
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed.launcher.api as api
-from processes import together
+from processes import failing, together
 from pyroccam.experiments import cli
 from pyroccam.experiments.runs import run as _runs  # noqa: F401  before it is forked
 from pyroccam.inference import distributed
@@ -111,12 +111,6 @@ def ranks_and_sum():
     found = torch.tensor([1.0 + ranks.rank])
     ranks.sum_([found])
     return ranks.size, found.item()
-
-
-def failing():
-    if distributed.joined().rank == 1:
-        raise ValueError("a mistake of one's own")
-    distributed.joined().meet()
 
 
 def test_a_function_is_launched_in_several_processes(monkeypatch):

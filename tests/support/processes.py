@@ -16,7 +16,15 @@ from pathlib import Path
 import cloudpickle
 import torch
 import torch.distributed as dist
-from pyroccam.inference.distributed.joining import leave
+from pyroccam.inference.distributed.joining import joined, leave
+
+
+def failing():
+    """Work in which the second process fails, and the first waits for it. It is here, where a
+    process that is spawned finds it."""
+    if joined().rank == 1:
+        raise ValueError("a mistake of one's own")
+    joined().meet()
 
 
 def together(work, size, *args, group=True, wait=120):

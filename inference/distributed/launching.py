@@ -89,7 +89,8 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
             # What a function raised is a dictionary; of others there is a sentence of torch's.
             told: Any = failure.message
             said = told["message"] if isinstance(told, dict) else ""
-            raise Ended(rank, failure.exitcode, said) from error
+            # gloo may abort a process that ends by an error: the error is what counts.
+            raise Ended(rank, 1 if said else failure.exitcode, said) from error
         except SignalException as error:
             raise KeyboardInterrupt(str(error)) from error
     given: T = found[0]

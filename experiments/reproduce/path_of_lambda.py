@@ -64,8 +64,8 @@ ROWS = ("direct", *FORMS)
 """Each λ by itself, and the forms of functions of all."""
 
 # Published: Adam at a rate of 5e-4, 25 epochs of each λ, and 50 of all in common with five draws of
-# λ in a step, log10 λ uniform from -3 to 2. A higher rate that falls needs fewer epochs, and more
-# steps of one λ do better than fewer of five in the same time.
+# λ in a step, log10 λ uniform from -3 to 2. A higher rate that falls needs fewer epochs; ours
+# have one λ in a step.
 SETTINGS: dict[str, Any] = {"batch_size": 256, "optimizer": "adam", "lr": 2e-3, "epochs": 10}
 
 COMMON = 4

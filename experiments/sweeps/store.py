@@ -1,9 +1,8 @@
 """The states of the runs of a sweep, in a file or a database that survives whoever writes to it.
 
 Optuna keeps them: its journal, a file that is only appended to, needs no server, and its databases
-are whatever SQLAlchemy reaches. Ray Tune was tried beside it: it starts a process for each run, so
-that twelve runs of half a second took 51 s on two cores, its daemons end with the driver, and it
-installs 600 MB.
+are whatever SQLAlchemy reaches. Ray Tune was tried beside it: it starts a process for each run, its
+daemons end with the driver, and it installs much more.
 """
 
 from __future__ import annotations

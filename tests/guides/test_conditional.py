@@ -139,16 +139,8 @@ def test_the_bound_of_other_forms_is_that_of_an_ordinary_guide(word):
     model = network(blobs(), prior=priors.GroupHalfCauchy(0.5))
     inner = guides.MeanField(model)
     guide = spread(guides.Conditional(inner, low=0.01, high=10.0, form=word))
-    batch = blobs().split("train")
     for seed in range(3):
-        weight, _ = weight_drawn(guide, seed)
-        torch.manual_seed(seed)
-        ours = bound(model, guide).terms(*batch)
-        torch.manual_seed(seed)
-        torch.rand(())
-        theirs = bound(model, guide.at(weight)).terms(*batch)
-        torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
-        torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
+        same_bound(model, guide, seed)
 
 
 def test_a_guide_at_a_pivot_has_its_parameters_and_between_two_their_mean():
@@ -165,6 +157,25 @@ def test_a_guide_at_a_pivot_has_its_parameters_and_between_two_their_mean():
 # -- the bound --------------------------------------------------------------------------------
 
 
+def same_bound(model, guide, seed):
+    """The bound of a step beside that of the ordinary guide of its weight, with the same noise, and
+    gradients of both: that guide, and u."""
+    batch = blobs().split("train")
+    weight, u = weight_drawn(guide, seed)
+    torch.manual_seed(seed)
+    ours = bound(model, guide).terms(*batch)
+    guide.zero_grad()
+    ours.loss().backward()
+    ordinary = guide.at(weight)
+    torch.manual_seed(seed)
+    torch.rand(())
+    theirs = bound(model, ordinary).terms(*batch)
+    theirs.loss(weight).backward()
+    torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
+    torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
+    return ordinary, u
+
+
 @pytest.mark.parametrize(
     ("prior", "inner"), PAIRS, ids=[f"{type(p).__name__}-{g.__name__}" for p, g in PAIRS]
 )
@@ -172,20 +183,8 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_with_this_weight(prior
     """With the same noise; its gradients go to the two pivots around, by their shares."""
     gates = {"local": False} if isinstance(prior, priors.SpikeSlab) else {}
     model, guide = conditional(prior, inner, **gates)
-    batch = blobs().split("train")
     for seed in range(3):
-        weight, u = weight_drawn(guide, seed)
-        torch.manual_seed(seed)
-        ours = bound(model, guide).terms(*batch)
-        guide.zero_grad()
-        ours.loss().backward()
-        ordinary = guide.at(weight)
-        torch.manual_seed(seed)
-        torch.rand(())
-        theirs = bound(model, ordinary).terms(*batch)
-        theirs.loss(weight).backward()
-        torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
-        torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
+        ordinary, u = same_bound(model, guide, seed)
         where = place(u, 4)
         for site in guide.sites:
             rows = dict(guide.factor_of(site).within.named_parameters())
@@ -223,21 +222,9 @@ def test_the_bound_with_random_structure_is_that_of_an_ordinary_guide(make):
     """The divergence of the structure is weighed as that of the weights, where these count."""
     model, guide = of_structure(make)
     site = guide.edges[0]
-    batch = blobs().split("train")
     for seed in range(3):
-        weight, u = weight_drawn(guide, seed)
-        torch.manual_seed(seed)
-        ours = bound(model, guide).terms(*batch)
-        guide.zero_grad()
-        ours.loss().backward()
-        ordinary = guide.at(weight)
+        ordinary, u = same_bound(model, guide, seed)
         ordinary.check(model, Settings(), 1)
-        torch.manual_seed(seed)
-        torch.rand(())
-        theirs = bound(model, ordinary).terms(*batch)
-        theirs.loss(weight).backward()
-        torch.testing.assert_close(ours.log_likelihood, theirs.log_likelihood, rtol=1e-5, atol=0)
-        torch.testing.assert_close(ours.kl, weight * theirs.kl, rtol=1e-5, atol=0)
         where = place(u, 4)
         mine = guide.factor_of(site).within.logits.grad
         expected = torch.zeros_like(mine)

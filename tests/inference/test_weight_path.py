@@ -103,8 +103,11 @@ def test_the_bound_is_that_of_the_full_weight_and_greatest_there():
         assert point.kl == pytest.approx(float(kl.sum()), rel=1e-4)
         error = (y[:, 0] - x @ mean) ** 2 + (x**2 @ deviation**2)
         likelihood = -0.5 * error / NOISE**2 - math.log(NOISE * math.sqrt(2 * math.pi))
-        # Of two passes over 20 rows, of noise whose size is that of the posterior.
-        assert point.elbo == pytest.approx(float(likelihood.sum() - kl.sum()), abs=25.0)
+        # Of two passes, in which every row has noise of its own: six standard errors.
+        spread = x**2 @ deviation**2
+        variance = (spread * (y[:, 0] - x @ mean) ** 2 + 0.5 * spread**2) / NOISE**4
+        error = 6.0 * math.sqrt(float(variance.sum()) / 2)
+        assert point.elbo == pytest.approx(float(likelihood.sum() - kl.sum()), abs=error)
     assert path.best("elbo").weight == pytest.approx(1.0)
     assert path.best() is min(path, key=lambda point: point.nll)
 

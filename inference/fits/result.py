@@ -105,8 +105,8 @@ class Fit(Generic[M, G]):
 
         The guide is an ordinary one, the model is that of this fit; with batch normalisation a copy
         of it, whose running statistics are those of this posterior, by a pass of training rows.
-        ``val_nll`` is found anew (NaN
-        without validation rows), ``history`` and ``seconds`` are those of the common training.
+        ``val_nll`` is found anew (NaN without validation rows), ``seconds`` are those of the common
+        training, and its ``history``, which is of the usual weight, is left out.
 
         Arguments:
             weight, extrapolate: see :meth:`Conditional.at <pyroccam.guides.Conditional.at>`.

@@ -498,6 +498,8 @@ def test_the_fit_of_a_weight_is_an_ordinary_one(fit):
     assert one.model is fit.model
     assert not one.guide.training
     assert one.settings.kl_weight == 0.1
+    assert one.history == []  # nor does a warning compare two weights
+    assert not [said for said in one.warnings if "checkpoint" in said]
     assert one.out is None
     one.guide.check(fit.model, one.settings, 1)  # made from the same model
     assert one.evaluate() == fit.at(0.1).evaluate()

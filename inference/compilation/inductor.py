@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elementary import FUSED, upright
 from .in_regions import Layout
+from .noise import COUNTED
 
 __all__ = ["compiled"]
 
@@ -44,7 +45,7 @@ def compiled(
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)
                 for shape, stride, dtype, device in layouts
             ]
-        table = {**select_decomp_table(), **FUSED}
+        table = {**select_decomp_table(), **FUSED, **COUNTED}
         functional = torch.func.functionalize(graph, remove="mutations")
         found = make_fx(functional, decomposition_table=table)(*examples)
         output = found.graph.find_nodes(op="output")[0]
@@ -52,7 +53,7 @@ def compiled(
         # The strides of what is returned are kept.
         output.meta["user_visible_output_idxs"] = list(range(len(strides)))
         output.meta["original_output_strides"] = strides
-        # On a CPU the compiler draws one number at a time, torch's own kernels many.
+        # On a CPU the compiler's own draws are slower than torch's.
         options: dict[str, Any] = {"fallback_random": not cuda}
         options |= {"size_asserts": False, "alignment_asserts": False}
         with config.patch(options), V.set_fake_mode(shapes):

@@ -1,9 +1,11 @@
-"""The random numbers of a graph as its inputs: the same numbers give the same value."""
+"""The random numbers of a graph: as its inputs, so that the same numbers give the same value; or
+from a counter, which a compiler turns into loops."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +15,9 @@ from torch.utils._pytree import tree_flatten
 from .fusion import DRAWS
 from .trace import Untraceable
 
-__all__ = ["Draw", "lift_noise"]
+__all__ = ["COUNTED", "Draw", "lift_noise", "threefry"]
+
+aten = torch.ops.aten
 
 Draw = Callable[[], list[Tensor]]
 
@@ -87,3 +91,114 @@ class _Recorder(fx.Interpreter):
         """Generators that any draw changes."""
         cuda = [device for device in self.devices if device.type == "cuda"]
         return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]
+
+
+FEWEST = 4096
+"""Numbers from which on to count is faster than to call torch's generator for each of them."""
+
+_ROUNDS = 13
+_ROTATIONS = 13, 15, 26, 6, 17, 29, 16, 24
+
+
+def threefry(key: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Threefry-2x32 of 13 rounds: two words of 32 random bits for each counter.
+
+    Nothing is kept from one number to the next, so that a compiler makes loops of it which fill
+    the processor's registers, and the numbers are the same however many threads there are.
+
+    Arguments:
+        key: ``(2,)``, int32.
+        first, second: the words of the counters, int32 of any shape.
+
+    Returns:
+        two tensors of that shape, int32, the sign one of the bits.
+
+    References:
+        Salmon, Moraes, Dror, Shaw 2011, Parallel random numbers: as easy as 1, 2, 3, SC11: with 13
+        rounds it passes the batteries of TestU01.
+    """
+    keys = key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDA
+    a, b = first + keys[0], second + keys[1]
+    for number in range(_ROUNDS):
+        turn = _ROTATIONS[number % 8]
+        a = a + b
+        b = ((b << turn) | _right(b, 32 - turn)) ^ a
+        if number % 4 == 3:
+            add = number // 4 + 1
+            a = a + keys[add % 3]
+            b = b + keys[(add + 1) % 3] + add
+    return a, b
+
+
+def _right(word: Tensor, places: int) -> Tensor:
+    """A word of 32 bits moved to the right, zeros behind it."""
+    return (word >> places) & ((1 << (32 - places)) - 1)
+
+
+def _words(count: int) -> tuple[Tensor, Tensor]:
+    """``count`` words twice; the key is from torch's generator, which gives two numbers for it."""
+    key = torch.randint(-(2**31), 2**31, (2,)).to(torch.int32)
+    counter = torch.arange(count, dtype=torch.int32)
+    return threefry(key, counter, torch.zeros_like(counter))
+
+
+def _randn(size: Sequence[int], **options: Any) -> Any:
+    """``torch.randn``, by Box and Muller's transformation; it ends at 6.7."""
+    count = math.prod(size)
+    if not _is_counted(count, **options):
+        return NotImplemented
+    first, second = _words(-(-count // 2))
+    uniform = (_right(first, 1).to(torch.float32) + 0.5) * 2.0**-31
+    radius = torch.sqrt(-2.0 * torch.log(uniform))
+    angle = second.to(torch.float32) * (math.pi * 2.0**-31)
+    both = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])
+    return both[:count].view(size)
+
+
+def _rand(size: Sequence[int], **options: Any) -> Any:
+    """``torch.rand``, of 24 bits each."""
+    count = math.prod(size)
+    if not _is_counted(count, **options):
+        return NotImplemented
+    words = torch.cat(_words(-(-count // 2)))[:count]
+    return (_right(words, 8).to(torch.float32) * 2.0**-24).view(size)
+
+
+def _is_counted(
+    count: int,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    layout: torch.layout | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> bool:
+    """True of many numbers of single precision on a CPU."""
+    on_cpu = torch.device(device or torch.get_default_device()).type == "cpu"
+    single = (dtype or torch.get_default_dtype()) is torch.float32
+    return count >= FEWEST and on_cpu and single
+
+
+def _like(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A draw of the shape of a tensor, whose numbers may lie in another order."""
+
+    def like(t: Tensor, **options: Any) -> Any:
+        if not t.is_contiguous():  # a recorded view may need the strides that torch would give
+            return NotImplemented
+        return draw(t.shape, **{"dtype": t.dtype, "device": t.device, **_given(options)})
+
+    return like
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+COUNTED: dict[Any, Callable[..., Any]] = {
+    aten.randn.default: _randn,
+    aten.rand.default: _rand,
+    aten.randn_like.default: _like(_randn),
+    aten.rand_like.default: _like(_rand),
+}
+"""For a compiler on a CPU, which calls torch's generator otherwise, that draws one number after the
+other; ``NotImplemented`` leaves the operation."""

@@ -292,7 +292,11 @@ def compress(
         ),
     ] = None,
     significand: Annotated[
-        Literal["relative", "deviation", "published_code"], typer.Option(help="Rule for the bits.")
+        Literal["relative", "deviation", "published_code", "rate"],
+        typer.Option(
+            help="Rule for the bits. rate: multiples of a step that are cheap to send, at the "
+            "highest price that changes no prediction by much."
+        ),
     ] = "relative",
     exponent: Annotated[
         Literal["range", "published_three", "published_code"],

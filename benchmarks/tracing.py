@@ -19,6 +19,7 @@ import pyro
 import torch
 import typer
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..data import Dataset
 from ..experiments.methods import METHODS
@@ -154,6 +155,31 @@ def logarithms(rounds: int) -> dict[str, Any]:
     return {name: 1e6 * took.median / x.numel() for name, took in ms.items()}
 
 
+def draws(rounds: int) -> dict[str, float]:
+    """As many random numbers, by torch's generator and by a compiled counter, in nanoseconds a
+    number."""
+    # Imported where it is needed: it brings the compiler with it.
+    from ..inference.compilation.inductor import compiled
+
+    x = torch.zeros(266_610)
+    layout = x.shape, x.stride(), x.dtype, x.device
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, draw in {"normal": torch.randn_like, "uniform": torch.rand_like}.items():
+        counted, _ = compiled(make_fx(partial(_alone, draw))(x), [layout])
+        calls[f"torch, {name}"] = partial(draw, x)
+        calls[f"ours, {name}"] = partial(_called, counted, x)
+    ms = _in_turns(calls, rounds)
+    return {name: 1e6 * took.median / x.numel() for name, took in ms.items()}
+
+
+def _alone(draw: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor]:
+    return (draw(x),)
+
+
+def _called(f: Callable[[list[Tensor]], Any], x: Tensor) -> Any:
+    return f([x])  # a list of its own, which is emptied
+
+
 def table(found: dict[str, Any]) -> str:
     """All tables in Markdown."""
     header = ("method", "network", *(f"{way}, ms" for way in WAYS), "trace, s", "compile, s",
@@ -173,7 +199,9 @@ def table(found: dict[str, Any]) -> str:
     logs = [(when, *map(number, took.values())) for when, took in found["logarithms"].items()]
     names = next(iter(found["logarithms"].values()))
     last = markdown(["process", *(f"{name}, ns" for name in names)], logs)
-    return f"{markdown(header, lines)}\n\n{other}\n\n{last}"
+    drawn = [[number(took) for took in found["draws"].values()]]
+    random = markdown([f"{name}, ns" for name in found["draws"]], drawn)
+    return f"{markdown(header, lines)}\n\n{other}\n\n{last}\n\n{random}"
 
 
 @app.command()
@@ -189,11 +217,13 @@ def main(
     with empty_cache():
         wake_compiler(cpu)
         pairs = [traced(method, network, rounds) for method, network in PAIRS]
+        random = draws(rounds)
     found = {
         "machine": describe(cpu),
         "traced": pairs,
         "numbers": [numbers(name, rounds) for name in NUMBERS],
         "logarithms": {"new": new, "after all of this": logarithms(rounds)},
+        "draws": random,
     }
     write_json(out / folder_name(cpu) / "tracing.json", found)
     print(table(found))

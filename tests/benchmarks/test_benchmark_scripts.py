@@ -162,7 +162,7 @@ def test_tracing(monkeypatch, tmp_path):
     text = call(tracing.app, "--out", tmp_path, "--rounds", 1)
     found = json.loads((tmp_path / "cpu" / "tracing.json").read_text())
     (one,), (plain,) = found["traced"], found["numbers"]
-    assert len(graphs) == 1
+    assert len(graphs) == 1 + 2  # of a step, and of two draws
     seconds, ms = one["seconds"], {way: took["median"] for way, took in one["ms"].items()}
     assert seconds["compiled"] > 0
     gain = ms["as it is"] - ms["graph"]
@@ -174,6 +174,9 @@ def test_tracing(monkeypatch, tmp_path):
         assert took.keys() == {"torch.log", "torch.log1p", "ours"}
     assert "| bayes | mlp |" in text
     assert "| ours / by hand |" in text
+    kinds = [f"{whose}, {law}" for law in ("normal", "uniform") for whose in ("torch", "ours")]
+    assert list(found["draws"]) == kinds
+    assert min(found["draws"].values()) > 0
 
 
 def test_deployed(monkeypatch, tmp_path):

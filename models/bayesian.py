@@ -169,7 +169,10 @@ class BayesianNetwork(Model):
 
     def prior_numbers(self) -> dict[str, object]:
         return {
-            name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
+            name: {
+                "kind": type(layer.prior).__name__,
+                **{n: t.tolist() for n, t in layer.prior.named_buffers()},
+            }
             for name, layer in self.layers.items()
         }
 

@@ -590,7 +590,7 @@ class Trainer:
             ("guide", "guide"),
             ("prior", "prior"),
         ):
-            if mine[name] != theirs.get(name):
+            if _noted(mine[name], theirs.get(name)) != theirs.get(name):
                 raise CheckpointError(
                     f"Cannot resume {self.out}: it was started with another {what}. Use the same, "
                     "or another folder."
@@ -631,3 +631,13 @@ def _differing(own: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     same = first["buffers"]
     buffers = {n: t for n, t in own["buffers"].items() if not torch.equal(t, same[n])}
     return {**own, "buffers": buffers}
+
+
+def _noted(mine: Any, theirs: Any) -> Any:
+    """What we are, without the kinds of priors where a checkpoint is so old that it has none."""
+    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        return list(map(_noted, mine, theirs))
+    if not isinstance(mine, dict) or not isinstance(theirs, dict):
+        return mine
+    kept = {name: _noted(value, theirs.get(name)) for name, value in mine.items()}
+    return {name: value for name, value in kept.items() if name != "kind" or name in theirs}

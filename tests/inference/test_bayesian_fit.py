@@ -7,11 +7,15 @@ import signal
 import pytest
 import torch
 from bayesian import QUICK, bayesian, noisy_net
-from fitting import assert_same, spy
+from fitting import assert_same, fit_weights, spy
 from pyroccam import guides, inference
 from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.weight_moments import mean_network
-from pyroccam.inference.storage.checkpoint import CheckpointError
+from pyroccam.inference.storage.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
 from pyroccam.inference.training.settings import parameter_groups
 from pyroccam.models import priors
 from pyroccam.models.bayesian import BayesianNetwork
@@ -202,3 +206,18 @@ def test_another_prior_or_guide_does_not_go_on(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="another guide"):
         inference.fit(*bayesian(rows, priors.Normal(1.0), local=False), rows, **again)
     inference.fit(*bayesian(rows, priors.Normal(1.0)), rows, **again)
+
+
+def test_a_prior_of_another_kind_is_not_gone_on_with(tmp_path):
+    """Where neither holds a number of its own."""
+    settings = {"out": tmp_path, "epochs": 1}
+    fit_weights(priors.ARD(), **settings)
+    with pytest.raises(CheckpointError, match="it was started with another prior"):
+        fit_weights(priors.SharedNormal(), **settings, resume=True)
+    # A checkpoint from before kinds were noted.
+    state = load_checkpoint(tmp_path, torch.device("cpu"))
+    del state["format"]
+    for layer in state["identity"]["prior"][0].values():
+        assert layer.pop("kind") == "_ARDLayer"
+    save_checkpoint(tmp_path, state)
+    fit_weights(priors.ARD(), **settings, resume=True)

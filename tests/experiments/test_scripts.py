@@ -5,7 +5,7 @@ import pytest
 import torch
 from pyroccam.experiments.reproduce import compression, path_of_lambda, quantisation, tables
 from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
-from pyroccam.experiments.runs.config import changed_settings
+from pyroccam.experiments.runs.config import RunConfig, changed_settings
 from scipy.stats import norm
 from scripts import call, read
 from typer import Typer
@@ -109,6 +109,14 @@ def test_what_was_set_otherwise():
     now = {"method": "gnj", "options": {"a": 1.5, "b": [2], "c": None}, "settings": {}}
     assert changed_settings(before, now) == ["options.a was 1, is 1.5"]  # c is as it was: not set
     assert changed_settings(before, {**before, "network": "mlp"}) == ["network was None, is 'mlp'"]
+
+
+@pytest.mark.parametrize("method", compression.SETTINGS)
+def test_settings_of_the_published_table_are_taken(method):
+    sets = compression.SETTINGS[method]
+    config, _ = RunConfig.resolve(method, "digits", sets=sets)
+    found = {**config.options, **config.settings}
+    assert {name: found[name] for name in sets} == sets
 
 
 def test_compression(tmp_path, monkeypatch):

@@ -32,7 +32,10 @@ __all__ = ["app"]
 def fit(
     method: Annotated[str, typer.Argument(help="A method; `pyroccam methods` lists them.")],
     data: Annotated[
-        str, typer.Option(help="A data set (`pyroccam data` lists them), an .npz or a .csv file.")
+        str,
+        typer.Option(help="A data set (`pyroccam data` lists them), or your own: an .npz or .csv "
+                     "file; a folder of .npy files or of images, or Parquet files, which are "
+                     "streamed; MODULE:FUNCTION or FILE.py:FUNCTION that makes it."),
     ] = "spirals",
     network: Annotated[
         str | None,
@@ -227,6 +230,11 @@ def list_data() -> None:
         table.add_row(*entry)
     table.add_row("FILE.npz, FILE.csv", "either", "your own", "arrays x_train, y_train, x_test, "
                   "y_test; or a table with a target column (--set data.target=NAME)")  # fmt: skip
+    table.add_row("FOLDER, FILE.parquet", "any", "your own, streamed", "x.npy and y.npy, or "
+                  "x-00.npy, ...; images in a folder for each class (--set data.size=PIXELS); "
+                  "Parquet files (--set data.target=NAME)")  # fmt: skip
+    table.add_row("MODULE:FUNCTION", "any", "your own", "what data.stream or data.Dataset makes; "
+                  "FILE.py:FUNCTION too; --set data.NAME=... are its arguments")  # fmt: skip
     console.print(table)
 
 
@@ -485,9 +493,9 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="New rows to score: a .csv or .npz file, or the test rows of a data set. They are "
-            "never split, and are scaled as the rows of the training were. The run's own data if "
-            "left out."
+            help="New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam "
+            "fit`, or the test rows of a data set. They are never split, and are scaled as the "
+            "rows of the training were. The run's own data if left out."
         ),
     ] = None,
     data_root: Moved = None,
@@ -522,7 +530,7 @@ def evaluate(
     table = Table("", *next(iter(found.values())), box=None)
     for name, metrics in found.items():
         table.add_row(name, *(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}" for v in metrics.values()))
-    console.say(f"{len(rows.split(split)[0]):,} {split} rows of {rows.name}")
+    console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}")
     console.print(table)
     if out is not None:
         write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})
@@ -565,7 +573,7 @@ def sweep(
                      "budget, e.g. --sweep lr=0.1,0.01 --sweep seed=0,1,2; every combination is "
                      "run.", metavar="KEY=VALUE,VALUE,..."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="A data set, an .npz or a .csv file.")] = None,
+    data: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
     network: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
     data_root: Root = None,
     budget: Annotated[

@@ -11,6 +11,7 @@ from typing import Any, get_origin, get_type_hints
 
 from ... import data as datasets
 from ...data import Dataset
+from ...data.registry import options_of
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.likelihoods import for_data, parse, words
@@ -39,9 +40,6 @@ _FIT: dict[str, dict[str, Any]] = {
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }
 
-
-# A person's own, of which a likelihood says the task.
-_FILES = (".csv", ".npz")
 
 # Words of Python's for what JSON spells in another way.
 _PYTHON = {"None": None, "none": None, "True": True, "False": False}
@@ -78,7 +76,8 @@ class RunConfig:
 
         Arguments:
             method: a name in the table of methods.
-            data: a name in ``data.available()`` or a file.
+            data: a name in ``data.available()``, or a person's own: see
+                :func:`~pyroccam.data.load`.
             network: one that the method takes, or ``module:function``; by the shape of the data if
                 left out.
             data_root: folder of the data files.
@@ -103,7 +102,7 @@ class RunConfig:
         if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
             raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
         asked = words().get(str(sets.get("likelihood")))
-        if asked is not None and data.lower().endswith(_FILES):
+        if asked is not None and "task" in options_of(data):
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         shape = dataset.input_shape

@@ -191,10 +191,10 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
         return name.lower(), _ROWS[name.lower()][1]
     if name.startswith("uci/") and len(Path(name).parts) == 2:
         return name, functools.partial(load_uci, Path(name).parts[1])
-    if (path := _there(name)) is not None:
-        if not is_streamable(path):
-            raise DataError(f"{path} is a {'folder' if path.is_dir() else 'file'}", _OWN)
-        return str(path), functools.partial(load_stream, path)
+    if (there := _there(name)) is not None:
+        if not is_streamable(there):
+            raise DataError(f"{there} is a {'folder' if there.is_dir() else 'file'}", _OWN)
+        return str(there), functools.partial(load_stream, there)
     if name in ("tensors", "stream"):
         raise DataError(
             f"{name!r} came from memory and cannot be loaded by name",

@@ -15,12 +15,16 @@ from .arrays import is_array_folder
 from .making import reader_of, stream
 from .placed import Reader
 from .streamed import Streamed
+from .summary import Summary
 from .tables import is_table
 
 __all__ = ["is_streamable", "load_stream", "reader_of_path"]
 
 ASIDE = 0.1
 """The share of the rows that is kept for validation, and that for tests, if nobody says another."""
+
+KEPT = 16
+"""Sets of which it is kept what a pass has found: runs of a sweep, or repeats, share theirs."""
 
 FORMS = (
     "a folder with x.npy and y.npy, or x-00.npy, ..., or with folders of images, one for each "
@@ -61,7 +65,7 @@ def load_stream(
     Raises:
         DataError: for a folder of another kind, or rows that cannot be used.
     """
-    names = {"inputs": inputs, "target": target, "weights": weights}
+    names: dict[str, Any] = {"inputs": inputs, "target": target, "weights": weights}
     parts = {"train": path}
     if (path / "train").is_dir():
         parts = {part: path / part for part in ("train", "val", "test") if (path / part).is_dir()}
@@ -82,11 +86,36 @@ def load_stream(
                     f"those of {parts['train']}: {', '.join(training.classes[:8])}",
                 )
         class_names = class_names or training.classes
-    return stream(
-        training, **{**aside, **sources}, task=task, classes=classes, class_names=class_names,
-        **names, ids=ids, standardise=standardise, seed=seed, name=(path.name if path.is_dir() else path.stem) or "stream",
-        workers=workers, held=held,
-    )  # fmt: skip
+    which: dict[str, Any] = {
+        **names, "task": task, "classes": classes, "class_names": class_names, "ids": ids,
+        "seed": seed,
+    }  # fmt: skip
+    key = repr([which, aside, size, [_stamps(one) for one in parts.values()]])
+    made = stream(
+        training,
+        **{**aside, **sources},
+        **which,
+        standardise=standardise,
+        name=(path.name if path.is_dir() else path.stem) or "stream",
+        workers=workers,
+        held=held,
+        summary=_passed.get(key),
+    )
+    if len(_passed) >= KEPT:
+        del _passed[next(iter(_passed))]  # the first that came
+    _passed[key] = made.summary
+    return made
+
+
+_passed: dict[str, Summary] = {}
+"""What passes of this process have found, by files and options."""
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of files, by which it is seen that they were written to."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    facts = ((str(file), file.stat()) for file in files if file.is_file())
+    return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
 
 
 def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:

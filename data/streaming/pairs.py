@@ -30,8 +30,8 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, inputs: str | Sequence[str], target: str, weights: str = "") -> Columns:
         """Names as a person gives them."""
-        one = isinstance(inputs, str)
-        return cls(((inputs,) if inputs else ()) if one else tuple(inputs), target, weights)
+        names = [inputs] if isinstance(inputs, str) else inputs
+        return cls(tuple(name for name in names if name), target, weights)
 
 
 PAIRS = Columns()

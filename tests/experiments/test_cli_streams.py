@@ -1,16 +1,23 @@
 """Streamed rows on the command line: what a run over them can, and what it trusts."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from command_line import WHOLE, call, metrics_of
 from pyroccam import data
+from pyroccam.data.streaming import making
+from pyroccam.data.streaming.summary import summarise
 from pyroccam.experiments.runs.config import RunConfig
+from pyroccam.experiments.sweeps.command import read_request
+from pyroccam.experiments.sweeps.store import Store
+from pyroccam.experiments.sweeps.worker import Worker
 
 SETTINGS = ["--epochs", "2", "--set", "hidden=[6]", "--set", "lr=0.01", *WHOLE]
 
 OWN = """
+import torch
 from pathlib import Path
 from pyroccam import data
 
@@ -66,11 +73,12 @@ def test_a_run_over_streamed_rows_is_evaluated(finished, split):
 
 
 def test_new_rows_reports_and_other_cuts(finished, tmp_path):
-    rows, out, _ = finished
+    _, out, _ = finished
     new = written(tmp_path / "new", 50, seed=1)
     assert "50 test rows of new" in call("evaluate", out, "--data", new)
     assert "accuracy" in call("compress", out, "--threshold", "valley")
-    assert "Written to" in call("report", out, "--out", tmp_path / "report.html")
+    bare = shutil.copytree(out, tmp_path / "bare", ignore=shutil.ignore_patterns("figures"))
+    assert "Written to" in call("report", bare, "--out", tmp_path / "report.html")
     assert "rows" in (tmp_path / "report.html").read_text()
     assert "Written to" in call("export", out)
 
@@ -123,7 +131,7 @@ def test_depth_and_weights_of_rows(tmp_path):
         tmp_path / "run", "--set", "likelihood=student-t",
     )  # fmt: skip
     assert "input 2" in said
-    assert "trained at fixed depth" in said
+    assert "pruned" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"
     assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")
@@ -145,9 +153,38 @@ def test_code_that_makes_data_runs_where_it_is_trusted_alone(tmp_path, monkeypat
         assert "20 test rows" in call("evaluate", out, "--trust")
         (tmp_path / "ran").unlink()
         assert "160 train rows" in call("evaluate", out, "--data", name, "--split", "train")
+        shutil.rmtree(tmp_path / out / "figures")
+        (tmp_path / "ran").unlink()
         call("report", out)
+        assert not (tmp_path / "ran").exists()
     said = call("fit", "gnj", "--data", "rows_of_mine:nothing", *SETTINGS, "--out", "c", code=2)
     assert "has no function 'nothing'" in said
     said = call("fit", "gnj", "--data", "rows_of_mine:rows", "--set", "data.n=3", "--out", "c",
                 code=2)  # fmt: skip
     assert "has no option n" in said
+
+
+def test_a_sweep_passes_over_the_rows_once(tmp_path, monkeypatch):
+    """Runs are the same as alone, and are found from any folder; each cell is checked first, and
+    no other pass tells what is known."""
+    passes = []
+    monkeypatch.setattr(making, "summarise", lambda *a, **k: passes.append(1) or summarise(*a, **k))
+    monkeypatch.chdir(tmp_path)
+    rows = written(tmp_path / "rows")
+    sets = ["max_depth=1", "width=4", "steps=6", "compile=false"]
+    request = read_request("ldn", {"data": "rows", "compare": False, "figures": False}, sets,
+                           ["lr=0.01,0.003", "seed=0,1"], tmp_path / "sweep")  # fmt: skip
+    assert {trial.asked.data for trial in request.plan.trials} == {str(rows)}
+    plan = request.plan.settle(request.folder)
+    store = Store.in_folder(request.folder, plan.study)
+    store.add([trial.name for trial in plan.trials])
+    monkeypatch.chdir(tmp_path.parent)
+    Worker(request.folder, plan, store, "cpu").work()
+    assert {state.word for state in store.states().values()} == {"done"}
+    assert len(passes) == 2  # of two seeds, which set other rows aside
+    for trial in plan.trials:
+        assert metrics_of(request.folder / trial.name)["rows"]["train"] == 240
+    file = rows / "y-0.npy"
+    file.touch()
+    data.load(rows)
+    assert len(passes) == 3

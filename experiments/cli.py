@@ -97,11 +97,13 @@ def fit(
 
     from ..inference.distributed import joined
     from ..inference.distributed.joining import launched
+    from ..inference.distributed.launching import refuse_device
+    from ..inference.fits.fitting import pick_device
     from ..inference.storage.lock import claimed, confirm
     from ..inference.storage.tensorboard import TensorBoard
     from .methods import METHODS
     from .runs.budget import Budget, same_length
-    from .runs.config import RunConfig, parse_settings
+    from .runs.config import RunConfig, refuse_unknown
     from .runs.paces import within
     from .runs.repeats import put_together
     from .runs.run import RunOptions, run, run_repeats
@@ -118,6 +120,8 @@ def fit(
         if launched() and joined():
             raise ValueError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
+        refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
+        refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})
         return
     ranks = joined()
@@ -126,11 +130,7 @@ def fit(
     if not ranks.first:
         console.quiet, watch = True, None
         warnings.simplefilter("ignore")  # the first says them
-    settings = parse_settings(sets or [])
-    for name, value in (("epochs", epochs), ("compile", compiled)):
-        if value is not None and name in settings:
-            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
-        settings |= {} if value is None else {name: value}
+    settings = _settings(sets, epochs, compiled)
     resolve = partial(
         RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
     )
@@ -165,6 +165,18 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+
+
+def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
+    """What ``--set`` says, and the options that stand for a setting."""
+    from .runs.config import parse_settings
+
+    settings = parse_settings(sets or [])
+    for name, value in (("epochs", epochs), ("compile", compiled)):
+        if value is not None and name in settings:
+            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
+        settings |= {} if value is None else {name: value}
+    return settings
 
 
 def _refuse_time(length: Budget | None) -> None:

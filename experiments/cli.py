@@ -6,6 +6,7 @@ versions and completion come at once.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -24,6 +25,7 @@ from .streams import prepare
 
 if TYPE_CHECKING:
     from .runs.budget import Budget
+    from .sweeps.command import Request
 
 __all__ = ["app"]
 
@@ -55,6 +57,12 @@ def fit(
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
     ] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Processes that train the runs of --repeats, each whole "
+                     "runs, one after the other, as a sweep over seeds; without it, they train "
+                     "together in this process where that pays."),
+    ] = None,
     device: Device = "auto",
     processes: Annotated[
         int,
@@ -116,6 +124,21 @@ def fit(
     need_folder(out)
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
+    if workers is not None:
+        _refuse_no_repeats(repeats, processes, workers)
+        _settings(sets, epochs, compiled)
+        more = [f"{name}={json.dumps(value)}"
+                for name, value in (("epochs", epochs), ("compile", compiled))
+                if value is not None]  # fmt: skip
+        _repeat_by_workers(
+            method,
+            {"data": data, "network": network, "data_root": data_root, "budget": budget,
+             "compare": compare, "tensorboard": tensorboard},
+            [*(sets or []), *more], range(seed, seed + repeats),
+            out or new_folder(method, data), resume,
+            {"workers": workers, "threads": threads or 1, "device": device},
+        )  # fmt: skip
+        return
     if processes > 1:
         if launched() and joined():
             raise ValueError("torchrun has started processes already: leave --processes out.")
@@ -165,6 +188,62 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+
+
+def _refuse_no_repeats(repeats: int, processes: int, workers: int) -> None:
+    """Refuse workers that would have nothing to share out, or processes in each of them."""
+    if repeats == 1:
+        raise ValueError(
+            f"--workers {workers} train the runs of --repeats, and there is one run.\nGive "
+            "--repeats too, or --processes for one run in several processes."
+        )
+    if processes > 1:
+        raise ValueError(
+            "--workers train whole runs, and --processes share one out.\nGive one of them."
+        )
+
+
+def _repeat_by_workers(
+    method: str,
+    given: dict[str, Any],
+    sets: list[str],
+    seeds: range,
+    out: Path,
+    resume: bool,
+    how: dict[str, Any],
+) -> None:
+    """The runs of ``--repeats`` as a sweep over seeds, whose folder is that of the command."""
+    from .sweeps.command import read_request
+    from .sweeps.plan import PLAN
+    from .sweeps.store import refuse_missing
+
+    refuse_missing()
+    if (out / PLAN).is_file() and not resume:
+        raise FileExistsError(
+            f"{out} holds runs already. Go on with them with --resume, or give another --out."
+        )
+    lists = [f"seed={','.join(map(str, seeds))}"]
+    _train_all(read_request(method, given, sets, lists, out), **how)
+
+
+def _train_all(request: Request, **how: Any) -> None:
+    """Have all runs of a sweep trained, and say what became of them."""
+    from ..inference.storage.tensorboard import TensorBoard
+    from .sweeps.command import run_sweep
+
+    if request.plan.tensorboard:
+        TensorBoard()  # or it is said that it is not installed
+    ended = run_sweep(console, request, **how)
+    for name, why in ended.failed.items():
+        console.say(("Failed: ", "red"), f"{name}: {why}")
+    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
+    if ended.left:
+        console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
+                    "on with them.")  # fmt: skip
+        raise typer.Exit(STOPPED)
+    console.say(f"Next: pyroccam report {request.folder}")
+    if ended.failed:
+        raise typer.Exit(1)
 
 
 def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
@@ -629,8 +708,7 @@ def sweep(
 ) -> None:  # fmt: skip
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
     killed; nothing is trained twice."""
-    from ..inference.storage.tensorboard import TensorBoard
-    from .sweeps.command import read_request, run_sweep
+    from .sweeps.command import read_request
     from .sweeps.store import refuse_missing
 
     refuse_missing()
@@ -638,22 +716,10 @@ def sweep(
     given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
              "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
     request = read_request(what, given, sets or [], lists or [], out)
-    if request.plan.tensorboard:
-        TensorBoard()  # or it is said that it is not installed
-    ended = run_sweep(
-        console, request, workers=workers, threads=threads, device=device, storage=storage,
+    _train_all(
+        request, workers=workers, threads=threads, device=device, storage=storage,
         again=retry_failed,
     )  # fmt: skip
-    for name, why in ended.failed.items():
-        console.say(("Failed: ", "red"), f"{name}: {why}")
-    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
-    if ended.left:
-        console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
-                    "on with them.")  # fmt: skip
-        raise typer.Exit(STOPPED)
-    console.say(f"Next: pyroccam report {request.folder}")
-    if ended.failed:
-        raise typer.Exit(1)
 
 
 @app.command()

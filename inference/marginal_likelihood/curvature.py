@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ def hessian(density: Joint, theta: Tensor) -> Precision:
     _refuse_large(density)
     found = _prior_curvature(density, theta)
     for x, y in density.parts():
-        found += _hessian(density, theta, lambda at, x=x, y=y: density.of_rows(at, x, y), len(x))
+        found += _hessian(density, theta, partial(density.of_rows, x=x, y=y), len(x))
     return Dense(0.5 * (found + found.T))
 
 

@@ -1,6 +1,7 @@
 """Fits of several processes beside those of one: as fast, as good, and as hard to kill.
 
     python -m pyroccam.benchmarks.processes speed
+    python -m pyroccam.benchmarks.processes shares
     python -m pyroccam.benchmarks.processes quality --data-root DATA
     python -m pyroccam.benchmarks.processes kills --kills 20
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import pickle
 import random
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -212,6 +215,30 @@ def speed(
     print("messages:", ", ".join(f"{n} {1e3 * t:.2f} ms" for n, t in messages.items()))
     whole = {"networks": found, "messages": messages, "processes": processes}
     _write(out, "processes-speed.json", whole)
+    _say_shares(whole)
+
+
+@app.command()
+def shares(out: Out = RESULTS) -> None:
+    """Of what ``speed`` has written: how much of a step the reduction of its gradient takes, which
+    is the most that an overlap with the backward pass could hide."""
+    path = out / folder_name(torch.device("cpu")) / "processes-speed.json"
+    _say_shares(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _say_shares(whole: dict[str, Any]) -> None:
+    sizes, seconds = zip(
+        *((int(n.replace(",", "")), t) for n, t in whole["messages"].items()), strict=True
+    )
+    slope, start = np.polyfit(sizes, seconds, 1)
+    for name, found in whole["networks"].items():
+        pair = _pair(name, _images(BATCH))
+        row = sum(p.numel() for one in pair for p in one.parameters() if p.requires_grad)
+        best = {int(size): times for size, times in found["best"].items()}  # texts, in a file
+        step = best[whole["processes"]][1] / (found["rows"] / found["batch"])
+        message = float(start + slope * row)
+        print(f"{name}: {row:,} numbers in {1e3 * message:.2f} ms, {100 * message / step:.1f} % of "
+              f"the {1e3 * step:.1f} ms of the processor that a step takes")  # fmt: skip
 
 
 # -- quality ----------------------------------------------------------------------------------

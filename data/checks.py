@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .errors import PyroccamError
+from .numbering import row_number
 
 __all__ = [
     "DataError",
@@ -142,7 +143,7 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
         return
     row, *place = (int(i) for i in bad.nonzero()[0])
     value = float(x[(row, *place)])
-    where = f"row {row}"
+    where = f"row {row_number(row)}"
     if len(place) == 1:
         label = f" ({columns[place[0]]!r})" if columns else ""
         where += f", column {place[0]}{label}"
@@ -182,7 +183,7 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False) -> None:
             row, *place = (int(i) for i in bad.nonzero()[0])
             value = x[(row, *place)].item()
             raise DataError(
-                f"{name} holds {value} in row {row}, for ids=True",
+                f"{name} holds {value} in row {row_number(row)}, for ids=True",
                 "whole numbers from 0, rows of a table of embeddings",
                 "without ids=, if inputs are amounts",
             )

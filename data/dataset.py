@@ -137,6 +137,11 @@ class Dataset:
         return tuple(self.x_train.shape[1:])
 
     @property
+    def weighted(self) -> bool:
+        """Rows have weights: they stand behind the targets that a fit takes."""
+        return self.weights is not None
+
+    @property
     def shapes(self) -> Any:
         """What a network is built for: the shape of one input; of several their shapes, in a dict
         or a tuple as they are."""
@@ -173,21 +178,36 @@ class Dataset:
         """What the training targets are, whatever the inputs."""
         return Marginal.of(self.y_train, self.classes)
 
+    def parted(self, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets of training rows as a fit takes them, without their weights, and these (B,)."""
+        if not self.weighted:
+            return targets, None
+        own, weights = targets[:, :-1], targets[:, -1]
+        return own if self.classes is None else own[:, 0].long(), weights
+
     def head(self, rows: int) -> tuple[Tensor, Tensor]:
         """Some training rows, as many if there are, with their `targets`: an example of what a
         network is given."""
         return self.x_train[:rows], self.targets[:rows]
+
+    def first(self, rows: int) -> Dataset:
+        """The same data with so many training rows, if there are: of what is streamed those that
+        are held as examples."""
+        weights = None if self.weights is None else self.weights[:rows]
+        return replace(
+            self, x_train=self.x_train[:rows], y_train=self.y_train[:rows], weights=weights
+        )
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets, without weights, of the rows of a split at some places (B,)."""
         x, y = self.split(split)
         return x[places.to(x.device)], y[places.to(y.device)]
 
-    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def parts(self, split: str, *, weighted: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """All rows of a split in their order, as parts that fit into memory; those of training
-        with their `targets`. What is in memory is one part."""
+        with their `targets`, or without weights. What is in memory is one part."""
         x, y = self.split(split)
-        yield x, self.targets if split == "train" else y
+        yield x, self.targets if split == "train" and weighted else y
 
     def order(self, seed: int, epoch: int) -> Tensor:
         """The order of the training rows in an epoch of a fit (N,), of seed and epoch alone, so
@@ -294,6 +314,11 @@ class Dataset:
         found = self.scaling._asdict()
         return {n: along(s, self.x_train) if n[0] == "x" else s for n, s in found.items()}
 
+    def but(self, **changes: Any) -> Dataset:
+        """The same data with other values of some attributes, as `dataclasses.replace` has it;
+        training rows that are streamed stay where they are."""
+        return replace(self, **changes)
+
     def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
         """The same data, in which a row counts by the weight of its class too; see
         :func:`pyroccam.data.weighting.by_class`."""
@@ -305,7 +330,7 @@ class Dataset:
         Raises:
             DataError: if they have.
         """
-        if self.weights is not None:
+        if self.weighted:
             reason = "rows that count the same: a weighted likelihood is no density of the targets"
             raise DataError(f"{what} of rows with weights", reason)
 

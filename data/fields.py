@@ -170,6 +170,22 @@ class Fields:
             scales.append(found[1].repeat_interleave(each))
         return torch.cat(means), torch.cat(scales)
 
+    def gathered(self, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+        """The moments by which columns are scaled, from those of each column (columns,), of as many
+        rows: see :meth:`moments`."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for one, mean, variance in zip(
+            self.each, self.columns(means), self.columns(variances), strict=True
+        ):
+            if one.kind != "float":
+                found.append((torch.zeros_like(mean), torch.ones_like(variance)))
+                continue
+            channels = one.shape[0] if one.shape else 1
+            mean, variance = mean.reshape(channels, -1), variance.reshape(channels, -1)
+            own = mean.mean(1), variance.mean(1) + mean.var(1, correction=0)
+            found.append(tuple(t.repeat_interleave(mean.shape[1]) for t in own))  # type: ignore
+        return torch.cat([one for one, _ in found]), torch.cat([one for _, one in found])
+
     def to_json(self) -> list[list[Any]]:
         """As plain data, for a record."""
         return [[one.name, list(one.shape), one.kind] for one in self.each]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .checks import DataError, check_count, check_finite, listed, shown
+from .numbering import row_number
 
 __all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 
@@ -52,7 +53,7 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
     if (numbers < 0).any():
         row = int((numbers < 0).argmax())
         raise DataError(
-            f"{name} has the class {shown(str(texts[row]))} in row {row} "
+            f"{name} has the class {shown(str(texts[row]))} in row {row_number(row)} "
             f"({int((numbers < 0).sum())} such row(s))",
             f"one of {listed(map(repr, names))}",
         )
@@ -104,7 +105,8 @@ def _refuse(name: str, y: Tensor, bad: Tensor, expected: str, hint: str) -> None
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise DataError(
-            f"{name} has the label {y[row].item()} in row {row} ({int(bad.sum())} such row(s))",
+            f"{name} has the label {y[row].item()} in row {row_number(row)} "
+            f"({int(bad.sum())} such row(s))",
             expected,
             hint,
         )

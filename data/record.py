@@ -16,7 +16,7 @@ __all__ = ["differences", "record"]
 _CLOSE = 1e-6
 """Means may differ by this share of a standard deviation: machines add in another order."""
 
-_SPLIT = ("seed", "split", "split_by", "n_train", "n_test")
+_SPLIT = ("seed", "split", "split_by", "n_train", "n_test", "val", "test")
 """Options that choose rows, beside all shares of them."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from .checks import DataError, check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
+from .own_code import absolute_name, attribute, is_function_name, split_name
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
@@ -23,10 +24,11 @@ from .sets.toys import load_spirals, load_wiggle
 from .sets.uci import UCI_ALIASES, load_uci
 from .sets.wisdm_series import load_wisdm_series
 from .sets.wisdm_windows import load_wisdm_windows
+from .streaming.named import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
 
-__all__ = ["Entry", "available", "load"]
+__all__ = ["Entry", "absolute", "available", "find", "is_code", "is_own", "load", "options_of"]
 
 Loader = Callable[..., Dataset]
 
@@ -77,6 +79,9 @@ def _rows() -> dict[str, tuple[Entry, Loader]]:
 _ROWS = _rows()
 _FILES: dict[str, Loader] = {".npz": load_npz, ".csv": load_csv}
 
+_HOW = ("download", "workers")
+"""Options that say how rows are come by, and not which."""
+
 
 def available() -> list[Entry]:
     """The data sets that have a name: (name, task, where it comes from, description)."""
@@ -94,8 +99,13 @@ def load(
     """Loads a data set, checked, split and standardised.
 
     Arguments:
-        name: A name out of :func:`available`, `uci/<folder>`, or the path of a person's own
-            `.npz` or `.csv` file.
+        name: A name out of :func:`available`, `uci/<folder>`, or a person's own: the path of a
+            `.npz` or `.csv` file, which is held in memory; a folder of `.npy` files or of images,
+            or Parquet files, which are streamed
+            (:func:`~pyroccam.data.streaming.named.load_stream`); or `package.module:function` or
+            `path/file.py:function`, which gives a :class:`Dataset`, that of
+            :func:`~pyroccam.data.stream` among them, for the options that it is given by name, and
+            for `seed=` if it takes one.
         seed: Everything random: generated points, splits, subsets.
         download: Whether files that are missing may be fetched from the net; it is no part of
             `source`. Without it a missing file is an error that says where it belongs.
@@ -120,24 +130,22 @@ def load(
     check_seed(seed)
     check_truth("download", download)
     parameters = inspect.signature(loader).parameters
-    usual = {
-        name: p.default
-        for name, p in parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY and name != "download"
-    }
+    usual = _options(parameters)
     if "data_root" not in usual:
         options.pop("data_root", None)
-    unknown = [option for option in options if option not in usual]
+    unknown = [option for option in options if option not in parameters]
     if unknown:
-        raise DataError(f"{key} has no option {listed(unknown)}", ", ".join(usual))
+        raise DataError(f"{key} has no option {listed(unknown)}", ", ".join(usual) or "none")
+    if lacking := [o for o, v in usual.items() if v is _MUST and o not in ("seed", *options)]:
+        raise DataError(f"{key} is not told {listed(lacking)}", f"{lacking[0]}=")
     for option, value in options.items():
-        if isinstance(usual[option], bool):
+        if isinstance(usual.get(option), bool):
             check_truth(f"{key}: {option}", value)
         elif option.endswith("_fraction"):
             check_fraction(option, value, zero=option == "val_fraction")
     asked = {**options, "download": download} if "download" in parameters else options
     try:
-        dataset = loader(seed=seed, **asked)
+        dataset = loader(**({"seed": seed} if "seed" in parameters else {}), **asked)
         if class_weights is not None:
             dataset = dataset.with_class_weights(class_weights)
     except DataError as error:
@@ -151,13 +159,16 @@ def load(
     for option in usual:
         # Defaults are written down, too: they may change in a later version
         value = {"seed": seed, **options}.get(option, usual[option])
-        source[option] = value.item() if isinstance(value, np.generic) else value
+        value = value.item() if isinstance(value, np.generic) else value
+        value = [*value] if isinstance(value, tuple) else value  # as which it is read back
+        if option in options or _is_plain(value):
+            source[option] = value
     if class_weights is not None:
         source["class_weights"] = class_weights
     root = source.pop("data_root", None)
     if root is not None:
         source["data_root"] = str(Path(root).expanduser().resolve())
-    return replace(dataset, source=source)
+    return dataset.but(source=source)
 
 
 def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
@@ -174,22 +185,126 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
     if suffix in _FILES:
         path = _resolve(name)
         return str(path), functools.partial(_FILES[suffix], path)
+    if is_function_name(name):
+        return absolute_name(name), _own(name)
     if name.lower() in _ROWS:
         return name.lower(), _ROWS[name.lower()][1]
     if name.startswith("uci/") and len(Path(name).parts) == 2:
         return name, functools.partial(load_uci, Path(name).parts[1])
-    if name == "tensors":
+    if (there := _there(name)) is not None:
+        if not is_streamable(there):
+            raise DataError(f"{there} is a {'folder' if there.is_dir() else 'file'}", _OWN)
+        return str(there), functools.partial(load_stream, there)
+    if name in ("tensors", "stream"):
         raise DataError(
-            "'tensors' came from memory and cannot be loaded by name",
-            hint="Dataset.from_tensors, or save them as .npz",
+            f"{name!r} came from memory and cannot be loaded by name",
+            hint="Dataset.from_tensors or data.stream again; or save them as .npz, or by "
+            "data.write_rows",
         )
     near = difflib.get_close_matches(name.lower(), _ROWS, n=3)
     near += [known for known in _ROWS if known.endswith(f"/{name.lower()}")]
     raise DataError(
         f"no data set is called {name!r}",
-        f"one of {', '.join(_ROWS)}, or the path of a .npz or .csv file",
+        f"one of {', '.join(_ROWS)}, or {_OWN}",
         " or ".join(dict.fromkeys(near)),
     )
+
+
+_OWN = f"the path of a .npz or .csv file; {FORMS}; or module:function"
+
+_MUST = inspect.Parameter.empty
+
+
+def options_of(name: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Names of the options that :func:`load` takes for a data set. Code of a person's own is
+    imported for that."""
+    return tuple(_options(inspect.signature(find(name)[1]).parameters))
+
+
+def is_own(name: str) -> bool:
+    """True for what is a person's own: a file or a folder that is there, or a function."""
+    known = name.lower() in _ROWS or (name.startswith("uci/") and len(Path(name).parts) == 2)
+    return is_function_name(name) or (not known and _there(name) is not None)
+
+
+def is_code(name: str) -> bool:
+    """True for a data set that code of somebody's own makes: to load it is to run that."""
+    return is_function_name(name)
+
+
+def absolute(name: str) -> str:
+    """The same name, with a person's own file or folder where it is seen from every folder."""
+    if is_function_name(name):
+        return absolute_name(name)
+    path = _there(name) if is_own(name) else None
+    return name if path is None else str(path)
+
+
+def _options(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """What a loader takes by name that says which rows, with the usual value."""
+    return {
+        name: p.default
+        for name, p in parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and name not in _HOW
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    """True for what JSON holds."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _own(name: str) -> Loader:
+    """A function of a person's own, which takes its arguments by name.
+
+    Raises:
+        DataError: if there is none, or it asks for arguments by place.
+    """
+    module, function = split_name(name)
+    try:
+        found = attribute(module, function)
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise DataError(
+            f"{name}: {module} cannot be imported ({error})",
+            "a module that is installed or in this folder, or the path of a .py file",
+        ) from error
+    if not callable(found):
+        raise DataError(f"{name}: {module} has no function {function!r}", "the name of one")
+    try:
+        signature = inspect.signature(found)
+    except ValueError as error:
+        raise DataError(f"{name} does not say what it takes", "a function of Python's") from error
+    kinds = inspect.Parameter
+    taken = [p for p in signature.parameters.values() if p.kind not in (kinds.VAR_POSITIONAL,
+             kinds.VAR_KEYWORD)]  # fmt: skip
+    if odd := [p.name for p in taken if p.kind is kinds.POSITIONAL_ONLY]:
+        raise DataError(f"{name} takes {listed(odd)} by place", "arguments by name")
+
+    def load_own(**options: Any) -> Dataset:
+        made = found(**options)
+        if not isinstance(made, Dataset):
+            raise DataError(
+                f"{name} gives a {type(made).__name__}",
+                "what data.stream, data.load or data.Dataset.from_tensors gives",
+            )
+        return made
+
+    by_name = [p.replace(kind=kinds.KEYWORD_ONLY, annotation=kinds.empty) for p in taken]
+    load_own.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    return load_own
+
+
+def _there(name: str) -> Path | None:
+    """The whole path of what is there by a name."""
+    try:
+        path = Path(name).expanduser().resolve()
+        return path if path.exists() else None
+    except (ValueError, RuntimeError, OSError):  # zero bytes, no such user, a circle
+        return None
 
 
 def _resolve(name: str) -> Path:

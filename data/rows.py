@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,12 @@ from .fingerprint import fingerprint
 from .formats.archives import open_archive
 from .formats.csv_text import numbers, read_table, refuse_missing
 from .labels import are_names, check_labels, number_names
+from .limits import ask
+from .numbering import numbered
 from .raw import keeping_raw
-from .registry import find, load
+from .registry import find, is_code, load
 from .splits import standardise
+from .streaming.named import reader_of_path
 from .tasks import check_amounts
 
 __all__ = ["far_off", "new_rows"]
@@ -53,8 +55,11 @@ def new_rows(
       have no names, the file must have as many beside the target, in the same order.
     * Of a `.npz` file the arrays `x_test` and `y_test` are taken, or else `x` and `y`; columns
       are told by their order.
-    * Of a data set with a name its test rows are taken. If `like` is that set, they are the very
-      rows, unless an option (`seed=`) says otherwise.
+    * Of a folder of `.npy` files or of images, and of Parquet files, all rows are taken; columns
+      are found by their names, and classes of images by those of their folders.
+    * Of a data set with a name its test rows are taken, and so of what a function of a person's own
+      gives. If `like` is that set, they are the very rows, unless an option (`seed=`) says
+      otherwise.
 
     A class is the one of the same name in `like`, whatever its number in the file. Whole numbers
     in arrays are names if all names of `like` are such numbers, or else places in its list.
@@ -90,6 +95,15 @@ def new_rows(
             )
         x, y = _of_table(path, like, target) if kind == ".csv" else _of_archive(path, like)
         title = path.stem
+    elif os.path.isabs(key) and not is_code(key):
+        options.pop("data_root", None)
+        if options:
+            raise DataError(
+                f"{key} has no option {listed(options)} here", "none",
+                "all of its rows are taken as they are",
+            )  # fmt: skip
+        x, y = _of_files(Path(key), like)
+        title = Path(key).name
     else:
         if like.source.get("name") == key:
             options = {**like.source, **options}
@@ -100,9 +114,7 @@ def new_rows(
     digest = fingerprint(like=like.digest, x=x, y=y)
     if like.classes is None:
         y = standardise(y, like.scaling.y_mean, like.scaling.y_std)
-    return replace(
-        like, x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=title, digest=digest
-    )
+    return like.but(x_test=x.to(like.x_test), y_test=y.to(like.y_test), name=title, digest=digest)
 
 
 def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Tensor]:
@@ -173,10 +185,30 @@ def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
     return x, check_labels(where, y, like.classes)
 
 
+def _of_files(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of all rows of files that are streamed elsewhere."""
+    reader, names = reader_of_path(path, like)
+    parts: list[tuple[Tensor, Tensor]] = []
+    for places, x, y in reader.in_order():
+        if not parts:  # and a copy on the scale of the training
+            ask(12.0 * reader.rows * x[0].numel(), f"{path}: {reader.rows:,} rows")
+        with numbered(places):
+            check_inputs(str(path), x, ids=like.ids)
+            parts.append((x if like.ids else with_channel(x), y))
+    x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+    if like.classes is None:
+        return x, _targets(str(path), y, like)
+    if names and like.class_names:
+        return x, _labels_of_names(str(path), [(names[k],) * 2 for k in y.tolist()], like)
+    return x, check_labels(str(path), y, like.classes)
+
+
 def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor, Tensor, str]:
     """Inputs and targets of the test rows of a data set with a name."""
     with keeping_raw() as kept:
         other = load(key, **options)
+    if not kept:
+        raise DataError(f"{key} has no test rows", "some to predict")
     x, y = kept[-1]
     if other.task != like.task:
         other.refuse_another_kind(like)
@@ -244,11 +276,12 @@ def far_off(new: Dataset) -> list[str]:
     named = len(new.columns) == width
     names = [f"column {n!r}" for n in new.columns] if named else _numbered("channel", width)
     found: list[str] = []
+    known = new.first(new.N)
     if not new.ids and new.fields is None:  # which have no units, or several kinds of them
-        found += map(_doubt, names, *(_by_column(x, width) for x in (new.x_train, new.x_test)))
+        found += map(_doubt, names, *(_by_column(x, width) for x in (known.x_train, new.x_test)))
     if new.task in ("regression", "counts"):
         targets = _numbered("target", new.outputs)
-        found += map(_doubt, targets, new.y_train.T, new.y_test.T)
+        found += map(_doubt, targets, known.y_train.T, new.y_test.T)
     return [sentence for sentence in found if sentence][:5]
 
 

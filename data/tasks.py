@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .checks import DataError, check_targets, shown
+from .numbering import row_number
 
 __all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
 
@@ -56,7 +57,8 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
     if bool(bad.any()):
         row, column = (int(i) for i in bad.nonzero()[0])
         found = (
-            f"{name} holds {y[row, column]:g} in row {row} ({int(bad.any(1).sum())} such row(s))"
+            f"{name} holds {y[row, column]:g} in row {row_number(row)} "
+            f"({int(bad.any(1).sum())} such row(s))"
         )
         raise DataError(found, expected, "task='regression', if these are other amounts")
     return y

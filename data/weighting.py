@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .checks import DataError, as_tensor, check_finite, shown
+from .numbering import row_number
 
 if TYPE_CHECKING:
     from .dataset import Dataset
 
-__all__ = ["by_class", "check_weights", "joined", "scaled"]
+__all__ = ["by_class", "check_weights", "joined", "of_classes", "scaled"]
 
 
 def check_weights(name: str, weights: Any, count: int) -> Tensor:
@@ -34,7 +36,9 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
     check_finite(name, found[:, None])
     if bool((found < 0).any()):
         row = int((found < 0).nonzero()[0])
-        raise DataError(f"{name} holds {found[row].item():g} in row {row}", "weights from 0 on")
+        raise DataError(
+            f"{name} holds {found[row].item():g} in row {row_number(row)}", "weights from 0 on"
+        )
     return found.float()
 
 
@@ -70,17 +74,28 @@ def by_class(data: Dataset, asked: Any) -> dict[str, Any]:
         DataError: for targets that are no classes, another word, or numbers that are no weights.
     """
     labels = data.y_train, data.y_val
-    if data.classes is None:
-        found = f"class_weights={shown(asked)} for {data.task}"
-        raise DataError(found, "classes", "weights=, which are of rows")
     own = [torch.ones(len(y), device=y.device) for y in labels]
     if data.weights is not None and data.val_weights is not None:
         own = [data.weights, data.val_weights]
-    if not isinstance(asked, str):
-        each = check_weights("class_weights", asked, data.classes)
-    elif asked == "balanced":
-        total = torch.bincount(labels[0], own[0].double(), minlength=data.classes)
-        each = torch.where(total > 0, 1.0 / total, 0.0)
-    else:
-        raise DataError(f"class_weights={shown(asked)}", "'balanced', or a number for each class")
+    each = of_classes(
+        data, asked, lambda: torch.bincount(labels[0], own[0].double(), minlength=data.outputs)
+    )
     return scaled(*(w * each.to(w)[y] for w, y in zip(own, labels, strict=True)))
+
+
+def of_classes(data: Dataset, asked: Any, totals: Callable[[], Tensor]) -> Tensor:
+    """The weight of each class (C,), of which only ratios matter.
+
+    Arguments:
+        data, asked: See :func:`by_class`.
+        totals: Sums of the weights that the training rows of each class have so far (C,).
+    """
+    if data.classes is None:
+        found = f"class_weights={shown(asked)} for {data.task}"
+        raise DataError(found, "classes", "weights=, which are of rows")
+    if not isinstance(asked, str):
+        return check_weights("class_weights", asked, data.classes)
+    if asked != "balanced":
+        raise DataError(f"class_weights={shown(asked)}", "'balanced', or a number for each class")
+    total = totals()
+    return torch.where(total > 0, 1.0 / total, 0.0)

@@ -43,7 +43,11 @@ Network = Annotated[
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Import the MODULE:FUNCTION that the run names: its code runs."),
+    typer.Option(
+        "--trust",
+        help="Import the MODULE:FUNCTION that the run names, of a network or of data: its code "
+        "runs.",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ versions and completion come at once.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -24,6 +25,7 @@ from .streams import prepare
 
 if TYPE_CHECKING:
     from .runs.budget import Budget
+    from .sweeps.command import Request
 
 __all__ = ["app"]
 
@@ -32,7 +34,10 @@ __all__ = ["app"]
 def fit(
     method: Annotated[str, typer.Argument(help="A method; `pyroccam methods` lists them.")],
     data: Annotated[
-        str, typer.Option(help="A data set (`pyroccam data` lists them), an .npz or a .csv file.")
+        str,
+        typer.Option(help="A data set (`pyroccam data` lists them), or your own: an .npz or .csv "
+                     "file; a folder of .npy files or of images, or Parquet files, which are "
+                     "streamed; MODULE:FUNCTION or FILE.py:FUNCTION that makes it."),
     ] = "spirals",
     network: Annotated[
         str | None,
@@ -52,6 +57,12 @@ def fit(
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
     ] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Processes that train the runs of --repeats, each whole "
+                     "runs, one after the other, as a sweep over seeds; without it, they train "
+                     "together in this process where that pays."),
+    ] = None,
     device: Device = "auto",
     processes: Annotated[
         int,
@@ -94,11 +105,13 @@ def fit(
 
     from ..inference.distributed import joined
     from ..inference.distributed.joining import launched
+    from ..inference.distributed.launching import refuse_device
+    from ..inference.fits.fitting import pick_device
     from ..inference.storage.lock import claimed, confirm
     from ..inference.storage.tensorboard import TensorBoard
     from .methods import METHODS
     from .runs.budget import Budget, same_length
-    from .runs.config import RunConfig, parse_settings
+    from .runs.config import RunConfig, refuse_unknown
     from .runs.paces import within
     from .runs.repeats import put_together
     from .runs.run import RunOptions, run, run_repeats
@@ -111,10 +124,27 @@ def fit(
     need_folder(out)
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
+    if workers is not None:
+        _refuse_no_repeats(repeats, processes, workers)
+        _settings(sets, epochs, compiled)
+        more = [f"{name}={json.dumps(value)}"
+                for name, value in (("epochs", epochs), ("compile", compiled))
+                if value is not None]  # fmt: skip
+        _repeat_by_workers(
+            method,
+            {"data": data, "network": network, "data_root": data_root, "budget": budget,
+             "compare": compare, "tensorboard": tensorboard},
+            [*(sets or []), *more], range(seed, seed + repeats),
+            out or new_folder(method, data), resume,
+            {"workers": workers, "threads": threads or 1, "device": device},
+        )  # fmt: skip
+        return
     if processes > 1:
         if launched() and joined():
             raise ValueError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
+        refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
+        refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
         _in_processes(processes, {**given, "out": out or new_folder(method, data)})
         return
     ranks = joined()
@@ -123,11 +153,7 @@ def fit(
     if not ranks.first:
         console.quiet, watch = True, None
         warnings.simplefilter("ignore")  # the first says them
-    settings = parse_settings(sets or [])
-    for name, value in (("epochs", epochs), ("compile", compiled)):
-        if value is not None and name in settings:
-            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
-        settings |= {} if value is None else {name: value}
+    settings = _settings(sets, epochs, compiled)
     resolve = partial(
         RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
     )
@@ -162,6 +188,74 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+
+
+def _refuse_no_repeats(repeats: int, processes: int, workers: int) -> None:
+    """Refuse workers that would have nothing to share out, or processes in each of them."""
+    if repeats == 1:
+        raise ValueError(
+            f"--workers {workers} train the runs of --repeats, and there is one run.\nGive "
+            "--repeats too, or --processes for one run in several processes."
+        )
+    if processes > 1:
+        raise ValueError(
+            "--workers train whole runs, and --processes share one out.\nGive one of them."
+        )
+
+
+def _repeat_by_workers(
+    method: str,
+    given: dict[str, Any],
+    sets: list[str],
+    seeds: range,
+    out: Path,
+    resume: bool,
+    how: dict[str, Any],
+) -> None:
+    """The runs of ``--repeats`` as a sweep over seeds, whose folder is that of the command."""
+    from .sweeps.command import read_request
+    from .sweeps.plan import PLAN
+    from .sweeps.store import refuse_missing
+
+    refuse_missing()
+    if (out / PLAN).is_file() and not resume:
+        raise FileExistsError(
+            f"{out} holds runs already. Go on with them with --resume, or give another --out."
+        )
+    lists = [f"seed={','.join(map(str, seeds))}"]
+    _train_all(read_request(method, given, sets, lists, out), **how)
+
+
+def _train_all(request: Request, **how: Any) -> None:
+    """Have all runs of a sweep trained, and say what became of them."""
+    from ..inference.storage.tensorboard import TensorBoard
+    from .sweeps.command import run_sweep
+
+    if request.plan.tensorboard:
+        TensorBoard()  # or it is said that it is not installed
+    ended = run_sweep(console, request, **how)
+    for name, why in ended.failed.items():
+        console.say(("Failed: ", "red"), f"{name}: {why}")
+    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
+    if ended.left:
+        console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
+                    "on with them.")  # fmt: skip
+        raise typer.Exit(STOPPED)
+    console.say(f"Next: pyroccam report {request.folder}")
+    if ended.failed:
+        raise typer.Exit(1)
+
+
+def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
+    """What ``--set`` says, and the options that stand for a setting."""
+    from .runs.config import parse_settings
+
+    settings = parse_settings(sets or [])
+    for name, value in (("epochs", epochs), ("compile", compiled)):
+        if value is not None and name in settings:
+            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
+        settings |= {} if value is None else {name: value}
+    return settings
 
 
 def _refuse_time(length: Budget | None) -> None:
@@ -227,6 +321,11 @@ def list_data() -> None:
         table.add_row(*entry)
     table.add_row("FILE.npz, FILE.csv", "either", "your own", "arrays x_train, y_train, x_test, "
                   "y_test; or a table with a target column (--set data.target=NAME)")  # fmt: skip
+    table.add_row("FOLDER, FILE.parquet", "any", "your own, streamed", "x.npy and y.npy, or "
+                  "x-00.npy, ...; images in a folder for each class (--set data.size=PIXELS); "
+                  "Parquet files (--set data.target=NAME)")  # fmt: skip
+    table.add_row("MODULE:FUNCTION", "any", "your own", "what data.stream or data.Dataset makes; "
+                  "FILE.py:FUNCTION too; --set data.NAME=... are its arguments")  # fmt: skip
     console.print(table)
 
 
@@ -489,9 +588,9 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="New rows to score: a .csv or .npz file, or the test rows of a data set. They are "
-            "never split, and are scaled as the rows of the training were. The run's own data if "
-            "left out."
+            help="New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam "
+            "fit`, or the test rows of a data set. They are never split, and are scaled as the "
+            "rows of the training were. The run's own data if left out."
         ),
     ] = None,
     data_root: Moved = None,
@@ -526,7 +625,7 @@ def evaluate(
     table = Table("", *next(iter(found.values())), box=None)
     for name, metrics in found.items():
         table.add_row(name, *(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}" for v in metrics.values()))
-    console.say(f"{len(rows.split(split)[0]):,} {split} rows of {rows.name}")
+    console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}")
     console.print(table)
     if out is not None:
         write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})
@@ -569,7 +668,7 @@ def sweep(
                      "budget, e.g. --sweep lr=0.1,0.01 --sweep seed=0,1,2; every combination is "
                      "run.", metavar="KEY=VALUE,VALUE,..."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="A data set, an .npz or a .csv file.")] = None,
+    data: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
     network: Annotated[str | None, typer.Option(help="As of `pyroccam fit`.")] = None,
     data_root: Root = None,
     budget: Annotated[
@@ -613,8 +712,7 @@ def sweep(
 ) -> None:  # fmt: skip
     """Train many runs, over all combinations of settings. The same command goes on, whoever was
     killed; nothing is trained twice."""
-    from ..inference.storage.tensorboard import TensorBoard
-    from .sweeps.command import read_request, run_sweep
+    from .sweeps.command import read_request
     from .sweeps.store import refuse_missing
 
     refuse_missing()
@@ -622,22 +720,10 @@ def sweep(
     given = {"data": data, "network": network, "data_root": data_root, "budget": budget,
              "compare": compare, "figures": figures, "tensorboard": tensorboard}  # fmt: skip
     request = read_request(what, given, sets or [], lists or [], out)
-    if request.plan.tensorboard:
-        TensorBoard()  # or it is said that it is not installed
-    ended = run_sweep(
-        console, request, workers=workers, threads=threads, device=device, storage=storage,
+    _train_all(
+        request, workers=workers, threads=threads, device=device, storage=storage,
         again=retry_failed,
     )  # fmt: skip
-    for name, why in ended.failed.items():
-        console.say(("Failed: ", "red"), f"{name}: {why}")
-    console.say("Written to ", (str(request.folder), "bold"), f"; {request.folder}/results.csv")
-    if ended.left:
-        console.say(("Stopped.", "yellow"), f" {ended.left:,} runs are left; the same command goes "
-                    "on with them.")  # fmt: skip
-        raise typer.Exit(STOPPED)
-    console.say(f"Next: pyroccam report {request.folder}")
-    if ended.failed:
-        raise typer.Exit(1)
 
 
 @app.command()

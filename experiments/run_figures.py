@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..inference.fits.fitting import Fit
 from ..inference.packing import PackedSize
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
-from ..inference.posterior.predict import nll_by_depth, outputs_by_depth
+from ..inference.posterior.predict import nll_of_rows, outputs_by_depth
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
@@ -54,11 +55,11 @@ def draw(
     # Of random weights the method draws it, as its last fit may be of one depth.
     structure = None if result.model.random_weights else result.structure
     if structure is not None:
-        nll = {}
-        for split in ("train", "test"):
-            x, y = data.split(split)
-            outputs = outputs_by_depth(result.model, x)
-            nll[split] = nll_by_depth(outputs, result.model.likelihood, y, data.y_std)
+        outputs = partial(outputs_by_depth, result.model)
+        nll = {
+            split: nll_of_rows(data, split, outputs, result.model.likelihood)
+            for split in ("train", "test")
+        }
         picture = figures.depth_posterior(
             structure.depth_probs,
             structure.exact_depth_probs,
@@ -174,7 +175,7 @@ def _predictions(result: Fit) -> dict[str, Figure]:
             )
             continue
         x = data.x_test.reshape(-1)
-        grid = _around(torch.cat([data.x_train.reshape(-1), x]))
+        grid = _around(torch.cat([data.head(data.N)[0].reshape(-1), x]))
         bands = _bands(result, grid.reshape(-1, *data.input_shape))
         scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
         found[f"predictive{name}"] = figures.predictive_bands(
@@ -240,7 +241,8 @@ def _functions(result: Fit) -> Figure:
         by_depth = result.model.likelihood.predicted(outputs_by_depth(result.model, points))
     probs = by_depth.exp()[..., 1]
     surfaces = probs.reshape(-1, side, side)[depths]
+    shown = data.first(data.N)
     return figures.spiral_functions(
-        data.x_train, data.y_train, grid_x, grid_y, surfaces, depths,
+        shown.x_train, shown.y_train, grid_x, grid_y, surfaces, depths,
         structure.depth_probs[depths], structure.depth_chosen,
     )  # fmt: skip

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..checks import DataError, as_tensor, listed
+from ..checks import DataError
+from ..fields import Fields
+from .pairs import PAIRS, Columns, Form, Pairs
 from .shuffle import Places, edges_of
 
-__all__ = ["Items", "pair_of"]
+__all__ = ["Items"]
 
 
 class Items:
@@ -20,10 +20,9 @@ class Items:
     else has a length and `[i]`.
 
     Arguments:
-        dataset: Of items (x, y), or of dicts of which `target` names one; with
+        dataset: Of items (x, y), or of dicts in which `columns` have their names; with
             `__getitems__(list)`, many are asked for at a time.
-        inputs: Names of the inputs in a dict; all the others, if none.
-        target: Name of the targets in a dict.
+        columns: Which are which in a dict.
 
     Raises:
         DataError: for no length, or no rows.
@@ -31,9 +30,10 @@ class Items:
 
     by_piece = False
 
-    def __init__(self, dataset: Any, inputs: Sequence[str] = (), target: str = "") -> None:
-        self.dataset, self.inputs, self.target = dataset, tuple(inputs), target
-        self.name = type(dataset).__name__
+    def __init__(self, dataset: Any, columns: Columns = PAIRS) -> None:
+        self.dataset = dataset
+        self.name = getattr(dataset, "name", type(dataset).__name__)
+        self.pairs = Pairs(self.name, columns)
         try:
             self.rows = len(dataset)
         except (TypeError, NotImplementedError) as error:
@@ -43,6 +43,16 @@ class Items:
             ) from error  # fmt: skip
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
+
+    @property
+    def fields(self) -> Fields | None:
+        """What stands where, of several inputs."""
+        return self.pairs.fields
+
+    @property
+    def form(self) -> Form | None:
+        """Of targets that have weights behind them."""
+        return self.pairs.form
 
     @property
     def edges(self) -> Places:
@@ -70,45 +80,4 @@ class Items:
                 "a transform of the data set that gives tensors of one size, such as "
                 "torchvision.transforms.v2.ToImage() after a Resize",
             ) from error
-        return pair_of(self.name, batch, self.inputs, self.target)
-
-
-def pair_of(name: str, batch: Any, inputs: Sequence[str], target: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets in a batch.
-
-    Arguments:
-        name: Of the data set, for a message.
-        batch: A pair of tensors, or a dict of tensors.
-        inputs, target: Which are which in a dict: see :class:`Items`.
-
-    Raises:
-        DataError: for a batch of another kind.
-    """
-    if isinstance(batch, Mapping):
-        if target not in batch:
-            raise DataError(
-                f"{name} gives {listed(batch)}, and target={target!r}",
-                "the name of the targets among them", "target=, and inputs=[...] for the others",
-            )  # fmt: skip
-        names = list(inputs) or [key for key in batch if key != target]
-        if missing := [one for one in names if one not in batch]:
-            raise DataError(f"{name} gives {listed(batch)}, without {listed(missing)}", "inputs=")
-        parts = [as_tensor(one, batch[one]) for one in names]
-        if len(parts) > 1 and any(part.ndim > 2 for part in parts):
-            raise DataError(
-                f"{name} gives several inputs, {listed(names)}",
-                "one tensor, or columns of a table", "inputs=[...] with one name",
-            )  # fmt: skip
-        x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
-        y = as_tensor(target, batch[target])
-        return (x[:, None] if x.ndim == 1 else x), y
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
-        raise DataError(f"{name} gives a {type(batch).__name__}{size}", "pairs (x, y), or dicts")
-    x, y = batch
-    if not isinstance(x, Tensor):
-        raise DataError(
-            f"{name} gives a {type(x).__name__} as inputs of a row", "one tensor",
-            "several inputs side by side in one, as data.Dataset keeps them",
-        )  # fmt: skip
-    return x, as_tensor("y", y)
+        return self.pairs.read(batch)

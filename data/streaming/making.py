@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +23,18 @@ from ..checks import (
     with_channel,
 )
 from ..dataset import Dataset
+from ..fields import are_several
+from ..fingerprint import fingerprint
 from ..labels import check_labels
 from ..limits import ask
+from ..numbering import numbered
+from ..raw import keep_raw
 from ..splits import Scaling, generator, standardise
 from ..tasks import Task, check_amounts, check_task, decide_task
+from ..weighting import check_weights
 from .arrays import Arrays, is_array_folder
 from .items import Items
+from .pairs import Columns, Form
 from .passing import Passing, is_passing
 from .placed import Placed, Reader, Source, read_apart, usual_workers
 from .shuffle import Chunk, Places
@@ -55,6 +62,10 @@ EXAMPLES = 1024
 TRIED = 64
 """Rows with which a transformation is tried before the training."""
 
+OTHER = 20.0
+"""Times that transformed inputs spread more, or less, or standard deviations that they lie apart,
+from which on they are on another scale."""
+
 Pair = tuple[Tensor, Tensor]
 
 
@@ -69,6 +80,7 @@ def stream(
     class_names: Sequence[str] = (),
     inputs: str | Sequence[str] = (),
     target: str = "",
+    weights: str = "",
     ids: bool = False,
     standardise: bool = True,
     batch_transform: Callable[[Any], Any] | None = None,
@@ -88,8 +100,8 @@ def stream(
             folder of them; a map-style `torch.utils.data.Dataset` (torchvision's `ImageFolder`,
             one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
             pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
-            `DataLoader`, an `IterableDataset` or whatever else can be
-            iterated once an epoch.
+            `DataLoader`, an `IterableDataset` or whatever else can be iterated once an epoch. In a
+            pair x may be a dict or a tuple of several inputs.
         rows: N, the number of rows in each pass, if `source` can only be iterated.
         val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
             many; or the rows themselves, as arrays (x, y) or as what `source` may be. 0 for none.
@@ -98,10 +110,12 @@ def stream(
             asks the targets of the rows that are held in memory.
         inputs: Of dicts and tables, the names of the inputs; all but the target, if none.
         target: Of dicts and tables, the name of the target.
+        weights: Of dicts and tables, the name of what says how much a row counts in a fit.
         standardise: Whether to scale inputs and regression targets by the training rows.
         batch_transform: A function of inputs (B, ...) as the source has them, on the device, which
-            gives as many of the same shape, for minibatches of a fit only: augmentation, such as
-            torchvision.transforms.v2, which draws once for the whole batch. Its numbers come from
+            gives as many of the same shape and in the same units, for minibatches of a fit only:
+            augmentation, such as torchvision.transforms.v2, which draws once for the whole batch.
+            Several inputs it is given, and gives, as a row has them. Its numbers come from
             torch's generator. What it does to the bound is said by :class:`Streamed`.
         seed: Which rows are drawn for validation and tests.
         name: What to call the data.
@@ -121,40 +135,54 @@ def stream(
     for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
         if count is not None:
             check_count(what, count, least)
-    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    columns = Columns.of(inputs, target, weights)
 
     def opened(one: Any) -> Source:
-        return _source(one, names, target, class_names)
+        return _source(one, columns, class_names)
 
     reader: Reader
+    asked = {"val": val, "test": test}
+    aside: list[Places | None] = [None, None]
     if is_passing(source):
-        reader = Passing(
-            source, rows, held or EXAMPLES, inputs=names, target=target, workers=workers or 0
-        )
+        reader = Passing(source, rows, held or EXAMPLES, columns=columns, workers=workers or 0)
         raw = _first(reader.in_order())
-        given = [_given("val", val, opened), _given("test", test, opened)]
+        given = [_given(what, wanted, opened) for what, wanted in asked.items()]
     else:
         found = opened(source)
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
-        reader, given = _placed(found, {"val": val, "test": test}, seed, workers, held, opened)
+        reader, given, aside = _placed(found, asked, seed, workers, held, opened)
         raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
-    raw_val, raw_test = given
+    examples = reader.places(np.arange(len(raw[0])))
+    rows_of = {
+        "train": _Rows.of("train", raw, reader.form, examples),
+        **{
+            what: _Rows.of(what, _packed(what, pair, reader), reader.form, places)
+            for what, pair, places in zip(asked, given, aside, strict=True)
+        },
+    }
     if task is None:
         spoken = bool(class_names) or classes is not None
-        task = "classification" if spoken else _decided([raw, *given])
+        task = "classification" if spoken else _decided([*rows_of.values()])
+    first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
         known = len(class_names) if classes is None and class_names else classes
-        summary = summarise(
-            reader.in_order(), task, classes=known, class_names=class_names, ids=ids
+        summary = replace(
+            summarise(reader, task, classes=known, class_names=class_names, ids=ids), first=first
         )
-    elif summary.rows != reader.rows:
+    elif (summary.rows, summary.first) != (reader.rows, first):
+        other = f"{summary.rows:,} training rows"
         raise DataError(
-            f"summary= is of {summary.rows:,} training rows", f"one of {reader.rows:,}",
-            "the same val=, test= and seed= as then, or no summary=",
-        )  # fmt: skip
+            f"summary= is of {other if summary.rows != reader.rows else 'other training rows'}",
+            f"one of the {reader.rows:,} training rows that are streamed here, whose first ones, "
+            "their shapes and the names of their columns it remembers",
+            "the same source, val=, test= and seed= as then, or no summary=",
+        )
     scaling = _scaling(summary, standardise and not ids, task)
-    xs, ys = _held({"train": raw, "val": raw_val, "test": raw_test}, task, summary, scaling, ids)
+    xs, ys = _held(rows_of, task, summary, scaling, ids)
+    of_test = rows_of["test"]
+    if of_test.x is not None and of_test.y is not None:
+        keep_raw(of_test.x if ids else with_channel(of_test.x), of_test.y)
     x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
     settings = {"seed": int(seed), "standardise": standardise, **({"ids": True} if ids else {})}
     whole = Dataset(
@@ -165,9 +193,17 @@ def stream(
         class_names=tuple(map(str, class_names)),
         x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
         source={"name": "stream", **settings},
+        columns=getattr(getattr(reader, "source", None), "inputs", ()),
         target=target,
-        digest=summary.digest,
+        digest=fingerprint(
+            train=summary.digest,
+            **{f"{part}_{what}": values for what in asked
+               for part, values in rows_of[what].tensors.items()},
+        ),
         scaling=scaling,
+        fields=reader.fields,
+        weights=_weights(rows_of["train"], summary),
+        val_weights=_weights(rows_of["val"], summary, xs[1]),
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
@@ -180,6 +216,7 @@ def stream(
             tried = made._inputs(raw[0][:TRIED], training=True)
         if not bool(tried.isfinite().all()):
             raise DataError("batch_transform gives NaN or infinite values", "finite ones")
+        _refuse_another_scale(made._inputs(raw[0][:TRIED]).double(), tried.double(), raw[0].dtype)
     return made
 
 
@@ -193,12 +230,12 @@ def reader_of(
     workers: int | None = None,
 ) -> Reader:
     """All rows of a source, none of which are set aside; see :func:`stream`."""
-    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    columns = Columns.of(inputs, target)
     if is_passing(source):
-        return Passing(source, rows, EXAMPLES, inputs=names, target=target, workers=workers or 0)
+        return Passing(source, rows, EXAMPLES, columns=columns, workers=workers or 0)
 
     def opened(one: Any) -> Source:
-        return _source(one, names, target, class_names)
+        return _source(one, columns, class_names)
 
     return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened)[0]
 
@@ -210,8 +247,9 @@ def _placed(
     workers: int | None,
     held: int | None,
     opened: Callable[[Any], Source],
-) -> tuple[Placed, list[Pair | None]]:
-    """Training rows of a source with places, and the rows that were taken out of them, or given."""
+) -> tuple[Placed, list[Pair | None], list[Places | None]]:
+    """Training rows of a source with places; the rows that were taken out of them, or given; and
+    the places of those that were taken."""
     (one,), _ = read_apart(source, np.arange(1))
     aside, given = _aside(source, asked, seed, one.numel(), opened)
     without = np.sort(np.concatenate(aside))
@@ -221,31 +259,34 @@ def _placed(
             f"{source.rows} rows",
             "at least 2 training rows", "more rows, or smaller shares",
         )  # fmt: skip
+    row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
-        row_bytes = max(1, one.numel() * one.element_size())
         largest = int(np.diff(source.edges).max())
         held = max(min(HELD // row_bytes, MOST_HELD), BLOCKS * largest)
+    else:
+        ask(2.0 * min(held, source.rows) * row_bytes, f"held={held}")
     workers = usual_workers(source) if workers is None else workers
     reader = Placed(source, without, held, workers, pinned=torch.cuda.is_available())
     for k, places in enumerate(aside):
         if len(places):
             given[k] = read_apart(source, places)
-    return reader, given
+    return reader, given, [places if len(places) else None for places in aside]
 
 
-def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequence[str]) -> Source:
+def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
     """Rows with places: files, or what has a length."""
     if isinstance(given, str | Path):
         path = Path(given).expanduser()
         if is_array_folder(path):
-            if inputs or target:
+            if any(columns):
+                named = [f"{n}={v!r}" for n, v in columns._asdict().items() if v]
                 raise DataError(
-                    f"inputs={list(inputs)}, target={target!r} of {path}, whose arrays have no "
-                    "columns with names", "neither",
-                )  # fmt: skip
+                    f"{', '.join(named)} of {path}, whose arrays have no columns with names",
+                    "none of these",
+                )
             return Arrays(path)
         if is_table(path):
-            return Tables(path, inputs, target, class_names)
+            return Tables(path, columns, class_names)
         there = "a folder" if path.is_dir() else "a file" if path.exists() else "not there"
         raise DataError(
             f"{path} is {there}",
@@ -255,7 +296,7 @@ def _source(given: Any, inputs: Sequence[str], target: str, class_names: Sequenc
     if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
         found: Source = given
         return found
-    return Items(given, inputs, target)
+    return Items(given, columns)
 
 
 def _is_rows(given: Any) -> bool:
@@ -277,10 +318,10 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
 
 
 def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
-    """Rows that are held in memory, all of them."""
-    if isinstance(given, tuple | list) and len(given) == 2:
-        x, y = as_tensor(f"x of {what}", given[0]), as_tensor(f"y of {what}", given[1])
-        return x, y
+    """Rows that are held in memory, all of them; of several inputs as they were given."""
+    if _are_arrays(given):
+        x, y = given[0], as_tensor(f"y of {what}", given[1])
+        return x if are_several(x, y) else as_tensor(f"x of {what}", x), y
     if given is None or isinstance(given, bool) or is_passing(given):
         raise DataError(
             f"{what}={type(given).__name__}, which has no places",
@@ -355,9 +396,9 @@ def _first(chunks: Iterable[Chunk]) -> Pair:
     return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
 
 
-def _decided(pairs: Sequence[Pair | None]) -> Task:
+def _decided(parts: Sequence[_Rows]) -> Task:
     """The task that targets in memory speak of."""
-    known = [pair[1].flatten() for pair in pairs if pair is not None]
+    known = [part.y.flatten() for part in parts if part.y is not None]
     if len({y.dtype for y in known}) > 1:
         known = [y.double() for y in known]
     return decide_task("y", torch.cat(known))
@@ -376,30 +417,119 @@ def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
     return Scaling(mean, std, y_mean, y_std)
 
 
+class _Rows(NamedTuple):
+    """Rows in memory, as they are in their source; none of a split that was not given.
+
+    Arguments:
+        x, y: Inputs and targets.
+        weights: Of the rows (B,), as they are in the source; None if all count the same.
+        places: Where they are there; None of rows that were given.
+    """
+
+    x: Tensor | None = None
+    y: Tensor | None = None
+    weights: Tensor | None = None
+    places: Places | None = None
+
+    @classmethod
+    def of(cls, what: str, pair: Pair | None, form: Form | None, places: Places | None) -> _Rows:
+        if pair is None:
+            return cls()
+        x, y = pair
+        if form is None:
+            return cls(x, y, None, places)
+        y, weights = form.parted(y)
+        with numbered(places):
+            return cls(x, y, check_weights(f"weights of {what}", weights, len(y)), places)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What there is of them."""
+        found = {"x": self.x, "y": self.y, "weights": self.weights}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _are_arrays(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
+def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
+    """Rows that were given, as those of training: with the columns of several inputs, and where
+    those have weights with weights, of one."""
+    if pair is None:
+        return None
+    x, y = pair
+    if not isinstance(x, Tensor):
+        if reader.fields is None:
+            raise DataError(f"x of {what} is a {type(x).__name__}", "a tensor, as in training")
+        x = reader.fields.pack(f"x of {what}", x)
+    if reader.form is not None and y.ndim == (1 if reader.form.single else 2):
+        y = Form.joined(y, torch.ones(len(y)))
+    return x, y
+
+
+def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:
+    """A fingerprint of the first training rows, their shapes, types and names."""
+    few = {name: values[:TRIED] for name, values in rows.tensors.items()}
+    names = [*columns.inputs, columns.target, columns.weights]
+    return fingerprint(**few, names="\n".join(names), fields=str(reader.fields))
+
+
+def _weights(rows: _Rows, summary: Summary, like: Tensor | None = None) -> Tensor | None:
+    """Weights of rows by a mean of one in training; of no rows, none for the rows of `like`."""
+    if summary.weight is None:
+        return None
+    if rows.weights is None:
+        return torch.ones(0 if like is None else len(like))
+    return (rows.weights * (summary.rows / summary.weight)).float()
+
+
+def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> None:
+    """Refuse transformed inputs that are no longer in the units of the source, by which they are
+    scaled: bytes divided by 255, for one.
+
+    Arguments:
+        plain, tried: Scaled inputs, before and after the transformation.
+        dtype: Of the source.
+    """
+    spread = float(plain.std())
+    if not spread > 0:
+        return
+    ratio, off = float(tried.std()) / spread, abs(float(tried.mean() - plain.mean())) / spread
+    if not 1 / OTHER <= ratio <= OTHER or off > OTHER:
+        raise DataError(
+            f"batch_transform gives inputs that spread {ratio:.2g} times as much as those of the "
+            f"source ({dtype}) and lie {off:.2g} standard deviations off",
+            "the units of the source: they are scaled afterwards, by its mean and deviation",
+            "no division by 255 and no Normalize: ToDtype(torch.float32) without scale=True",
+        )
+
+
 def _held(
-    parts: dict[str, Pair | None], task: Task, summary: Summary, scaling: Scaling, ids: bool
+    parts: dict[str, _Rows], task: Task, summary: Summary, scaling: Scaling, ids: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Rows in memory, checked and scaled: none of a split that was not given."""
     xs: list[Tensor] = []
     ys: list[Tensor] = []
-    for split, pair in parts.items():
-        if pair is None:
+    for split, rows in parts.items():
+        if rows.x is None or rows.y is None:
             xs.append(xs[0][:0])
             ys.append(ys[0][:0])
             continue
-        x, y = pair
+        x, y = rows.x, rows.y
         check_pair(f"x of {split}", x, f"y of {split}", y)
-        check_inputs(f"x of {split}", x, ids=ids)
-        x = x.long() if ids else with_channel(x)
-        if xs and x.shape[1:] != xs[0].shape[1:]:
-            raise DataError(
-                f"x of {split} has inputs of shape {tuple(x.shape[1:])}",
-                f"{tuple(xs[0].shape[1:])}, as the training rows",
-            )
-        xs.append(x if ids else standardise(x, *scaling[:2]))
-        if task == "classification":
-            ys.append(check_labels(f"y of {split}", y, summary.classes))
-        else:
-            y = check_amounts(f"y of {split}", y, task)
-            ys.append(standardise(y, *scaling[2:]))
+        with numbered(rows.places):
+            check_inputs(f"x of {split}", x, ids=ids)
+            x = x.long() if ids else with_channel(x)
+            if xs and x.shape[1:] != xs[0].shape[1:]:
+                raise DataError(
+                    f"x of {split} has inputs of shape {tuple(x.shape[1:])}",
+                    f"{tuple(xs[0].shape[1:])}, as the training rows",
+                )
+            xs.append(x if ids else standardise(x, *scaling[:2]))
+            if task == "classification":
+                ys.append(check_labels(f"y of {split}", y, summary.classes))
+            else:
+                y = check_amounts(f"y of {split}", y, task)
+                ys.append(standardise(y, *scaling[2:]))
     return xs, ys

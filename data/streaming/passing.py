@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..checks import DataError
+from ..fields import Fields
 from ..splits import generator
-from .items import pair_of
+from .pairs import PAIRS, Columns, Form, Pairs
 from .shuffle import Chunk, Places, cut, edges_of
 
 __all__ = ["Passing", "is_passing"]
@@ -34,7 +35,7 @@ class Passing:
             an `IterableDataset`, a WebDataset pipeline.
         rows: N.
         held: Rows among which the order is shuffled.
-        inputs, target: Which are which in a dict: see :class:`Items`.
+        columns: Which are which in a dict.
         workers: Processes that read an iterable; it has to share its rows out among them.
 
     Raises:
@@ -43,10 +44,11 @@ class Passing:
 
     def __init__(
         self, source: Any, rows: int | None, held: int = 1, *,
-        inputs: Sequence[str] = (), target: str = "", workers: int = 0,
+        columns: Columns = PAIRS, workers: int = 0,
     ) -> None:  # fmt: skip
-        self.source, self.inputs, self.target, self.held = source, tuple(inputs), target, held
+        self.source, self.held = source, held
         self.name = type(getattr(source, "dataset", source)).__name__
+        self.pairs = Pairs(self.name, columns)
         self.loader = source
         if not isinstance(source, DataLoader):
             self.loader = DataLoader(_as_iterable(source), CHUNK, num_workers=workers)
@@ -65,6 +67,20 @@ class Passing:
                 "rows=N",
             )
         self.rows = counted
+
+    @property
+    def fields(self) -> Fields | None:
+        """What stands where, of several inputs."""
+        return self.pairs.fields
+
+    @property
+    def form(self) -> Form | None:
+        """Of targets that have weights behind them."""
+        return self.pairs.form
+
+    def places(self, rows: Places) -> Places:
+        """Those in a pass are the numbers of its rows."""
+        return rows
 
     @property
     def edges(self) -> Places:
@@ -124,7 +140,7 @@ class Passing:
             own.manual_seed(noise.initial_seed())
         count = 0
         for batch in _seeded_apart(lambda: iter(self.loader), seed, turn):
-            x, y = pair_of(self.name, batch, self.inputs, self.target)
+            x, y = self.pairs.read(batch)
             if count + len(x) > self.rows:
                 raise DataError(
                     f"{self.name} gives more than rows={self.rows} rows",

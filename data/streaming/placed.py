@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ..checks import DataError
+from ..fields import Fields
 from ..splits import generator
+from .pairs import Form
 from .shuffle import Chunk, Places, Shuffle, cut
 
 __all__ = ["Placed", "Reader", "Source", "read_apart", "usual_workers"]
@@ -51,6 +54,8 @@ class Reader(Protocol):
         name: What to call them.
         rows: N.
         edges: Rows at which blocks begin that come together in an epoch, and N.
+        fields: What stands where, of several inputs; None of one.
+        form: Of targets that have weights behind them; None of others.
     """
 
     name: str
@@ -58,6 +63,16 @@ class Reader(Protocol):
 
     @property
     def edges(self) -> Places: ...
+
+    @property
+    def fields(self) -> Fields | None: ...
+
+    @property
+    def form(self) -> Form | None: ...
+
+    def places(self, rows: Places) -> Places:
+        """Where rows are in their source, for a message."""
+        ...
 
     def in_order(self) -> Iterator[Chunk]:
         """All rows once, in pieces that fit into memory."""
@@ -102,8 +117,11 @@ class _Reading(TorchDataset):
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def __getitem__(self, unit: _Unit) -> Chunk:
-        x, y = read_apart(self.source, unit.places, unit.seed)
+    def __getitem__(self, unit: _Unit) -> Chunk | DataError:
+        try:
+            x, y = read_apart(self.source, unit.places, unit.seed)
+        except DataError as error:  # raised there, a loader would put a stack into its words
+            return error
         rows = torch.from_numpy(unit.rows)
         if unit.order is None:
             return rows, x, y
@@ -143,6 +161,16 @@ class Placed:
         self.shuffle = Shuffle(self.edges, held)
         self._before = without - np.arange(len(without))
         self._loaders: dict[str, tuple[DataLoader, _Plan]] = {}
+
+    @property
+    def fields(self) -> Fields | None:
+        """What stands where, of several inputs."""
+        return getattr(self.source, "fields", None)
+
+    @property
+    def form(self) -> Form | None:
+        """Of targets that have weights behind them."""
+        return getattr(self.source, "form", None)
 
     def places(self, rows: Places) -> Places:
         """Places in the source of training rows."""
@@ -192,7 +220,10 @@ class Placed:
             self._loaders[what] = loader, plan
         loader, plan = self._loaders[what]
         plan.units = units
-        yield from loader
+        for chunk in loader:
+            if isinstance(chunk, DataError):
+                raise chunk
+            yield chunk
 
 
 def usual_workers(source: Source) -> int:

@@ -15,6 +15,7 @@ from ..dataset import Dataset
 from ..fingerprint import known_rows
 from ..marginal import Marginal
 from ..splits import along
+from ..weighting import of_classes
 from .placed import Reader
 from .shuffle import Chunk
 from .summary import Summary
@@ -53,6 +54,7 @@ class Streamed(Dataset):
             the device; None for none.
         memory_format: Of images.
         flat: Inputs are vectors.
+        class_weights: By which rows of each class count besides (C,); None for all the same.
 
     Attributes:
         summary: What a pass over the training rows has found.
@@ -74,10 +76,11 @@ class Streamed(Dataset):
         batch_transform: Callable[[Any], Any] | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         flat: bool = False,
+        class_weights: Tensor | None = None,
     ) -> None:
         values = {one.name: getattr(held, one.name) for one in fields(held)}
-        for split in ("x_train", "y_train"):
-            del values[split]
+        for name in ("x_train", "y_train", "weights"):
+            del values[name]
         values |= {
             "held": held,
             "reader": reader,
@@ -85,6 +88,7 @@ class Streamed(Dataset):
             "batch_transform": batch_transform,
             "memory_format": memory_format,
             "flat": flat,
+            "class_weights": class_weights,
             "_scales": {},
         }
         for name, value in values.items():
@@ -96,6 +100,7 @@ class Streamed(Dataset):
     batch_transform: Callable[[Any], Any] | None
     memory_format: torch.memory_format
     flat: bool
+    class_weights: Tensor | None
 
     # -- what there is not ------------------------------------------------------------------------
 
@@ -126,6 +131,17 @@ class Streamed(Dataset):
         raise self._not_held("y_train")
 
     @property
+    def weights(self) -> Tensor | None:
+        """Not there, if rows have weights: they are streamed with the targets.
+
+        Raises:
+            DataError: if they have.
+        """
+        if self.weighted:
+            raise self._not_held("weights")
+        return None
+
+    @property
     def targets(self) -> Tensor:
         """Not there: the targets of training rows are streamed.
 
@@ -153,18 +169,35 @@ class Streamed(Dataset):
             "rows that stay where they are", "data.stream(..., val=0)",
         )  # fmt: skip
 
-    def with_class_weights(self, class_weights: Any = "balanced") -> Dataset:
-        """Not there: rows that are streamed have no weights.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            f"class weights for {self.name}, whose training rows are streamed", "rows in memory",
-            "data.sample(rows).with_class_weights(...)",
-        )  # fmt: skip
-
     # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def weighted(self) -> bool:
+        return self.held.weights is not None
+
+    def with_class_weights(self, class_weights: Any = "balanced") -> Streamed:
+        each = of_classes(self, class_weights, self._class_totals).double()
+        totals = self._class_totals()
+        mean = float((each * totals).sum()) / self.N
+        if not mean > 0:
+            raise DataError("weights are zero in all training rows", "some above zero")
+        each = each / mean
+        held, changes = self.held, {}
+        for name, y in (("weights", held.y_train), ("val_weights", held.y_val)):
+            own = getattr(held, name)
+            own = held.x_val.new_ones(len(y)) if own is None else own
+            changes[name] = own * each.to(own)[y]
+        before = 1.0 if self.class_weights is None else self.class_weights
+        return self._with(held.but(**changes), class_weights=before * each)
+
+    def _class_totals(self) -> Tensor:
+        """Sums of the weights that training rows of each class have so far (C,), on the CPU."""
+        found, own = self.summary.marginal.counts, self.summary.class_weight
+        assert found is not None
+        found = found.double()
+        if own is not None and self.summary.weight is not None:
+            found = own * (self.N / self.summary.weight)
+        return found if self.class_weights is None else found * self.class_weights
 
     @property
     def N(self) -> int:
@@ -219,25 +252,28 @@ class Streamed(Dataset):
     def head(self, rows: int) -> tuple[Tensor, Tensor]:
         return self.held.head(rows)
 
+    def first(self, rows: int) -> Dataset:
+        return self.held.first(rows)
+
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
         for rows, x, y in self.reader.batches(seed, epoch, bounds):
             batch = rows.to(self.device), self._inputs(x, training=True), self._targets(y)
             del rows, x, y  # parts of what is held, which goes before the next is read
             yield batch
 
-    def parts(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def parts(self, split: str, *, weighted: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         if split != "train":
             yield self.split(split)
             return
         for _, *chunk in self.reader.in_order():
             for x, y in zip(*(part.split(PART) for part in chunk), strict=True):
-                yield self._inputs(x), self._targets(y)
+                yield self._inputs(x), self._targets(y, weighted)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         if split != "train":
             return super().take(split, places)
         x, y = self.reader.take(places.cpu().numpy())
-        return self._inputs(x), self._targets(y)
+        return self._inputs(x), self._targets(y, False)
 
     def sample(self, rows: int) -> Dataset:
         """The same data with some of the training rows, evenly spread, all in memory.
@@ -252,9 +288,9 @@ class Streamed(Dataset):
         """
         count = min(check_count("rows", rows, 2), self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
-        x, y = self.take("train", torch.from_numpy(places))
-        values: dict[str, Any] = {one.name: getattr(self.held, one.name) for one in fields(Dataset)}
-        return Dataset(**{**values, "x_train": x, "y_train": y})
+        x, y = self.reader.take(places)
+        targets, weights = self._targets(y, False), self._weights(y)
+        return self.held.but(x_train=self._inputs(x), y_train=targets, weights=weights)
 
     def seen(self, x: Tensor) -> Tensor:
         found = known_rows(x, [self.x_val])
@@ -266,7 +302,12 @@ class Streamed(Dataset):
         """Inputs as a network takes them, on the device."""
         x = x.to(self.device, non_blocking=True)
         if training and self.batch_transform is not None:
-            rows, x = len(x), self.batch_transform(x)
+            rows = len(x)
+            if self.fields is None:
+                x = self.batch_transform(x)
+            else:
+                given = self.batch_transform(self.fields.split(x))
+                x = self.fields.pack("what batch_transform gives", given).to(x)
             if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != rows:
                 gives = f"{len(x)} rows" if isinstance(x, Tensor) and x.ndim else type(x).__name__
                 raise DataError(
@@ -288,7 +329,27 @@ class Streamed(Dataset):
         x = x.float().to(self.held.x_train.dtype)
         return x.to(memory_format=self.memory_format) if x.ndim == 4 else x
 
-    def _targets(self, y: Tensor) -> Tensor:
+    def _targets(self, y: Tensor, weighted: bool = True) -> Tensor:
+        """Targets as a fit takes them, with weights behind them if rows have some, or without."""
+        weights = self._weights(y) if weighted else None
+        own = self._targets_alone(y if self.reader.form is None else self.reader.form.parted(y)[0])
+        if weights is None:
+            return own
+        return torch.cat([own.to(weights).reshape(len(own), -1), weights[:, None]], 1)
+
+    def _weights(self, y: Tensor) -> Tensor | None:
+        """Weights of rows by a mean of one, of targets as they are in the source."""
+        form, found = self.reader.form, None
+        if form is not None:
+            assert self.summary.weight is not None
+            y, found = form.parted(y)
+            found = found * (self.N / self.summary.weight)
+        if self.class_weights is not None:
+            each = self.class_weights[y.long()].double()
+            found = each if found is None else found * each
+        return None if found is None else found.to(self.device, self.held.x_train.dtype)
+
+    def _targets_alone(self, y: Tensor) -> Tensor:
         y = y.to(self.device, non_blocking=True)
         if self.classes is not None:
             return y.long()
@@ -313,8 +374,12 @@ class Streamed(Dataset):
     # -- the same data, otherwise -----------------------------------------------------------------
 
     def _with(self, held: Dataset, **options: Any) -> Streamed:
-        kept = {n: getattr(self, n) for n in ("batch_transform", "memory_format", "flat")}
+        names = ("batch_transform", "memory_format", "flat", "class_weights")
+        kept = {name: getattr(self, name) for name in names}
         return Streamed(held, self.reader, self.summary, **{**kept, **options})
+
+    def but(self, **changes: Any) -> Streamed:
+        return self._with(self.held.but(**changes))
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None

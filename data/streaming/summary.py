@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from ..checks import DataError, check_inputs, check_pair, with_channel
+from ..fields import Fields
 from ..fingerprint import fingerprint
 from ..labels import check_labels, count_classes
 from ..marginal import Marginal
+from ..numbering import numbered
 from ..splits import constant_as_one
 from ..tasks import Task, check_amounts
-from .shuffle import Chunk
+from ..weighting import check_weights
+from .placed import Reader
 
 __all__ = ["Moments", "Summary", "summarise"]
 
@@ -66,9 +69,17 @@ class Moments:
         self.squares = self.squares + squares + apart.square() * (self.count * count / total)
         self.count = total
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean (C,) and population standard deviation (C,); 1 of what is constant."""
-        return self.mean, constant_as_one(self.mean, (self.squares / self.count).sqrt())
+    def statistics(self, fields: Fields | None = None) -> tuple[Tensor, Tensor]:
+        """Mean (C,) and population standard deviation (C,); 1 of what is constant.
+
+        Arguments:
+            fields: Of several inputs, whose columns these are: those of a channel have its mean and
+                deviation, and whole numbers and truth values what leaves them as they are.
+        """
+        mean, variance = self.mean, self.squares / self.count
+        if fields is not None:
+            mean, variance = fields.gathered(mean, variance)
+        return mean, constant_as_one(mean, variance.sqrt())
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,10 @@ class Summary:
         y: Those of targets, in their own units; of classes zero and one.
         marginal: Of the targets, in their own units.
         digest: Fingerprint of all rows, in their order.
+        first: Fingerprint of the first rows and of the names of columns, by which it is seen that
+            a summary is of other rows.
+        weight: Sum of the weights of rows, as they are in the source; None of rows without.
+        class_weight: That of the rows of each class (C,).
     """
 
     rows: int
@@ -91,10 +106,13 @@ class Summary:
     y: tuple[Tensor, Tensor]
     marginal: Marginal
     digest: str
+    first: str = ""
+    weight: float | None = None
+    class_weight: Tensor | None = None
 
 
 def summarise(
-    chunks: Iterable[Chunk],
+    reader: Reader,
     task: Task,
     *,
     classes: int | None = None,
@@ -104,43 +122,60 @@ def summarise(
     """Goes through all training rows once.
 
     Arguments:
-        chunks: Of all rows in their order.
+        reader: Of the rows.
         task: Whose targets they have.
         classes, class_names, ids: See :meth:`~pyroccam.data.Dataset.from_tensors`.
 
     Raises:
-        DataError: naming the row that cannot be used, counted from the first row of all.
+        DataError: naming the row that cannot be used, by its place in the source.
     """
     inputs, targets = Moments(), Moments()
     seen: Counter[int] = Counter()
-    state, shape, rows = hashlib.blake2b(digest_size=16), None, 0
-    for numbers, x, y in chunks:
-        where = f" of rows {rows} to {rows + len(numbers) - 1}" if rows else ""
-        check_pair(f"x{where}", x, f"y{where}", y)
-        check_inputs(f"x{where}", x, ids=ids)
-        x = with_channel(x)
-        kind = (x.shape[1:], y.shape[1:])
-        if shape is not None and kind != shape:
-            raise DataError(
-                f"x and y{where} have shapes {tuple(kind[0])} and {tuple(kind[1])}",
-                f"{tuple(shape[0])} and {tuple(shape[1])}, as in the first rows",
-            )
-        shape = kind
-        state.update(fingerprint(x=x, y=y).encode())
-        inputs.add(x)
-        if task == "classification":
-            labels, counts = check_labels(f"y{where}", y, classes).unique(return_counts=True)
-            seen.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
-        else:
-            targets.add(check_amounts(f"y{where}", y, task))
+    weight, weights_seen = 0.0, Counter[int]()
+    state, shape, rows, form = hashlib.blake2b(digest_size=16), None, 0, reader.form
+    for numbers, x, y in reader.in_order():
+        places = reader.places(numbers.numpy())
+        check_pair("x", x, "y", y)
+        state.update(fingerprint(x=with_channel(x), y=y).encode())
+        of_rows = None
+        with numbered(places):
+            if form is not None:
+                y, of_rows = form.parted(y)
+                of_rows = check_weights("weights", of_rows, len(y)).double()
+            check_inputs("x", x, ids=ids)
+            x = with_channel(x)
+            kind = (x.shape[1:], y.shape[1:])
+            if shape is not None and kind != shape:
+                raise DataError(
+                    f"x and y have shapes {tuple(kind[0])} and {tuple(kind[1])} in row {places[0]}",
+                    f"{tuple(shape[0])} and {tuple(shape[1])}, as in the first rows",
+                )
+            shape = kind
+            inputs.add(x)
+            if task == "classification":
+                labels = check_labels("y", y, classes)
+                each, which, counts = labels.unique(return_inverse=True, return_counts=True)
+                seen.update(dict(zip(each.tolist(), counts.tolist(), strict=True)))
+                if of_rows is not None:
+                    sums = of_rows.new_zeros(len(each)).index_add_(0, which, of_rows)
+                    weights_seen.update(dict(zip(each.tolist(), sums.tolist(), strict=True)))
+            else:
+                targets.add(check_amounts("y", y, task))
+        if of_rows is not None:
+            weight += float(of_rows.sum())
         rows += len(numbers)
     if rows < 2:
         raise DataError(f"{rows} training row(s)", "at least 2")
+    if form is not None and not weight > 0:
+        raise DataError("weights are zero in all training rows", "some above zero")
+    class_weight: Tensor | None = None
     of_targets: Any = torch.zeros(1).double(), torch.ones(1).double()
     if task == "classification":
         classes = count_classes(torch.tensor(sorted(seen)), classes, class_names)
         each = torch.tensor([seen[label] for label in range(classes)])
         marginal = Marginal(rows, each, None, None)
+        if form is not None:
+            class_weight = torch.tensor([float(weights_seen[c]) for c in range(classes)]).double()
     else:
         if classes is not None or class_names:
             raise DataError(
@@ -150,5 +185,7 @@ def summarise(
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":
             of_targets = targets.statistics()
-    digest = state.hexdigest()
-    return Summary(rows, classes, inputs.statistics(), of_targets, marginal, digest)
+    return Summary(
+        rows, classes, inputs.statistics(reader.fields), of_targets, marginal, state.hexdigest(),
+        weight=None if form is None else weight, class_weight=class_weight,
+    )  # fmt: skip

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ..checks import DataError, listed
 from ..labels import number_names
+from ..limits import ask
+from ..numbering import numbered
+from .pairs import Columns, Form
 from .shuffle import Places
 
 __all__ = ["MOST_GROUP", "Tables", "is_table"]
@@ -28,8 +31,7 @@ class Tables:
 
     Arguments:
         path: The file, or the folder.
-        inputs: Names of the columns that are inputs; all but the target, if none.
-        target: Name of the column of targets.
+        columns: Names of the columns that are inputs, targets and weights.
         class_names: Of targets that are text.
 
     Raises:
@@ -39,10 +41,9 @@ class Tables:
 
     by_piece = True
 
-    def __init__(
-        self, path: Path, inputs: Sequence[str], target: str, class_names: Sequence[str] = ()
-    ) -> None:
-        self.name, self.target, self.class_names = path.stem, target, tuple(class_names)
+    def __init__(self, path: Path, columns: Columns, class_names: Sequence[str] = ()) -> None:
+        self.name, self.class_names = path.stem, tuple(class_names)
+        self.target, self.weights = columns.target, columns.weights
         self.paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         parquet = _pyarrow()
         edges, self.groups, largest, schema = [0], [], 0, None
@@ -66,10 +67,12 @@ class Tables:
             raise DataError(f"{path} holds no rows", "Parquet files with rows")
         self.edges: Places = np.array(edges)
         self.rows = edges[-1]
-        self.inputs = self._columns(schema, inputs)
+        self.inputs = self._columns(schema, columns.inputs)
+        self.form: Form | None = None
         narrow = {str(schema.field(name).type) for name in self.inputs} <= _NARROW
         self.dtype = np.dtype(np.float32 if narrow else np.float64)
         self.row_bytes = self.dtype.itemsize * len(self.inputs)
+        ask(2.0 * largest * self.row_bytes, f"{path}: its largest row group")
         if largest * self.row_bytes > MOST_GROUP and len(self.groups) > 1:
             raise DataError(
                 f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
@@ -87,15 +90,21 @@ class Tables:
                 f"target={self.target!r} of a table with the columns {listed(known)}",
                 "the name of the column of targets", "target=",
             )  # fmt: skip
-        names = tuple(inputs) or tuple(name for name in known if name != self.target)
+        if self.weights and (self.weights not in known or self.weights == self.target):
+            raise DataError(
+                f"weights={self.weights!r} of a table with the columns {listed(known)}",
+                "the name of the column of weights", "weights=",
+            )  # fmt: skip
+        own = self.target, self.weights
+        names = tuple(inputs) or tuple(name for name in known if name not in own)
         if missing := [name for name in names if name not in known]:
             raise DataError(f"inputs {listed(missing)} are no columns", f"{listed(known)}")
-        if self.target in names or len({*names}) < len(names):
+        if {*own} & {*names} or len({*names}) < len(names):
             raise DataError(
-                f"inputs={listed(names)} beside target={self.target!r}",
-                "each column once, and not the target among the inputs",
+                f"inputs={listed(names)} beside target={self.target!r}, weights={self.weights!r}",
+                "each column once, and neither of these among the inputs",
             )
-        for name in names:
+        for name in (*names, *filter(None, [self.weights])):
             kind = schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
                 raise DataError(
@@ -117,7 +126,8 @@ class Tables:
         for group in np.unique(groups):
             number, own = self.groups[group]
             with parquet.ParquetFile(self.paths[number]) as file:
-                table = file.read_row_group(own, columns=[*self.inputs, self.target])
+                wanted = [*self.inputs, self.target, *filter(None, [self.weights])]
+                table = file.read_row_group(own, columns=wanted)
             here = np.flatnonzero(groups == group)
             rows = places[here] - self.edges[group]
             columns = [_numbers(table[name]) for name in self.inputs]
@@ -128,28 +138,37 @@ class Tables:
                 )
             y = table[self.target].to_numpy()
             if self.class_names and y.dtype.kind in "OUT":
-                y = number_names(self.target, y, self.class_names)
+                with numbered(range(int(self.edges[group]), int(self.edges[group + 1]))):
+                    y = number_names(self.target, y, self.class_names)
             elif y.dtype.kind not in "biuf":
                 raise DataError(
                     f"the target {self.target!r} holds {table[self.target].type}", "numbers",
                     "class_names=[...], if they are names of classes",
                 )  # fmt: skip
+            if self.weights:
+                of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
+                self.form = Form.of(of_target)
+                of_rows = torch.from_numpy(_numbers(table[self.weights]).astype(np.float64))
+                y = Form.joined(of_target, of_rows).numpy()
             if xs is None or ys is None:
                 xs = np.empty((len(places), len(columns)), self.dtype)
-                ys = np.empty(len(places), y.dtype)
+                ys = np.empty((len(places), *y.shape[1:]), _plain(y.dtype))
             for k, column in enumerate(columns):
                 xs[here, k] = column[rows]
             ys[here] = y[rows]
         assert xs is not None
         assert ys is not None
-        if ys.dtype.kind == "u" and ys.dtype.itemsize > 1:
-            ys = ys.astype(np.int64)
         return torch.from_numpy(xs), torch.from_numpy(ys)
 
 
 def is_table(path: Path) -> bool:
     """True for a Parquet file, or a folder of them."""
     return path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet")))
+
+
+def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A type that torch knows."""
+    return np.dtype(np.int64) if dtype.kind == "u" and dtype.itemsize > 1 else dtype
 
 
 def _numbers(column: Any) -> np.ndarray:

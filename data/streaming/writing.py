@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..checks import DataError
 from .making import reader_of
+from .placed import Reader
 from .shuffle import Chunk
 
 __all__ = ["write_rows"]
@@ -63,7 +64,7 @@ def write_rows(
     parts = {name: place / f"{name}.part" for name in "xy"}
     try:
         with parts["x"].open("wb") as xs, parts["y"].open("wb") as ys:
-            _write(chunks, reader.rows, (xs, ys))
+            _write(chunks, reader, (xs, ys))
         for name, path in parts.items():
             path.rename(place / f"{name}.npy")
     finally:
@@ -76,9 +77,14 @@ _CHUNK = 1024
 """Rows that are written at a time."""
 
 
-def _write(chunks: Iterable[Chunk], rows: int, files: tuple[BinaryIO, BinaryIO]) -> None:
+def _write(chunks: Iterable[Chunk], reader: Reader, files: tuple[BinaryIO, BinaryIO]) -> None:
     kinds: list[tuple[Any, Any]] | None = None
     for _, *pair in chunks:
+        if reader.fields is not None:
+            raise DataError(
+                f"{reader.name} gives several inputs of a row ({reader.fields})",
+                "one, of which a file is made", "stream them from where they are",
+            )  # fmt: skip
         arrays = [_array(part) for part in pair]
         found = [(one.shape[1:], one.dtype) for one in arrays]
         if kinds is None:
@@ -86,7 +92,7 @@ def _write(chunks: Iterable[Chunk], rows: int, files: tuple[BinaryIO, BinaryIO])
             for file, (shape, dtype) in zip(files, kinds, strict=True):
                 header = np.lib.format.dtype_to_descr(dtype)
                 write_array_header_1_0(
-                    file, {"descr": header, "fortran_order": False, "shape": (rows, *shape)}
+                    file, {"descr": header, "fortran_order": False, "shape": (reader.rows, *shape)}
                 )
         if found != kinds:
             raise DataError(f"rows of {found} behind rows of {kinds}", "one shape and one type")

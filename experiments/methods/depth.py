@@ -22,6 +22,7 @@ from ...inference.posterior.predict import (
     nll_by_depth,
     outputs_by_depth,
 )
+from ...inference.posterior.scores import by_parts
 from ...inference.pruning.depth import full_network, prune
 from ...inference.storage.network_folder import save
 from ...inference.training.settings import Settings
@@ -100,8 +101,8 @@ class _LearntDepth(_OverDepth):
         return {"fixed depth": deepest.build(begin(), data)}
 
     def scores(self, result: Fit, split: str) -> dict[str, dict[str, float]]:
-        x, y = result.data.split(split)
-        pruned = evaluate_pruned(prune(result), x, y, result.data.y_std)
+        net, data = prune(result), result.data
+        pruned = by_parts(data, split, lambda x, y: evaluate_pruned(net, x, y, data.y_std))
         return {**super().scores(result, split), "pruned": pruned}
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:

@@ -22,7 +22,7 @@ from ...inference.figures import bytes_by_bound, depth_posterior, save, trade_of
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.family import require
-from ...inference.posterior.predict import nll_by_depth, streamed
+from ...inference.posterior.predict import nll_of_rows, streamed
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
@@ -230,12 +230,15 @@ class Occam(OverWeights):
 def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """q(d) beside the losses of the exits of the mean network, and the trade of error for size."""
     net: Any = mean_network(joint.model, joint.guide)
-    nll = {}
-    for split in ("train", "test"):
-        x, y = joint.data.split(split)
+
+    def outputs(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            outputs = streamed(net.outputs, x, None)
-        nll[split] = nll_by_depth(outputs, joint.model.likelihood, y, joint.data.y_std)
+            return streamed(net.outputs, x, None)
+
+    nll = {
+        split: nll_of_rows(joint.data, split, outputs, joint.model.likelihood)
+        for split in ("train", "test")
+    }
     found = joint.structure
     assert found is not None
     picture = depth_posterior(

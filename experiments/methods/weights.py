@@ -172,7 +172,7 @@ def sent(result: Fit, net: nn.Module, size: int) -> dict[str, Any]:
         size: of the file, in bytes.
     """
     data: Dataset = result.data
-    if data.classes is None or data.weights is not None:
+    if data.classes is None or data.weighted:
         return {}
     left = evaluate(result, net, "train")["nll"] * data.N / math.log(2)
     return {"sent": {"uniform": data.N * math.log2(data.classes), "file": 8.0 * size, "left": left}}

@@ -11,6 +11,7 @@ from typing import Any, get_origin, get_type_hints
 
 from ... import data as datasets
 from ...data import Dataset
+from ...data.registry import options_of
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.likelihoods import for_data, parse, words
@@ -18,7 +19,7 @@ from ..methods import Method, find
 from ..methods.base import Stage
 from .opening import read_json, reading
 
-__all__ = ["RunConfig", "changed_settings", "parse_settings"]
+__all__ = ["RunConfig", "changed_settings", "parse_settings", "refuse_unknown"]
 
 # Sizes that train in a minute or so on two cores; everything can be set.
 _TOY = {"width": 20, "max_depth": 20}
@@ -39,9 +40,6 @@ _FIT: dict[str, dict[str, Any]] = {
     "resnet": {"batch_size": 128, "lr": 1e-3, "weight_decay": 0.05, "epochs": 10},
 }
 
-
-# A person's own, of which a likelihood says the task.
-_FILES = (".csv", ".npz")
 
 # Words of Python's for what JSON spells in another way.
 _PYTHON = {"None": None, "none": None, "True": True, "False": False}
@@ -78,7 +76,8 @@ class RunConfig:
 
         Arguments:
             method: a name in the table of methods.
-            data: a name in ``data.available()`` or a file.
+            data: a name in ``data.available()``, or a person's own: see
+                :func:`~pyroccam.data.load`.
             network: one that the method takes, or ``module:function``; by the shape of the data if
                 left out.
             data_root: folder of the data files.
@@ -103,7 +102,7 @@ class RunConfig:
         if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
             raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
         asked = words().get(str(sets.get("likelihood")))
-        if asked is not None and data.lower().endswith(_FILES):
+        if asked is not None and "task" in options_of(data):
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         shape = dataset.input_shape
@@ -119,6 +118,11 @@ class RunConfig:
         usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
+            if dataset.streamed:
+                raise ValueError(
+                    f"{method} takes all training rows in each step, and those of {dataset.name} "
+                    "are streamed.\nGive rows in memory, or another method."
+                )
             settings["batch_size"] = dataset.N
         for name, value in sets.items():
             if name in options:
@@ -244,6 +248,8 @@ class RunConfig:
         return self
 
 
+_LONG = 1000  # epochs, where the data are to say how many
+
 # What `pyroccam fit` is asked beside --set.
 _COMMAND = ("seed", "network", "data", "data_root", "repeats", "device", "out", "resume", "threads")
 
@@ -262,6 +268,37 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
             f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
             "leave one of them out."
         )
+
+
+def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[str, Any]) -> None:
+    """Refuse what is wrong whatever the rows are, without looking at them: before processes are
+    started, of which each would find it.
+
+    Arguments:
+        method, data, network, sets: as of :meth:`RunConfig.resolve`.
+
+    Raises:
+        ValueError, TypeError: for a name that does not exist or a value that cannot be.
+    """
+    row = find(method)
+    _refuse_options(sets)
+    of_data = ["seed", "class_weights", "download", "workers", "data_root", *options_of(data)]
+    builders = [*row.networks.values()] if network is None else [row.network(network)]
+    signatures = [inspect.signature(builder).parameters for builder in builders]
+    accepts = list(dict.fromkeys(
+        n for one in signatures for n, p in one.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ))  # fmt: skip
+    fit = [name for name in Settings.names() if name not in _COMMAND]
+    known = [*row.options, *accepts, *fit, *(f"data.{name}" for name in of_data)]
+    for name in sets:
+        if name not in known:
+            raise ValueError(unknown_name("setting", name, known))
+    options = {name: sets[name] for name in row.options if name in sets}
+    of_fit = {name: sets[name] for name in fit if name in sets and name not in options}
+    usual = {"epochs": _LONG} | row.settings
+    if "steps" in of_fit:
+        del usual["epochs"]
+    row.with_options({**row.options, **options}).stages(Settings.of(usual | of_fit))
 
 
 def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:

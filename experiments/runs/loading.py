@@ -13,6 +13,7 @@ from torch import nn
 
 from ...data import Dataset
 from ...data.errors import PyroccamError
+from ...data.registry import is_code, is_own
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.posterior.family import family
 from ...inference.storage.checkpoint import HISTORY, WEIGHTS, read_history
@@ -43,10 +44,11 @@ def load_fit(
         folder: that ``pyroccam fit ... --out`` wrote.
         device: as for ``fit``.
         network: ``module:function``, which makes a network of one's own; it is imported.
-        trust: import the network that the run names, if it has no description.
+        trust: import the network that the run names, if it has no description, and the function
+            that makes its data.
         data_root: folder where the files of the run's data are now, if they are not where they
             were.
-        data_file: where the one file of the run's data is now, by whatever name.
+        data_file: where the run's data are now, a file, a folder or a function, by whatever name.
 
     Raises:
         FileNotFoundError: if the folder is not a finished run.
@@ -59,6 +61,12 @@ def load_fit(
     began = folder / "posterior" if (folder / "posterior" / WEIGHTS).is_file() else folder
     check_files(began)
     where = pick_device(device)
+    if data_file is None and not trust and is_code(str(config.data["name"])):
+        raise RunError(
+            f"the data of {folder} are made by somebody's own code, {config.data['name']}: to open "
+            "the run is to run that",
+            hint="--trust to import what the run names",
+        )
     data = _own_data(config, folder, data_root, data_file)
     refuse_other_data(data, folder)
     rows = data.to(where)
@@ -111,13 +119,14 @@ def was_compressed(folder: Path) -> bool:
 
 
 def names_own_data(folder: Path, file: str) -> bool:
-    """True if a file, by whatever name, holds the very data that a run was trained on."""
+    """True if a file, a folder or a function, by whatever name, gives the very data that a run was
+    trained on."""
     config = RunConfig.read(folder)
-    if not Path(file).is_file() or not (folder / "data.json").is_file():
+    if not is_own(file) or not (folder / "data.json").is_file():
         return False
     try:
         return not config.load_data(name=file).differences(read_json(folder / "data.json"))
-    except PyroccamError:
+    except (PyroccamError, TypeError):  # also of a function that takes other options
         return False
 
 

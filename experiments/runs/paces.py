@@ -174,10 +174,9 @@ def _step(
     """Seconds to trace a step of so many rows, of the training as numbers, and of each step."""
     data = result.data
     rows = min(data.N, RETRAINED * size) // size * size or data.N  # of one shape of batch
-    weights = None if data.weights is None else data.weights[:rows]
-    some = replace(data, x_train=data.head(rows)[0], y_train=data.y_train[:rows], weights=weights)
+    some = data.first(rows)
     settings = replace(result.settings, batch_size=size)
-    each = settings.steps_per_epoch(rows)
+    each = settings.steps_per_epoch(some.N)
     epochs = math.ceil(RETRAINED / each)
     training = PlainTraining(net, replace(result, data=some, settings=settings))
     times = []

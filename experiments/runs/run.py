@@ -332,7 +332,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "data": data.name,
         "seed": config.settings["seed"],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "rows": {name: len(data.split(name)[0]) for name in ("train", "val", "test")},
+        "rows": data.counts,
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def read_new_rows(
         "the run was trained or validated (the same rows, or doubles in the data); lines with "
         "“unseen” are of the others.",
     )
-    unseen = replace(new, x_test=new.x_test[~met], y_test=new.y_test[~met])
+    unseen = new.but(x_test=new.x_test[~met], y_test=new.y_test[~met])
     return {"": new, ", unseen": unseen}
 
 
@@ -72,7 +71,7 @@ def score(
     found: dict[str, Any] = {}
     own = result.data
     for added, result.data in sets.items():
-        if not len(result.data.split(split)[0]):
+        if not result.data.counts[split]:
             continue
         scores = config.chosen.scores(result, split)
         if small is not None:

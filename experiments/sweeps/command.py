@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...data.registry import absolute
 from ..console import PlainConsole
 from ..methods import METHODS
 from ..runs.budget import Budget
@@ -105,9 +106,9 @@ def _whole(name: str, value: Any) -> Any:
     """A place of files is the same for workers that are in other folders."""
     if not isinstance(value, str):
         return value
-    if name == "data_root" or (name == "data" and Path(value).suffix and Path(value).is_file()):
+    if name == "data_root":
         return str(Path(value).expanduser().absolute())
-    return value
+    return absolute(value) if name == "data" else value
 
 
 def run_sweep(

@@ -296,8 +296,8 @@ def _name(settings: Mapping[str, Any], equals: str = "=") -> str:
 
 
 def _short(text: str) -> str:
-    """A file by its name, without where it is."""
-    return Path(text).stem if text.lower().endswith(_FILES) else text
+    """A file or a folder by its name, without where it is."""
+    return Path(text).stem if Path(text).is_absolute() or text.lower().endswith(_FILES) else text
 
 
 # -- what a person writes -------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def draw_posterior(
         )
     where = fit.data.device
     x, y = fit.data.take(split, chosen)
-    complete = split == "train" and len(chosen) == fit.data.N and fit.data.weights is None
+    complete = split == "train" and len(chosen) == fit.data.N and not fit.data.weighted
     seed = fit.settings.seed if seed is None else seed
     with evaluating(fit.model), seeded(seed, where):
         if fit.model.random_weights:

@@ -211,7 +211,7 @@ def _attributes(fit: Fit, drawn: PosteriorDraws, split: str) -> dict[str, Any]:
     if not drawn.complete:
         found["log_p"] = (
             "left out: rows have weights"
-            if fit.data.weights is not None
+            if fit.data.weighted
             else "left out: it needs all training rows (split='train', rows=None)"
         )
     return found

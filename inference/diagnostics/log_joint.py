@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,11 +82,9 @@ class LogJoint:
         self.model, self.data = model, data
         self.structure = set(model.structure)
         self.net = mean_network(model, guide)
-        x, y = data.split("train")
-        if rows is not None:
-            x, y = x[rows.to(x.device)], y[rows.to(y.device)]
-        self.batches = list(zip(x.split(batch_size), y.split(batch_size), strict=True))
-        self.rows = len(x)
+        self.rows = data.N if rows is None else len(rows)
+        self._some = None if rows is None else data.take("train", rows)
+        self._size = batch_size
         weights = sum(p.numel() for p in self.net.parameters())
         self.at_once = at_once(weights, min(self.rows, batch_size))
 
@@ -103,6 +101,12 @@ class LogJoint:
                 total = total + torch.as_tensor(self.model.counts(site, values)).cpu() * found
         return total
 
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows that count, a pass of a network at a time."""
+        parts = self.data.parts("train", weighted=False) if self._some is None else [self._some]
+        for x, y in parts:
+            yield from zip(x.split(self._size), y.split(self._size), strict=True)
+
     def log_likelihood(self, values: Values, layers: Collection[str] | None = None) -> Tensor:
         """Log-likelihood of each row, ``(S, R)``, float64, on the CPU.
 
@@ -111,12 +115,13 @@ class LogJoint:
             layers: whose weights vary; the others have those that :meth:`_hold` gave them, and what
                 comes before the first that varies is computed once for several draws.
         """
+        return torch.cat([*self._of_batches(values, layers)], 1)
+
+    def _of_batches(self, values: Values, layers: Collection[str] | None) -> Iterator[Tensor]:
         networks = weights_of(self.model, values, layers=layers)
-        parts = []
-        for x, y in self.batches:
+        for x, y in self.batches():
             outputs = outputs_of(self.net, networks, x)
-            parts.append(self.model.likelihood(outputs).log_prob(y).double().cpu())
-        return torch.cat(parts, 1)
+            yield self.model.likelihood(outputs).log_prob(y).double().cpu()
 
     def _moving(self, block: Collection[str]) -> list[str]:
         """Layers whose weights depend on the sites of a block."""
@@ -164,11 +169,15 @@ class LogJoint:
             part = {site: value[start : start + count] for site, value in block.items()}
             part |= {site: value.expand(count, *value.shape) for site, value in rest.items()}
             start += count
-            each = self.log_likelihood(part, moving)
-            joint.append(size / chosen * each.sum(1) + self.log_prior(part, list(block)))
-            if reference is None:
+            if reference is None:  # nothing is kept of rows, of which there may be millions
+                total = torch.zeros(count, dtype=torch.float64)
+                for found in self._of_batches(part, moving):
+                    total += found.sum(1)
                 variance.append(torch.zeros(count, dtype=torch.float64))
             else:
+                each = self.log_likelihood(part, moving)
+                total = each.sum(1)
                 spread = (each - reference).var(1)
                 variance.append(size**2 / chosen * (1 - chosen / size) * spread)
+            joint.append(size / chosen * total + self.log_prior(part, list(block)))
         return torch.cat(joint), torch.cat(variance)

@@ -71,8 +71,14 @@ class Group(Ranks):
         Raises:
             RanksError: if there are fewer GPUs than processes here.
         """
-        if device.type != "cuda" or device.index is not None:
+        if device.type != "cuda":
             return device
+        if device.index is not None and device.index != self._local_rank:
+            raise RanksError(
+                f"this is process {self._local_rank + 1} of its machine, and was given {device}",
+                "a GPU for each process",
+                "device='cuda' (--device cuda), and CUDA_VISIBLE_DEVICES for which ones",
+            )
         count = torch.cuda.device_count()
         if self._local_rank >= count:
             raise RanksError(

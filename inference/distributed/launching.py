@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import torch
@@ -16,12 +18,14 @@ import torch.distributed as dist
 
 from .ranks import RanksError
 
-__all__ = ["Ended", "launch"]
+__all__ = ["Ended", "launch", "refuse_device"]
 
 T = TypeVar("T")
 
 MOST = 1024
 """Processes on a machine: more than it has cores."""
+
+_CTRL_C = (signal.SIGINT,)
 
 _LOUD = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 
@@ -97,16 +101,57 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
     return given
 
 
+def refuse_device(device: str, processes: int) -> None:
+    """Refuse, before anything starts, a device that so many processes of a machine cannot have.
+
+    Arguments:
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
+
+    Raises:
+        RanksError: for one GPU by its number, or more processes than there are GPUs.
+    """
+    if processes == 1 or device == "cpu":
+        return
+    if device.startswith("cuda:"):
+        raise RanksError(
+            f"{processes} processes on {device}, which is one GPU",
+            "a GPU for each process",
+            "device='cuda' (--device cuda), and CUDA_VISIBLE_DEVICES for which; or one process",
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto" and not count:
+        return
+    if processes > count:
+        raise RanksError(
+            f"there are {count} GPUs on this machine for {processes} processes",
+            "a GPU for each process",
+            f"at most {count} processes, or device='cpu' (--device cpu)",
+        )
+
+
 def _on_rank(function: Callable[..., T], args: tuple[Any, ...]) -> T | None:
-    """Call the function; its result, of which the first process is asked alone."""
+    """Call the function; its result, of which the first process is asked alone.
+
+    Raises:
+        SystemExit: after a Ctrl-C while the process began, which it hears now.
+    """
+    first = os.environ["RANK"] == "0"
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+    except KeyboardInterrupt:
+        if first:
+            print("Stopped before anything was done.", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     found = function(*args)
-    return found if os.environ["RANK"] == "0" else None
+    return found if first else None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What ended is an error of :func:`launch`, and needs no log beside it."""
-    before = {name: logging.getLogger(name).level for name in _LOUD}
+    # Each module of torch's has a logger with a level of its own.
+    names = [*_LOUD, *(name for name in logging.root.manager.loggerDict if name.startswith(_LOUD))]
+    before = {name: logging.getLogger(name).level for name in names}
     for name in before:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -133,15 +178,19 @@ def _variables(processes: int) -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Wait out a Ctrl-C while the processes, which have heard it too, come to their end."""
+    """Wait out a Ctrl-C while the processes, which have heard it too, come to their end. They begin
+    with it held back: whatever they import would end by a stack."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # A function is not handed down to new processes, as SIG_IGN would be.
+    resource_tracker.ensure_running()  # which unblocks what is blocked, when it is started
+    # A function is not handed down to new processes, as SIG_IGN would be; what is blocked is.
     former = signal.signal(signal.SIGINT, lambda number, frame: None)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # what is held back is heard here
         signal.signal(signal.SIGINT, former)
 
 

@@ -36,8 +36,7 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
     data = fit.data
     split = "val" if len(data.x_val) else "train"
     rows = {"val": "validation", "train": "training"}[split]
-    # Of what is streamed the first part says as much.
-    x, y = next(data.parts(split)) if data.streamed else data.split(split)
+    x, y = next(data.parts(split, weighted=False))  # of what is streamed, it says as much as all
     advice = "What it says of depth, weights or noise means nothing: train it otherwise, first."
     predicted = fit.predict(x)
     alone = -float(_density_alone(data, y).mean())

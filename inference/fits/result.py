@@ -25,7 +25,7 @@ from ..posterior.predict import (
     evaluate_single,
     mixture_log_probs,
 )
-from ..posterior.scores import merged
+from ..posterior.scores import by_parts
 from ..training.replicate import validation_nll
 from ..training.settings import Settings
 from .doubts import doubts
@@ -156,14 +156,9 @@ class Fit(Generic[M, G]):
         Training rows that are streamed pass once, in parts; what is no mean over rows, such as ECE,
         is left out.
         """
-        if split == "train" and self.data.streamed:
-            parts = self.data.parts(split)
-            return merged(
-                (len(x), self._judged(self.outputs(x, how, **drawing), y, how)) for x, y in parts
-            )
-        x, y = self.data.split(split)
-        outputs = self.outputs(x, how, **drawing)
-        return self._judged(outputs, y, how)
+        return by_parts(
+            self.data, split, lambda x, y: self._judged(self.outputs(x, how, **drawing), y, how)
+        )
 
     def evaluate_ways(
         self, split: str = "test", **drawing: Unpack[Drawing]
@@ -174,6 +169,8 @@ class Fit(Generic[M, G]):
         Arguments:
             split, drawing: as for :meth:`evaluate`.
         """
+        if split == "train" and self.data.streamed:  # and no outputs of all rows are kept
+            return {how: self.evaluate(split, how, **drawing) for how in HOWS}
         x, y = self.data.split(split)
         drawn = self.outputs(x, **drawing)
         means = self.outputs(x, "deterministic", **drawing)

@@ -159,10 +159,10 @@ class PlainTraining:
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
         """Inputs, targets, weights and what a teacher predicts of them, of all rows once."""
         data, size = self._fit.data, self._fit.settings.batch_size
-        if data.streamed:  # which have no weights, and no teacher
+        if data.streamed:  # which have no teacher
             bounds = [(i, min(i + size, data.N)) for i in range(0, data.N, size)]
             for _, x, y in data.batches(self._fit.settings.seed, epoch, bounds):
-                yield x, y, None, None
+                yield x, *data.parted(y), None
             return
         (x, y), weights = data.split("train"), data.weights
         taught = None if self._teacher is None else self._teacher.train

@@ -57,7 +57,7 @@ class Conjugate:
         noise = noise.detach().double()
 
         def outputs(theta: Tensor) -> Tensor:
-            return density.outputs(theta, density.x)
+            return density.outputs(theta, density.whole[0])
 
         about = outputs(mean)
         slope = jacrev(outputs)(mean).detach()
@@ -70,7 +70,7 @@ class Conjugate:
             if not torch.allclose(outputs(mean + step), line, atol=1e-9 * (size + 1.0)):
                 raise _not_exact("its outputs are not linear in its weights")
         self.features = slope * scale / noise[:, None]
-        self.residuals = (density.y.double() - about) / noise
+        self.residuals = (density.whole[1].double() - about) / noise
         self.log_scale = float(noise.log().sum())
 
     def log_evidence(self) -> float:
@@ -135,7 +135,7 @@ def exact(fit: Fit) -> LogEvidence:
     for log_prior, structure in _structures(fit):
         with joint(fit, "exact", structure) as density, seeded(0, fit.data.device):
             values.append(log_prior + Conjugate(density).log_evidence())
-            passes += 2.0 + density.y[0].numel()
+            passes += 2.0 + density.whole[1][0].numel()
     value = float(torch.tensor(values, dtype=torch.float64).logsumexp(0))
     took = time.perf_counter() - begun
     details = {"structures": float(len(values))} if fit.model.structure else {}

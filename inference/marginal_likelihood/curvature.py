@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,8 @@ def hessian(density: Joint, theta: Tensor) -> Precision:
     """
     _refuse_large(density)
     found = _prior_curvature(density, theta)
-    found += _hessian(density, theta, density.log_likelihood)
+    for x, y in density.parts():
+        found += _hessian(density, theta, partial(density.of_rows, x=x, y=y), len(x))
     return Dense(0.5 * (found + found.T))
 
 
@@ -141,11 +143,17 @@ def _layers(density: Joint) -> list[nn.Module]:
     return list(density.model.layers.values())
 
 
-def _hessian(density: Joint, theta: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
-    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time."""
+def _hessian(
+    density: Joint, theta: Tensor, value: Callable[[Tensor], Tensor], count: int
+) -> Tensor:
+    """Minus the second derivatives of ``value`` ``(S,) <- (S, n)`` at θ, a few rows at a time.
+
+    Arguments:
+        count: rows of the data that ``value`` looks at.
+    """
     rows = []
     identity = torch.eye(density.size, dtype=theta.dtype, device=theta.device)
-    for directions in identity.split(min(256, at_once(density.numbers, density.rows))):
+    for directions in identity.split(min(256, at_once(density.numbers, count))):
         with torch.enable_grad(), plain_kernels():
             # The same θ once for each direction: one pass gives the products with all of them.
             copies = theta.detach().expand(len(directions), -1).clone().requires_grad_()
@@ -162,7 +170,7 @@ def _prior_curvature(density: Joint, theta: Tensor) -> Tensor:
     """``-∇² log p(θ)``, ``(n, n)``."""
     if (normal := density.normal_prior()) is not None:
         return normal[1].square().reciprocal().diag()
-    return _hessian(density, theta, density.log_prior)
+    return _hessian(density, theta, density.log_prior, 1)
 
 
 def _output_curvature(density: Joint, outputs: Tensor, y: Tensor) -> Tensor:
@@ -185,7 +193,8 @@ def _jacobians(density: Joint, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]
     def single(theta: Tensor, row: Tensor) -> Tensor:
         return density.outputs(theta, row[None])[0]
 
-    outputs = density.outputs(theta, density.x)
+    first, _ = next(density.parts(1))
+    outputs = density.outputs(theta, first)
     if outputs.dim() != 2:
         raise ValueError(
             f"Outputs of shape {tuple(outputs.shape)} have no one curvature for each row, expected "
@@ -193,9 +202,8 @@ def _jacobians(density: Joint, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]
         )
     each = outputs.shape[1] * density.size
     rows = max(1, NUMBERS_AT_ONCE // max(each, 1))
-    for x, y, out in zip(
-        density.x.split(rows), density.y.split(rows), outputs.split(rows), strict=True
-    ):
+    for x, y in density.parts(rows):
+        out = density.outputs(theta, x)
         with plain_kernels():
             jacobian = vmap(jacrev(single), in_dims=(None, 0))(theta, x)
         density.passes += outputs.shape[1] * len(x) / density.rows
@@ -208,7 +216,7 @@ def _positions(density: Joint, layer: str) -> Tensor:
     start, found = 0, []
     for (site, shape), size in zip(density.shapes.items(), density.sizes, strict=True):
         if site in (f"{layer}.weight", f"{layer}.bias"):
-            place = torch.arange(start, start + size, device=density.x.device).reshape(shape)
+            place = torch.arange(start, start + size, device=density.device).reshape(shape)
             found.append(place if len(shape) == 2 else place[:, None])
         start += size
     return torch.cat(found, 1)
@@ -226,7 +234,7 @@ def _factors(density: Joint, theta: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
             )
     weights = density.weights(theta[None])
     own = {name: value[0].detach() for name, value in weights.items()}
-    for x, y in zip(density.x.split(ROWS), density.y.split(ROWS), strict=True):
+    for x, y in density.parts(ROWS):
         seen: dict[str, tuple[Tensor, Tensor]] = {}
         hooks = [layer.register_forward_hook(_noting(name, seen)) for name, layer in layers.items()]
         try:

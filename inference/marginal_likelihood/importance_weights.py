@@ -77,7 +77,7 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
     """``log p(y, θ) - log q(θ)`` of draws from q, ``(K,)``."""
     drawn = draw_sites(density.model, density.guide, draws)
     values = {s: v.double() if v.is_floating_point() else v for s, v in drawn.items()}
-    log_q = torch.zeros((), dtype=torch.float64, device=density.x.device)
+    log_q = torch.zeros((), dtype=torch.float64, device=density.device)
     for site, value in values.items():
         found = density.guide.posterior(site).log_prob(value).reshape(draws, -1).sum(1)
         log_q = log_q + density.model.counts(site, drawn) * found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyro
@@ -65,11 +66,10 @@ class Joint:
         # Not only values: the logarithm of a float32 scale is wrong in the eighth digit, N times.
         self.model, self.guide = copy.deepcopy(model).double(), guide
         self.net = mean_network(model, guide).double()
-        x, y = data.split("train")
-        self.x, self.y = x.double() if x.is_floating_point() else x, y
+        self.data, self.device = data, data.device
         given = {} if structure is None else structure
         self.structure = {site: value[None] for site, value in given.items()}
-        self.size, self.rows, self.passes = 0, len(self.x), 0.0
+        self.size, self.rows, self.passes = 0, data.N, 0.0
         self.priors = self._priors()
         self.transforms = {site: biject_to(p.support) for site, p in self.priors.items()}
         self.shapes = {site: tuple(prior.event_shape) for site, prior in self.priors.items()}
@@ -127,12 +127,46 @@ class Joint:
             found[site] = drawn.expand(draws, *self.shapes[site])
         return self.theta(found)
 
+    # -- rows -------------------------------------------------------------------------------------
+
+    @cached_property
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of all training rows.
+
+        Raises:
+            DataError: if they are streamed.
+        """
+        return _in_double(*self.data.split("train"))
+
+    def parts(
+        self, size: int | None = None, chosen: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of training rows: all at once, or in parts if they are streamed.
+
+        Arguments:
+            size: rows of a part, at most.
+            chosen: positions of the rows ``(R,)``, if not all.
+        """
+        found: Iterable[tuple[Tensor, Tensor]]
+        if not self.data.streamed:
+            x, y = self.whole
+            found = [(x, y) if chosen is None else (x[chosen], y[chosen])]
+        elif chosen is not None:
+            found = [_in_double(*self.data.take("train", chosen))]
+        else:
+            found = (_in_double(*part) for part in self.data.parts("train", weighted=False))
+        for x, y in found:
+            if size is None:
+                yield x, y
+            else:
+                yield from zip(x.split(size), y.split(size), strict=True)
+
     # -- densities ---------------------------------------------------------------------------------
 
     def log_prior_of(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log prior density ``(S,)`` of values of all sites, ``(S, *)``, in their coordinates; that
         of given structure is not part of it."""
-        total = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         held = self._held(values)
         for site, prior in self.model.priors_given(held).items():
             if site in values:
@@ -148,7 +182,16 @@ class Joint:
         Arguments:
             chosen: positions of R rows ``(R,)`` whose sum, times N / R, stands for that of all.
         """
-        x, y = (self.x, self.y) if chosen is None else (self.x[chosen], self.y[chosen])
+        count = self.rows if chosen is None else len(chosen)
+        found = [self._of_part(values, x, y) for x, y in self.parts(chosen=chosen)]
+        return sum(found[1:], found[0]) * (self.rows / count)
+
+    def of_rows(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """``log p(y | x, θ)`` of some rows, ``(S,)``, for θ ``(S, n)``."""
+        return self._of_part(self.values(theta)[0], x, y)
+
+    def _of_part(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """``log p(y | values)`` of some rows, ``(S,)``."""
         (draws,) = {len(value) for value in values.values()}
         found = []
         most = at_once(self.numbers, len(x))
@@ -157,7 +200,7 @@ class Joint:
             weights = self._weights(part)
             self.passes += len(next(iter(part.values()))) * len(x) / self.rows
             found.append(self.model.log_prob(outputs_of(self.net, weights, x), y).sum(1))
-        return torch.cat(found) * (self.rows / len(x))
+        return torch.cat(found)
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """``log p(θ)``, ``(S,)``, for θ ``(S, n)``."""
@@ -176,9 +219,14 @@ class Joint:
         """``log p(y, θ)`` ``(S,)`` and its gradient ``(S, n)``."""
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()
-            value = self(theta)
-            (slope,) = torch.autograd.grad(value.sum(), theta)
-        return value.detach(), slope
+            total = self.log_prior(theta)
+            (slope,) = torch.autograd.grad(total.sum(), theta)
+            total = total.detach()
+            for x, y in self.parts():  # what one part has computed goes before the next is read
+                value = self.of_rows(theta, x, y)
+                slope = slope + torch.autograd.grad(value.sum(), theta)[0]
+                total = total + value.detach()
+        return total, slope
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         """Outputs ``(B, outputs)`` of the network with θ ``(n,)``."""
@@ -231,6 +279,10 @@ class Joint:
                 found[name] = float(prior.scale.flatten()[0])
         self.priors = self._priors()
         return found
+
+
+def _in_double(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.double() if x.is_floating_point() else x, y
 
 
 @contextmanager

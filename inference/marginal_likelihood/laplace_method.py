@@ -104,7 +104,7 @@ def laplace(
                     'Use priors.Normal(learn="scale") or Normal(learn="layer"), or leave it out.'
                 )
             best = _normal_at(density, peak(density, best.mean, climb), curvature)
-        standard = torch.randn(draws, density.size, dtype=torch.float64, device=density.x.device)
+        standard = torch.randn(draws, density.size, dtype=torch.float64, device=density.device)
         drawn, log_q = best.precision.draw(standard)
         log_w = density(best.mean + drawn) - log_q
     found, gain = best.value, best.gain

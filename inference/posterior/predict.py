@@ -17,7 +17,7 @@ from ...models.likelihoods.noise import LEAST_ROWS, learns_noise, noise_of_rows,
 from ...models.plain.pruned import PrunedNetwork
 from .draws import rows_in_a_pass
 from .metrics import classification_metrics, regression_metrics
-from .scores import score_classes, score_targets
+from .scores import by_parts, score_classes, score_targets
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -33,6 +33,7 @@ __all__ = [
     "evaluate_single",
     "mixture_log_probs",
     "nll_by_depth",
+    "nll_of_rows",
     "outputs_by_depth",
 ]
 
@@ -160,6 +161,26 @@ def nll_by_depth(outputs: Tensor, likelihood: Likelihood, y: Tensor, y_std: Tens
         return [units - float(ll.double().mean()) for ll in likelihood(outputs).log_prob(y)]
 
 
+def nll_of_rows(
+    data: Dataset, split: str, outputs: Callable[[Tensor], Tensor], likelihood: Likelihood
+) -> list[float]:
+    """:func:`nll_by_depth` of all rows of a split, part by part.
+
+    Arguments:
+        outputs: at every depth, of inputs.
+        likelihood: of the model.
+    """
+    found, rows = [], []
+    for x, y in data.parts(split, weighted=False):
+        found.append(nll_by_depth(outputs(x), likelihood, y, data.y_std))
+        rows.append(float(len(x)))
+    count = sum(rows)
+    return [
+        sum(n * nll for n, nll in zip(rows, each, strict=True)) / count
+        for each in zip(*found, strict=True)
+    ]
+
+
 @torch.no_grad()
 def validated(
     likelihood: Likelihood, net: nn.Module, data: Dataset, split: str = "val"
@@ -173,7 +194,7 @@ def validated(
         data: with the validation rows.
         split: whose rows they are, if others.
     """
-    x, y = data.split(split)
+    x, y = next(data.parts(split, weighted=False))  # of what is streamed, the first part
     if len(x) < LEAST_ROWS or not learns_noise(likelihood):
         return likelihood
     with evaluating(net):
@@ -200,8 +221,10 @@ def evaluate_net(
         likelihood: by which it predicts; that of ``model``, with the noise of the validation rows
             (:func:`validated`), if left out.
     """
-    x, y = data.split(split)
-    likelihood = validated(model.likelihood, net, data) if likelihood is None else likelihood
-    outputs = streamed(lambda part: give(net, part, data.fields)[None], x)
-    one = torch.ones(1, device=x.device)
-    return evaluate_outputs(outputs, one, likelihood, y, data.y_std)
+    own = validated(model.likelihood, net, data) if likelihood is None else likelihood
+
+    def judged(x: Tensor, y: Tensor) -> dict[str, float]:
+        outputs = streamed(lambda part: give(net, part, data.fields)[None], x)
+        return evaluate_outputs(outputs, torch.ones(1, device=x.device), own, y, data.y_std)
+
+    return by_parts(data, split, judged)

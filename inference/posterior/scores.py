@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,12 +12,28 @@ from torch import Tensor
 from ...models.likelihoods import Likelihood
 from .metrics import classification_metrics, label_metrics
 
-__all__ = ["merged", "score_classes", "score_targets"]
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["by_parts", "merged", "score_classes", "score_targets"]
 
 _ROOTS = ("rmse",)
 _NO_MEANS = ("ece", "f1", "auroc")
 
 _TAIL = 0.05  # of each side of the interval whose coverage is counted
+
+
+def by_parts(
+    data: Dataset, split: str, judge: Callable[[Tensor, Tensor], dict[str, float]]
+) -> dict[str, float]:
+    """Scores of a split; of training rows that are streamed part by part, as :func:`merged`.
+
+    Arguments:
+        judge: the scores of inputs and targets.
+    """
+    if split != "train" or not data.streamed:
+        return judge(*data.split(split))
+    return merged((len(x), judge(x, y)) for x, y in data.parts(split, weighted=False))
 
 
 def merged(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

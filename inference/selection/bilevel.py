@@ -149,7 +149,7 @@ def select(
     model.train()
     label = f"select, {type(method).__name__}"
     with seeded(seed, where), FitProgress(label, outer_steps, progress) as bar:
-        rows = [Rows(*data.split(level.split), batch_size, level.split) for level in (L, Q)]
+        rows = [Rows(data, level.split, batch_size, 2 * seed + k) for k, level in enumerate((L, Q))]
         search = Search(objectives, rows, inner_steps, lr, outer_lr, method.optimizer)
         watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []

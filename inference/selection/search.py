@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,31 +14,53 @@ from ..compilation.passes import lean
 from .hypergradient import Tensors, Update, adam, ascend, gradient_ascent
 from .levels import Key, Objectives
 
+if TYPE_CHECKING:
+    from ...data import Dataset
+
 __all__ = ["Rows", "Search"]
 
 
 class Rows:
-    """Minibatches of one size, of rows in random order."""
+    """Minibatches of one size, of rows in random order.
 
-    def __init__(self, x: Tensor, y: Tensor, size: int, split: str) -> None:
-        if not len(x):
+    Arguments:
+        data, split: whose rows.
+        size: of a batch; of all rows, if there are fewer.
+        seed: of the order of rows that are streamed.
+    """
+
+    def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
+        count = data.counts[split] if split in data.counts else len(data.split(split)[0])
+        if not count:
             raise ValueError(
                 f"Level(split={split!r}): the data has no such rows. Make it with "
                 "val_fraction=, or use the training rows."
             )
-        self.x, self.y, self.size = x, y, min(size, len(x))
-        self.order: Iterator[Tensor] = iter(())
+        self.size = min(size, count)
+        streamed = data.streamed and split == "train"
+        self.left = (
+            _streamed(data, self.size, seed) if streamed else self._drawn(*data.split(split))
+        )
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """The next minibatch."""
-        if self.size == len(self.x):
-            return self.x, self.y
-        for rows in self.order:
-            if len(rows) == self.size:
-                return self.x[rows], self.y[rows]
-        order = torch.randperm(len(self.x), device=self.x.device)
-        self.order = iter(order.split(self.size))
-        return self.batch()
+        return next(self.left)
+
+    def _drawn(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        while self.size == len(x):
+            yield x, y
+        while True:
+            for rows in torch.randperm(len(x), device=x.device).split(self.size):
+                if len(rows) == self.size:
+                    yield x[rows], y[rows]
+
+
+def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of one epoch after the other."""
+    bounds = [(start, start + size) for start in range(0, data.N - size + 1, size)]
+    for epoch in itertools.count():
+        for _, x, y in data.batches(seed, epoch, bounds):
+            yield x, y
 
 
 class Search:

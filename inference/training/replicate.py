@@ -157,7 +157,7 @@ class Replicate(Job):
                 f"{self.data.N}: the likelihood would be scaled wrongly. Build the model with "
                 "data=<this data>."
             )
-        if self.model.weighted != (self.data.weights is not None):
+        if self.model.weighted != self.data.weighted:
             has = "no weights, but the" if self.model.weighted else "weights, but the"
             raise ValueError(
                 f"The rows of the data have {has} model was made for others. Build the model with "

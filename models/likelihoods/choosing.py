@@ -72,7 +72,7 @@ def checked(
 
 def has_weights(data: TargetSpec) -> bool:
     """True if the rows of a data set have weights."""
-    return getattr(data, "weights", None) is not None
+    return bool(getattr(data, "weighted", False))
 
 
 def precision(network: nn.Module) -> torch.dtype:

@@ -252,6 +252,9 @@ def test_processes_take_turns_and_are_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "BATCH", 32)
     said = call(processes.app, "speed", "--rounds", 1, "--epochs", 2, "--out", tmp_path)
     assert said.count("times faster; of the processor") == 2
+    (shares,) = [line for line in said.splitlines() if "% of the" in line]
+    assert shares.startswith(f"{name}: 535,588 numbers in")
+    assert shares in call(processes.app, "shares", "--out", tmp_path)
     (file,) = tmp_path.rglob("processes-speed.json")
     found = json.loads(file.read_text())["networks"][name]
     assert [len(found["seconds"][size]) for size in "12"] == [1, 1]

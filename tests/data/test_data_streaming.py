@@ -251,7 +251,7 @@ def test_what_a_pass_found_can_be_given():
     again = data.stream(rows, val=60, test=40, workers=0, summary=first.summary)
     assert len(rows.asked) < N + 101 + 1  # examples, validation and tests, and one to look at
     assert again.digest == first.digest
-    with pytest.raises(data.DataError, match=r"600 training rows; expected one of 640"):
+    with pytest.raises(data.DataError, match=r"600 training rows; expected one of the 640"):
         data.stream(rows, val=20, test=40, workers=0, summary=first.summary)
 
 
@@ -289,7 +289,7 @@ def test_what_needs_all_rows_at_once_is_refused_with_a_way_out():
     streamed = data.stream(Rows(*arrays()), workers=0)
     with pytest.raises(data.DataError, match=r"training rows are streamed.*data\.sample\(10_000\)"):
         streamed.split("train")
-    for refused in (streamed.all_rows, streamed.with_class_weights, lambda: streamed.targets):
+    for refused in (streamed.all_rows, lambda: streamed.targets):
         with pytest.raises(data.DataError, match="streamed"):
             refused()
 

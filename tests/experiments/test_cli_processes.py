@@ -2,17 +2,24 @@
 
 import functools
 import json
+import logging
 import os
+import signal
 import sys
 
 import pytest
 import torch
 import torch.distributed.launcher.api as api
+from interrupted import work
 from processes import failing, together
+from pyroccam import data
 from pyroccam.experiments import cli
+from pyroccam.experiments.methods import METHODS
 from pyroccam.experiments.runs import run as _runs  # noqa: F401  before it is forked
+from pyroccam.experiments.runs.config import refuse_unknown
 from pyroccam.inference import distributed
-from pyroccam.inference.distributed.launching import Ended
+from pyroccam.inference.distributed import RanksError
+from pyroccam.inference.distributed.launching import Ended, _quiet, refuse_device
 from typer.testing import CliRunner
 
 LDN = ["fit", "ldn", "--data", "spirals", "--epochs", "3", "--set", "max_depth=2", "--set",
@@ -103,6 +110,52 @@ def test_processes_are_launched_with_all_that_was_asked_for(monkeypatch, tmp_pat
         assert ("the process of rank 1 was ended by SIGKILL" in found.output) == (code == -9)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["gnx", "--data", "digits"], "Unknown method 'gnx'"),
+        (["gnj", "--data", "digitz"], "no data set is called 'digitz'"),
+        (["gnj", "--data", "digits", "--network", "nowhere:net"], "cannot be imported"),
+        (["gnj", "--data", "digits", "--set", "lrr=1"], "Unknown setting 'lrr'"),
+        (["gnj", "--data", "digits", "--set", "lr=-1"], "lr must be positive"),
+        (["gnj", "--data", "digits", "--epochs", "0"], "epochs must be"),
+        (["gnj", "--data", "digits", "--set", "threshold=foo"], "threshold='foo'"),
+        (["gnj", "--data", "digits", "--set", "data.noise=1"], "Unknown setting 'data.noise'"),
+        (["gnj", "--data", "digits", "--device", "cuda:1"], "2 processes on cuda:1, which is one"),
+        (["gnj", "--data", "digits", "--set", "epochs=1", "--epochs", "1"], "were both given"),
+    ],
+)
+def test_what_is_wrong_is_said_before_processes_are_started(given, said, monkeypatch):
+    monkeypatch.setattr(distributed, "launch", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(data, "load", lambda *_, **__: pytest.fail("loaded"))
+    found = CliRunner().invoke(cli.app, ["fit", *given, "--processes", "2", "--out", "nowhere"])
+    assert found.exit_code == 2
+    assert said in " ".join(found.output.split())
+    assert not os.path.exists("nowhere")
+
+
+def test_every_method_may_be_started():
+    for method in METHODS:
+        refuse_unknown(method, "digits", None, {})
+        refuse_unknown(method, "digits", None, {"steps": 100, "data.seed": 3})
+
+
+def test_a_gpu_for_each_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for device in ("auto", "cuda"):
+        refuse_device(device, 2)
+        with pytest.raises(RanksError, match="there are 2 GPUs on this machine for 3 processes"):
+            refuse_device(device, 3)
+    refuse_device("cpu", 9)
+    refuse_device("cuda:1", 1)
+    with pytest.raises(RanksError, match="which is one GPU"):
+        refuse_device("cuda:0", 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refuse_device("auto", 9)
+
+
 # -- the launcher itself ----------------------------------------------------------------------
 
 
@@ -126,3 +179,27 @@ def test_what_a_process_raises_is_in_the_error_of_the_launcher():
     assert found.value.code == 1
     with pytest.raises(ValueError, match="processes must be from 1 to 1024, got 0"):
         distributed.launch(failing, 0)
+
+
+def test_ctrl_c_while_processes_begin_is_one_line(monkeypatch, capfd):
+    """What they import then would end by a stack of Python's."""
+    monkeypatch.setenv("CTRL_C_OF", str(os.getpid()))
+    with pytest.raises(Ended) as ended:
+        distributed.launch(work, 2)
+    assert ended.value.code == 130
+    assert capfd.readouterr().err == "Stopped before anything was done.\n"
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.SIGINT not in blocked
+
+
+def test_the_launcher_of_torch_is_quiet():
+    """Its modules have loggers with levels of their own."""
+    logger = logging.getLogger("torch.distributed.elastic.agent.server.api")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with _quiet():
+            assert not logger.isEnabledFor(logging.WARNING)
+        assert logger.level == logging.WARNING
+    finally:
+        logger.setLevel(before)

@@ -561,3 +561,34 @@ def test_devices_of_workers(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert driver.devices_of("auto", None, 1) == ["cuda:0", "cuda:1"]
     assert driver.devices_of("auto", 3, 1) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_repeats_go_over_workers_as_a_sweep_over_seeds(tmp_path, monkeypatch):
+    sets = [word for k, v in SETS.items() for word in ("--set", f"{k}={json.dumps(v)}")]
+    asked = ["fit", "ldn", *sets, "--repeats", 2, "--seed", 3, "--no-compare", "--out"]
+    seen = []
+
+    def swept(_, request, **how):
+        seen.append((request, how))
+        return driver.Ended(0, {})
+
+    monkeypatch.setattr(command, "run_sweep", swept)
+    call(*asked, tmp_path / "s", "--workers", 2, "--device", "cpu", "--budget", "40steps")
+    ((request, how),) = seen
+    assert how == {"workers": 2, "threads": 1, "device": "cpu"}
+    assert request.folder == tmp_path / "s"
+    assert [trial.name for trial in request.plan.trials] == ["ldn-spirals/seed-3",
+                                                             "ldn-spirals/seed-4"]  # fmt: skip
+    for trial in request.plan.trials:
+        assert dict(trial.asked.sets) == SETS
+        assert trial.asked.budget == "40steps"
+    assert not request.plan.compare
+    request.plan.settle(request.folder)
+    assert "Go on with them with --resume" in call(*asked, tmp_path / "s", "--workers", 2, code=2)
+    call(*asked, tmp_path / "s", "--workers", 2, "--budget", "40steps", "--resume")
+    assert len(seen) == 2
+    both = call(*asked, tmp_path / "t", "--workers", 2, "--processes", 2, code=2)
+    assert "Give one of them." in both
+    alone = call("fit", "ldn", "--workers", 2, "--out", tmp_path / "t", code=2)
+    assert "there is one run" in alone
+    assert not (tmp_path / "t").exists()

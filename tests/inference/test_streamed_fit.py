@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.inference import diagnostics
 from pyroccam.inference.elbo.full_data import evidence
+from pyroccam.inference.marginal_likelihood.curvature import CURVATURES
+from pyroccam.inference.marginal_likelihood.joint import joint
 from pyroccam.inference.posterior import exact_depth_posterior
+from pyroccam.inference.selection.search import Rows
 from pyroccam.inference.training.depth_update import BlockPosterior, IncrementalPosterior
 from pyroccam.inference.training.trainer import Interrupted, Trainer
 from torch import nn
@@ -181,11 +185,121 @@ def test_what_comes_after_a_fit_goes_with_streamed_rows(tmp_path):
     shown = torch.tensor(drawn["observed_data"]["y"].values)
     assert torch.equal(rows.take("train", places)[1], shown)
     with pytest.raises(data.DataError, match=r"data\.sample"):
-        inference.evidence(fit, by="laplace")
+        inference.evidence(fit, by="prequential")
     taught = inference.compress(fit, retrain_epochs=2)  # from labels: there is no teacher
     assert taught.retrained is not None
     depth = inference.fit(*depth_pair(rows), rows, **SHORT)
     assert inference.prune(depth)(rows.x_test).shape[0] == 100
+
+
+@pytest.mark.parametrize("curvature", ["full", "kronecker", "diagonal"])
+def test_laplaces_method_adds_up_the_parts_of_a_stream(tmp_path, curvature, monkeypatch):
+    """Gradient and curvature are sums over rows: those of all rows at once, to rounding."""
+    monkeypatch.setattr("pyroccam.data.streaming.streamed.PART", 90)
+    rows = streamed(tmp_path, "regression")
+    fit = inference.fit(*random_pair(rows), rows, **SHORT)
+    asked = {"by": "laplace", "curvature": curvature, "climb": 3, "draws": 100}
+    found = inference.evidence(fit, **asked)
+    expected = inference.evidence(replace(fit, data=rows.sample(rows.N)), **asked)
+    assert found.rows == expected.rows == rows.N
+    assert found.passes == pytest.approx(expected.passes, rel=1e-2)
+    assert found.value == pytest.approx(expected.value, rel=1e-6)
+    assert found.details["log det"] == pytest.approx(expected.details["log det"], rel=1e-6)
+    seen = []
+    for one in (fit, replace(fit, data=rows.sample(rows.N))):
+        with joint(one, "laplace") as density:
+            at = density.centre()
+            seen.append((*density.gradient(at[None]), CURVATURES["hessian"](density, at).matrix))
+    for one, other in zip(*seen, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-4)
+
+
+def test_densities_of_draws_pass_over_a_stream_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyroccam.data.streaming.streamed.PART", 90)
+    rows = streamed(tmp_path)
+    fit = inference.fit(*random_pair(rows), rows, **SHORT)
+    memory = replace(fit, data=rows.sample(rows.N))
+    for how in ({}, {"rows": 300}):
+        for one, other in zip(
+            *(diagnostics.khat(each, draws=150, **how).blocks for each in (fit, memory)),
+            strict=True,
+        ):
+            assert one.khat == pytest.approx(other.khat, rel=1e-4, abs=1e-4)
+            assert one.noise == pytest.approx(other.noise, rel=1e-3)
+    found, expected = (
+        inference.evidence(each, by="importance", draws=200) for each in (fit, memory)
+    )
+    assert found.value == pytest.approx(expected.value, rel=1e-6)
+
+
+def test_two_levels_take_batches_of_a_stream(tmp_path):
+    """Each row once in a pass, in whole batches; the search runs to its end."""
+    rows = streamed(tmp_path)
+    batches = Rows(rows, "train", 128, seed=3)
+    x, _ = zip(*(batches.batch() for _ in range(rows.N // 128)), strict=True)
+    assert {len(part) for part in x} == {128}
+    assert len(torch.cat(x).unique(dim=0)) == 128 * (rows.N // 128)
+    other, _ = batches.batch()
+    assert not torch.equal(other, x[0])
+    model = models.BayesianNetwork(
+        nn.Linear(3, 2), rows, prior=models.priors.Normal(1.0, learn="scale")
+    )
+    found = inference.select(
+        model, guides.MeanField(model), rows, outer_steps=3, inner_steps=2, batch_size=64,
+        progress=False,
+    )  # fmt: skip
+    assert len(found.fit.history) == 3
+
+
+def test_weighted_rows_of_a_stream_train_as_in_memory(tmp_path, monkeypatch):
+    """The same batches with the same weights give the same weights of the network."""
+    rows = streamed(tmp_path).with_class_weights([1, 3])
+    memory = rows.sample(rows.N)
+    assert rows.weighted
+    assert memory.weighted
+
+    def order(self, seed, epoch):
+        return torch.cat([b[0] for b in rows.batches(seed, epoch, [(0, rows.N)])])
+
+    monkeypatch.setattr(data.Dataset, "order", order)
+    fits = [inference.fit(*random_pair(one), one, **SHORT) for one in (rows, memory)]
+    states = [one.guide.state_dict() for one in fits]
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="weights"):
+        inference.fit(*random_pair(rows), streamed(tmp_path), **SHORT)
+    assert fits[0].val_nll == pytest.approx(fits[1].val_nll, rel=1e-4)
+    small = inference.compress(fits[0], retrain_epochs=1)  # by weighted labels
+    assert small.retrained is not None
+    depth = inference.fit(*depth_pair(rows), rows, **SHORT)
+    torch.testing.assert_close(
+        exact_depth_posterior(depth.model, rows), exact_depth_posterior(depth.model, memory),
+        rtol=1e-5, atol=1e-7,
+    )  # fmt: skip
+
+
+class OfSeveral(nn.Module):
+    """A network of words and of amounts."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.amounts, self.out = nn.Embedding(5, 4), nn.Linear(3, 4), nn.Linear(8, 2)
+
+    def forward(self, words, amounts):
+        return self.out(torch.cat([self.words(words).mean(1), self.amounts(amounts)], 1).tanh())
+
+
+def test_a_network_of_several_inputs_trains_on_a_stream():
+    x, y = map(torch.from_numpy, arrays())
+    words = torch.randint(0, 5, (N, 2), generator=torch.Generator().manual_seed(0))
+    items = [({"words": words[i], "amounts": x[i]}, int(y[i])) for i in range(N)]
+    rows = data.stream(items, val=100, test=100, workers=0)
+    torch.manual_seed(0)
+    model = models.BayesianNetwork(OfSeveral(), rows, prior=models.priors.Normal(1.0))
+    fit = inference.fit(model, guides.MeanField(model), rows, **SHORT)
+    assert fit.evaluate("train")["nll"] < 1.0
+    given = {"words": words[:4], "amounts": (x[:4] - rows.x_mean[2:]) / rows.x_std[2:]}
+    assert fit.predict(given).shape == (4, 2)
 
 
 def test_rows_for_validation_are_not_needed(tmp_path):

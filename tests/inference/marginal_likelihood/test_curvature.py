@@ -116,13 +116,16 @@ def test_the_linearised_network_by_its_jacobian():
         nudges = step * torch.eye(density.size, dtype=torch.float64)
         jacobian = torch.stack(
             [
-                (density.outputs(theta + one, density.x) - density.outputs(theta - one, density.x))
+                (
+                    density.outputs(theta + one, density.whole[0])
+                    - density.outputs(theta - one, density.whole[0])
+                )
                 / (2 * step)
                 for one in nudges
             ],
             -1,
         ).detach()
-        p = density.outputs(theta, density.x).softmax(-1).detach()
+        p = density.outputs(theta, density.whole[0]).softmax(-1).detach()
         weight = torch.diag_embed(p) - p[:, :, None] * p[:, None]
         known = torch.einsum("bkn,bkl,blm->nm", jacobian, weight, jacobian)
         known += torch.eye(density.size, dtype=torch.float64) / 0.8**2
@@ -147,7 +150,7 @@ def test_kronecker_factors_where_they_are_exact(case):
         fit = fitted(model, guides.MeanField(model), rows)
     with joint(fit, "laplace") as density:
         if case == "one row":
-            density.x, density.y, density.rows = density.x[:1], density.y[:1], 1
+            density.whole, density.rows = tuple(part[:1] for part in density.whole), 1
         theta = density.centre()
         full = CURVATURES["full"](density, theta).matrix
         found = dense(CURVATURES["kronecker"](density, theta), density.size)

@@ -1,0 +1,85 @@
+"""Images in folders, one for each class, as rows of bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
+from torchvision.transforms.v2 import functional
+
+from ..checks import DataError, check_count
+from ..limits import ask
+from ..roots import reading
+
+__all__ = ["Images", "is_image_folder"]
+
+MOST = 4096
+"""Pixels of a side to which images are brought, at most."""
+
+
+class Images:
+    """Images of a folder that has a folder for each class, in colour: rows (3, height, width) of
+    bytes, and the number of the class in the alphabetical order of their names.
+
+    Arguments:
+        path: The folder.
+        size: Pixels of a side: images are brought to it by their shorter side, and their middle is
+            taken. None leaves them as they are, which then must be of one size.
+
+    Attributes:
+        classes: Names of the classes.
+
+    Raises:
+        DataError: for folders without images, or another size than can be.
+    """
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.name, self.size = path.name, size
+        if size is not None:
+            check_count("size", size, 1, MOST)
+        with reading(path, "a folder of images"):
+            found = ImageFolder(str(path), loader=str)
+        self.classes, self.samples = found.classes, found.samples
+        self._shape: tuple[int, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        path, label = self.samples[place]
+        image = _decoded(Path(path))
+        if self.size is not None:
+            image = functional.resize(image, [self.size], antialias=True)
+            image = functional.center_crop(image, [self.size, self.size])
+        elif self._shape is None:
+            first = image if place == 0 else _decoded(Path(self.samples[0][0]))
+            self._shape = tuple(first.shape)
+        if self.size is None and tuple(image.shape) != self._shape:
+            raise DataError(
+                f"{path} is an image of {_pixels(tuple(image.shape))}",
+                f"{_pixels(self._shape)}, as the first one of {self.name}",
+                "size=64 (--set data.size=64), to which all are brought",
+            )
+        return image, label
+
+
+def is_image_folder(path: Path) -> bool:
+    """True for a folder that has folders with images in them."""
+    if not path.is_dir():
+        return False
+    inner = (one for one in path.iterdir() if one.is_dir())
+    return any(file.suffix.lower() in IMG_EXTENSIONS for one in inner for file in one.iterdir())
+
+
+def _decoded(path: Path) -> Tensor:
+    """An image (3, height, width) of bytes."""
+    with reading(path, "an image"), Image.open(path) as image:
+        ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
+        found: Tensor = functional.pil_to_tensor(image.convert("RGB"))
+    return found
+
+
+def _pixels(shape: tuple[int, ...] | None) -> str:
+    return "no size" if shape is None else f"{shape[1]} x {shape[2]} pixels"

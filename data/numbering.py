@@ -1,0 +1,32 @@
+"""Numbers of rows in messages: of the rows of a source, where a check sees some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = ["numbered", "row_number"]
+
+_places: ContextVar[Sequence[int] | None] = ContextVar("places_of_rows", default=None)
+
+
+@contextmanager
+def numbered(places: Any) -> Iterator[None]:
+    """Within it, checks call the rows that they are given by other numbers.
+
+    Arguments:
+        places: The number of each row, an array; None for their places.
+    """
+    token = _places.set(places)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
+def row_number(row: int) -> int:
+    """How a message calls a row of what is checked, by its place there."""
+    places = _places.get()
+    return row if places is None else int(places[row])

@@ -1,0 +1,79 @@
+"""A function of a person's own, by the name that a command is given."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["absolute_name", "attribute", "is_function_name", "split_name"]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Module and function of `package.module:function`, or file and function of
+    `path/file.py:function`; two empty texts for what is neither."""
+    module, _, function = name.rpartition(":")
+    dotted = all(part.isidentifier() for part in module.split("."))
+    if function.isidentifier() and (dotted or module.endswith(".py")):
+        return module, function
+    return "", ""
+
+
+def is_function_name(name: str) -> bool:
+    """True for a name that :func:`split_name` takes apart."""
+    return bool(split_name(name)[1])
+
+
+def absolute_name(name: str) -> str:
+    """The same name, with a file where it is seen from everywhere."""
+    module, function = split_name(name)
+    if not module.endswith(".py"):
+        return name
+    return f"{Path(module).expanduser().resolve()}:{function}"
+
+
+def attribute(module: str, function: str) -> Any:
+    """What a module, or a file that ends in .py, has of this name; None for nothing.
+
+    A module is looked for in the present folder, too. A file is read once, with its folder among
+    those of modules. What code of a person's own raises is passed on.
+
+    Raises:
+        ModuleNotFoundError: if there is no such module, or one that it imports.
+        FileNotFoundError: if there is no such file.
+    """
+    if not module.endswith(".py"):
+        with _looked_for_in(""):
+            return getattr(importlib.import_module(module), function, None)
+    path = Path(module).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    # Files of one name in several folders are several modules.
+    name = f"{path.stem}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"{path} is no module")
+        made = importlib.util.module_from_spec(spec)
+        sys.modules[name] = made
+        try:
+            with _looked_for_in(str(path.parent)):
+                spec.loader.exec_module(made)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return getattr(sys.modules[name], function, None)
+
+
+@contextmanager
+def _looked_for_in(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)

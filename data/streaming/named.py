@@ -1,0 +1,166 @@
+"""Sets that are streamed, by a path that a command is given: folders of arrays or images, Parquet
+files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..checks import DataError, check_count, check_fraction, shown
+from ..dataset import Dataset
+from ..formats.image_folders import Images, is_image_folder
+from ..tasks import Task
+from .arrays import is_array_folder
+from .making import reader_of, stream
+from .placed import Reader
+from .streamed import Streamed
+from .summary import Summary
+from .tables import is_table
+
+__all__ = ["is_streamable", "load_stream", "reader_of_path"]
+
+ASIDE = 0.1
+"""The share of the rows that is kept for validation, and that for tests, if nobody says another."""
+
+KEPT = 16
+"""Sets of which it is kept what a pass has found: runs of a sweep, or repeats, share theirs."""
+
+FORMS = (
+    "a folder with x.npy and y.npy, or x-00.npy, ..., or with folders of images, one for each "
+    "class; a Parquet file, or a folder of them; or a folder with train, val and test, each of "
+    "them such a folder"
+)
+"""What can be streamed."""
+
+
+def load_stream(
+    path: Path,
+    *,
+    seed: int = 0,
+    val: float | None = None,
+    test: float | None = None,
+    task: Task | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] = (),
+    inputs: str | Sequence[str] = (),
+    target: str = "",
+    weights: str = "",
+    ids: bool = False,
+    standardise: bool = True,
+    size: int | None = None,
+    held: int | None = None,
+    workers: int | None = None,
+) -> Streamed:
+    """Rows of files, streamed: see :func:`~pyroccam.data.stream` for what is not said here.
+
+    Arguments:
+        path: A folder of `.npy` files, of Parquet files or of images, or a Parquet file; or a
+            folder in which `train`, `val` and `test` are such folders.
+        val: The share of the rows to keep for validation, or how many; None takes the folder `val`
+            beside `train`, or else a tenth.
+        test: The same for tests.
+        size: Of images, pixels of a side to which they are brought; None if they are of one size.
+
+    Raises:
+        DataError: for a folder of another kind, or rows that cannot be used.
+    """
+    names: dict[str, Any] = {"inputs": inputs, "target": target, "weights": weights}
+    parts = {"train": path}
+    if (path / "train").is_dir():
+        parts = {part: path / part for part in ("train", "val", "test") if (path / part).is_dir()}
+    aside: dict[str, Any] = {}
+    for what, asked in (("val", val), ("test", test)):
+        if what in parts and asked is not None:
+            raise DataError(
+                f"{what}={shown(asked)} beside {parts[what]}", "one of them", f"no {what}="
+            )
+        aside[what] = _share(what, asked)
+    sources = {part: _source(place, size, names) for part, place in parts.items()}
+    training = sources.pop("train")
+    if isinstance(training, Images):
+        for part, one in sources.items():
+            if one.classes != training.classes:
+                raise DataError(
+                    f"{parts[part]} has the classes {', '.join(one.classes[:8])}",
+                    f"those of {parts['train']}: {', '.join(training.classes[:8])}",
+                )
+        class_names = class_names or training.classes
+    which: dict[str, Any] = {
+        **names, "task": task, "classes": classes, "class_names": class_names, "ids": ids,
+        "seed": seed,
+    }  # fmt: skip
+    key = repr([which, aside, size, [_stamps(one) for one in parts.values()]])
+    made = stream(
+        training,
+        **{**aside, **sources},
+        **which,
+        standardise=standardise,
+        name=(path.name if path.is_dir() else path.stem) or "stream",
+        workers=workers,
+        held=held,
+        summary=_passed.get(key),
+    )
+    if len(_passed) >= KEPT:
+        del _passed[next(iter(_passed))]  # the first that came
+    _passed[key] = made.summary
+    return made
+
+
+_passed: dict[str, Summary] = {}
+"""What passes of this process have found, by files and options."""
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of files, by which it is seen that they were written to."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    facts = ((str(file), file.stat()) for file in files if file.is_file())
+    return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
+
+
+def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
+    """All rows of files, in their order, to be read as those of another set; and the names of their
+    classes, if they have their own.
+
+    Arguments:
+        path: As of :func:`load_stream`, but for a folder that holds several sets.
+        like: Whose columns, targets and classes are meant.
+
+    Raises:
+        DataError: for a folder of another kind.
+    """
+    if is_image_folder(path):
+        size = like.source.get("size")
+        images = Images(path, size if isinstance(size, int) else None)
+        return reader_of(images), images.classes
+    names: dict[str, Any] = {}
+    if is_table(path):
+        names = {"inputs": like.columns, "target": like.target, "class_names": like.class_names}
+    return reader_of(_source(path, None, names), **names), ()
+
+
+def is_streamable(path: Path) -> bool:
+    """True for a path of :func:`load_stream`."""
+    one = path / "train" if (path / "train").is_dir() else path
+    return is_array_folder(one) or is_table(one) or is_image_folder(one)
+
+
+def _source(path: Path, size: int | None, names: dict[str, Any]) -> Any:
+    """What :func:`~pyroccam.data.stream` takes."""
+    if is_image_folder(path) and not is_array_folder(path):
+        if given := [name for name, value in names.items() if value]:
+            raise DataError(f"{given[0]}= of {path}, a folder of images", f"no {given[0]}=")
+        return Images(path, size)
+    if size is not None:
+        raise DataError(f"size={shown(size)} of {path}, which holds no images", "no size=")
+    if not (is_array_folder(path) or is_table(path)):
+        raise DataError(f"{path} is no set of rows", FORMS)
+    return path
+
+
+def _share(what: str, asked: Any) -> float:
+    if asked is None:
+        return ASIDE
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        return check_count(what, asked, 0)
+    return check_fraction(what, asked, zero=True)

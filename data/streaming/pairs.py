@@ -1,0 +1,163 @@
+"""Inputs, targets and weights in what a source gives: pairs, or dicts of which names tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import DataError, as_tensor, listed
+from ..fields import Fields, are_several
+
+__all__ = ["PAIRS", "Columns", "Form", "Pairs"]
+
+
+class Columns(NamedTuple):
+    """Names in a table or a dict.
+
+    Arguments:
+        inputs: Of the inputs; all the others, if none.
+        target: Of the targets.
+        weights: Of the weights of rows; "" for none.
+    """
+
+    inputs: tuple[str, ...] = ()
+    target: str = ""
+    weights: str = ""
+
+    @classmethod
+    def of(cls, inputs: str | Sequence[str], target: str, weights: str = "") -> Columns:
+        """Names as a person gives them."""
+        names = [inputs] if isinstance(inputs, str) else inputs
+        return cls(tuple(name for name in names if name), target, weights)
+
+
+PAIRS = Columns()
+"""No names, where nothing has one."""
+
+
+class Form(NamedTuple):
+    """What targets are before the weights of their rows stand behind them, as a last column
+    (B, T + 1) in float64, in which labels are exact.
+
+    Arguments:
+        dtype: Their type.
+        single: They are (B,).
+    """
+
+    dtype: torch.dtype
+    single: bool
+
+    @classmethod
+    def of(cls, y: Tensor) -> Form:
+        """That of targets (B,) or (B, T)."""
+        return cls(y.dtype, y.ndim == 1)
+
+    @staticmethod
+    def joined(y: Tensor, weights: Tensor) -> Tensor:
+        """Targets with the weights of their rows (B,)."""
+        if weights.shape != y.shape[:1]:
+            raise DataError(
+                f"weights of shape {tuple(weights.shape)}", f"one a row, {tuple(y.shape[:1])}"
+            )
+        return torch.cat([y.double().reshape(len(y), -1), weights.double()[:, None]], 1)
+
+    def parted(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets as they were, and weights (B,)."""
+        own = y[:, :-1].to(self.dtype)
+        return own[:, 0] if self.single else own, y[:, -1]
+
+
+class Pairs:
+    """Reads inputs and targets out of batches.
+
+    Several inputs of a row, a dict or a tuple in a pair, become columns of one table.
+
+    Arguments:
+        name: Of the data set, for a message.
+        columns: Which are which in a dict.
+
+    Attributes:
+        fields: What stands where, of several inputs; None of one, or before the first batch.
+        form: Of targets that have weights behind them; None of others.
+    """
+
+    def __init__(self, name: str, columns: Columns) -> None:
+        self.name, self.columns = name, columns
+        self.fields: Fields | None = None
+        self.form: Form | None = None
+
+    def read(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Inputs (B, ...) and targets in a batch.
+
+        Arguments:
+            batch: A pair of tensors, or a dict of tensors.
+
+        Raises:
+            DataError: for a batch of another kind.
+        """
+        if isinstance(batch, Mapping):
+            return self._of_dict(batch)
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+            raise DataError(
+                f"{self.name} gives a {type(batch).__name__}{size}", "pairs (x, y), or dicts"
+            )
+        if self.columns.weights:
+            raise DataError(
+                f"weights={self.columns.weights!r} of {self.name}, which gives pairs",
+                "dicts, in which weights have a name", "no weights=",
+            )  # fmt: skip
+        return self.packed("x", batch[0]), as_tensor("y", batch[1])
+
+    def _of_dict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        inputs, target, weights = self.columns
+        if target not in batch:
+            raise DataError(
+                f"{self.name} gives {listed(batch)}, and target={target!r}",
+                "the name of the targets among them", "target=, and inputs=[...] for the others",
+            )  # fmt: skip
+        if weights and weights not in batch:
+            raise DataError(
+                f"{self.name} gives {listed(batch)}, without {weights}",
+                "the name of the weights among them", "weights=",
+            )  # fmt: skip
+        names = list(inputs) or [key for key in batch if key not in (target, weights)]
+        if missing := [one for one in names if one not in batch]:
+            raise DataError(
+                f"{self.name} gives {listed(batch)}, without {listed(missing)}",
+                "names that there are", "inputs=",
+            )  # fmt: skip
+        parts = [as_tensor(one, batch[one]) for one in names]
+        if len(parts) > 1 and any(part.ndim > 2 for part in parts):
+            raise DataError(
+                f"{self.name} gives several inputs, {listed(names)}, beside the target",
+                "columns of a table, or pairs ({...}, y) of a dict of inputs and a target",
+                "inputs=[...] with one name",
+            )
+        x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
+        y = as_tensor(target, batch[target])
+        if weights:
+            self.form = Form.of(y)
+            y = Form.joined(y, as_tensor(weights, batch[weights]))
+        return (x[:, None] if x.ndim == 1 else x), y
+
+    def packed(self, where: str, x: Any) -> Tensor:
+        """Inputs as one tensor.
+
+        Raises:
+            DataError: for inputs that are neither a tensor nor several of them.
+        """
+        if isinstance(x, Tensor):
+            return x
+        if isinstance(x, list):  # as which a loader collates tuples
+            x = tuple(x)
+        if not are_several(x):
+            raise DataError(
+                f"{self.name} gives a {type(x).__name__} as inputs of a row",
+                "a tensor; or several, as a dict or a tuple of them",
+            )
+        self.fields = self.fields or Fields.of(where, x)
+        return self.fields.pack(where, x)

@@ -97,8 +97,9 @@ def select(
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).
         L, Q: the objectives.
-        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``
-            or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says when it is right.
+        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``,
+            ``SelfTuning()`` or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says
+            when it is right.
         outer_steps, inner_steps: moves of h, and of θ in each of those.
         lr, outer_lr: rates of θ and of h.
         batch_size: rows of a step; different ones for L and Q.

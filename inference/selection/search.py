@@ -54,6 +54,7 @@ class Search:
         theta, h: now.
         state, state_h: of their optimisers, ``move`` and ``move_h``.
         indefinite: outer steps whose linear system was not positive definite.
+        kept: by the method, from one outer step to the next; ``None`` at first.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Search:
         self.state: Any = None
         self.state_h: Any = None
         self.indefinite = 0
-        self._graph: Any = None
+        self.kept: Any = None
+        self._graphs: dict[str, Any] = {}
 
     def keys(self, which: int, count: int) -> list[Key]:
         """Batches and noise for L (0) or Q (1)."""
@@ -93,12 +95,12 @@ class Search:
 
     def traced(self, f: Callable[..., Any], *args: Any) -> Any:
         """``f(*args)`` by a graph of tensor operations, once the optimisers have a state; a
-        selection repeats one ``f``."""
+        selection repeats one ``f`` of a name."""
         if any(arg is None for arg in args):
             return f(*args)
-        if self._graph is None:
-            self._graph = lean(graph_of(f, *args), ())
-        return self._graph(*args)
+        if f.__name__ not in self._graphs:
+            self._graphs[f.__name__] = lean(graph_of(f, *args), ())
+        return self._graphs[f.__name__](*args)
 
     def both(self, step: Callable[..., Any], *keys: list[Key]) -> None:
         """Moves of θ and h together, in steps that take the state of both and a key of each."""

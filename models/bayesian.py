@@ -24,6 +24,7 @@ from .layers.choice import (
     tell_hooks,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
+from .numbers import Number, numbers_of_weights, renumbered
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
@@ -172,6 +173,17 @@ class BayesianNetwork(Model):
             name: {n: t.tolist() for n, t in layer.prior.named_buffers()}
             for name, layer in self.layers.items()
         }
+
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its priors that may be others, by path: ``prior.scale``, say, of every layer
+        whose prior has an argument of this name."""
+
+        def record(name: str, value: float) -> None:
+            self.prior_given = renumbered(self.prior_given, name, value)
+            for layer in self.layers.values():
+                layer.weight_prior = renumbered(layer.weight_prior, name, value)
+
+        return numbers_of_weights(self.layers, record)
 
     def count_from(self, whole: BayesianNetwork) -> None:
         """Compare what will be left with the network with which ``whole`` is compared."""

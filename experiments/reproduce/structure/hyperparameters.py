@@ -5,8 +5,9 @@
 Every weight has a prior N(0, 1/a) with an a of its own; for self-tuning, whose best response is a
 function of few numbers, the weights and biases of a layer have one in common. Criteria: ``elbo``,
 where L and Q are the same bound; ``holdout``, where weights of highest density on three quarters of
-the rows (L) are judged by the likelihood of the last quarter (Q), one fold of the four of the
-source. A finished row is kept: the same command goes on where an earlier one stopped.
+the rows (L) are judged by the likelihood of the last quarter (Q); ``folds``, where each quarter is
+held out once, from weights of its own, as in the source. A finished row is kept: the same command
+goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ METHODS = {
 LEARN = {"self-tuning": "scale"}
 """What a prior learns beside a method, where that is not a precision for each weight."""
 
-CRITERIA = ("elbo", "holdout")
+CRITERIA = ("elbo", "holdout", "folds")
+FOLDS = 4
+"""As the source has."""
 NOISES = (0.25, 0.5)
 
 # Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
@@ -67,8 +70,12 @@ def _pair(
         prior = models.priors.Normal(1.0, learn=learn)
         model = models.BayesianNetwork(net, data, prior=prior)
         guide = guides.MeanField(model) if criterion == "elbo" else guides.Delta(model)
-    levels = (Level(), Level() if criterion == "elbo" else Level(prior=0.0, split="val"))
-    return model, guide, data, levels
+    outer = {
+        "elbo": Level(),
+        "holdout": Level(prior=0.0, split="val"),
+        "folds": Level(prior=0.0, folds=FOLDS),
+    }
+    return model, guide, data, (Level(), outer[criterion])
 
 
 def reached(history: list[dict[str, float]], share: float = 0.99) -> int:

@@ -85,15 +85,18 @@ class Numbering(Weighing):
         self._own: list[Tensor] = []
 
     def take(self, value: Tensor | None) -> None:
+        if value is None:
+            for slot, own in zip(self.slots, self._own, strict=False):
+                slot.module._buffers[slot.buffer] = own
+            self._own = []  # another device, or another number, may follow
+            return
         if not self._own:
             self._own = [slot.module.get_buffer(slot.buffer) for slot in self.slots]
         for slot, own in zip(self.slots, self._own, strict=True):
-            new = own if value is None else slot.with_value(own, value)
-            slot.module._buffers[slot.buffer] = new
+            slot.module._buffers[slot.buffer] = slot.with_value(own, value)
 
     def __exit__(self, *exception: Any) -> None:
         self.take(None)
-        self._own = []
         super().__exit__(*exception)
 
 

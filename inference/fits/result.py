@@ -127,10 +127,8 @@ class Fit(Generic[M, G]):
             renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
         pair, structure = family(model, guide), None
         if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
-            exact, running = (
-                pair.depth_posterior(self.data, kl_weight),
-                guide.posterior("depth").probs,
-            )
+            exact = pair.depth_posterior(self.data, kl_weight)
+            running = guide.posterior("depth").probs
             assert exact is not None
             with torch.no_grad():
                 guide.get_parameter(guide.moving).copy_(exact.log().clamp_min(-1e4))

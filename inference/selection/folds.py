@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...data import Dataset
 from .hypergradient import Tensors
 from .levels import Key, Objectives
 from .search import Rows, Search
+
+if TYPE_CHECKING:
+    from ...data import Dataset
 
 __all__ = ["FoldRows", "Folds", "fold_rows"]
 

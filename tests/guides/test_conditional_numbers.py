@@ -148,6 +148,23 @@ def test_the_number_is_put_back_after_an_error():
     assert model.prior_numbers() == before
 
 
+def test_a_number_that_is_changed_for_good_stays():
+    """Also after a call outside of the handler, and one in evaluation mode."""
+    model, guide = conditional(normal, "prior.scale")
+    x, y = blobs().split("train")
+    for mode in (True, False):
+        guide.train(mode)
+        guide(x)
+        bound(model, guide)(x, y)
+    model.numbers()["prior.scale"].set(2.5)
+    model.double(), guide.double()
+    for mode in (True, False):
+        guide.train(mode)
+        bound(model, guide)(x.double(), y)
+        assert {float(p.scale) for p in model.priors()} == {2.5}
+        assert {p.scale.dtype for p in model.priors()} == {torch.float64}
+
+
 def test_it_is_trained_by_pyro():
     model, guide = conditional(normal, "prior.scale")
     batch = blobs().split("train")
@@ -156,7 +173,7 @@ def test_it_is_trained_by_pyro():
     other, ordinary = guide.pair_at(model, value)
     torch.manual_seed(3)
     torch.rand(())
-    expected = float(bound(other, ordinary)(*batch))
+    expected = bound(other, ordinary)(*batch).item()
     torch.manual_seed(3)
     with guide.handler:
         assert svi.step(*batch) == pytest.approx(expected, rel=1e-5)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -71,11 +71,13 @@ class Network:
         make: from the shape of an input, the number of outputs and a factor on all widths.
         weights: λ of the table.
         pivots: of broken lines; as many as usual if left out.
+        width: the factor.
     """
 
     make: Callable[[Sequence[int], int, float], nn.Module]
     weights: tuple[float, ...]
     pivots: int | None = None
+    width: float = 1.0
 
 
 def _perceptron(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
@@ -141,6 +143,7 @@ def main(
     """Run what is missing, and write one JSON file for each row."""
     torch.set_num_threads(threads)
     options.listed("network", network, NETWORKS)
+    chosen = replace(NETWORKS[network], width=width)
     given = {"network": network, "width": width, "images": images}
     usual = {"network": "perceptron", "width": 1.0, "images": 0}
     more = {name: value for name, value in given.items() if value != usual[name]}
@@ -156,7 +159,7 @@ def main(
         for seed in file.missing(range(seeds)):
             dataset = load(data, seed=seed, **place)
             how = {**settings, "device": device}
-            row = _row(dataset, NETWORKS[network], width, name, times, seed, how)
+            row = _row(dataset, chosen, name, times, seed, how)
             published = PUBLISHED.get(name) if stem == "mnist" else None
             file.add(row, _spread, published=published, shares=list(SHARES))
             file.write(seconds=mean_spread([{"all": one["seconds"]} for one in file.runs])["all"])
@@ -166,38 +169,26 @@ def main(
 
 
 def _row(
-    data: Dataset,
-    network: Network,
-    width: float,
-    form: str,
-    times: int,
-    seed: int,
-    how: Mapping[str, Any],
+    data: Dataset, network: Network, form: str, times: int, seed: int, how: Mapping[str, Any]
 ) -> Row:
     begun = time.process_time()
     accuracy = {
         f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
-        for weight, one in _fits(data, network, width, form, times, seed, how)
+        for weight, one in _fits(data, network, form, times, seed, how)
     }
     return {"seed": seed, "accuracy": accuracy, "seconds": time.process_time() - begun}
 
 
 def _fits(
-    data: Dataset,
-    network: Network,
-    width: float,
-    form: str,
-    times: int,
-    seed: int,
-    given: Mapping[str, Any],
+    data: Dataset, network: Network, form: str, times: int, seed: int, given: Mapping[str, Any]
 ) -> Iterator[tuple[float, Fit[Any, Any]]]:
     """The fit of each λ: by itself, or out of one of them all."""
     how = {**given, "seed": seed, "evaluations": 1, "progress": False}
     if form == ROWS[0]:
         for weight in network.weights:
-            yield weight, fit(*_pair(data, network, width, seed), data, kl_weight=weight, **how)
+            yield weight, fit(*_pair(data, network, seed), data, kl_weight=weight, **how)
         return
-    model, guide = _pair(data, network, width, seed)
+    model, guide = _pair(data, network, seed)
     low, high = min(network.weights), max(network.weights)
     pivots = network.pivots if form in ("piecewise", "film") else None
     all_of_them = Conditional(guide, low=low, high=high, form=form, pivots=pivots)
@@ -206,12 +197,10 @@ def _fits(
         yield weight, found.at(weight)
 
 
-def _pair(
-    data: Dataset, network: Network, width: float, seed: int
-) -> tuple[BayesianNetwork, MeanField]:
+def _pair(data: Dataset, network: Network, seed: int) -> tuple[BayesianNetwork, MeanField]:
     """Weights as torch draws them, deviations of e⁻³ beside a prior of 1, as published."""
     torch.manual_seed(seed)
-    net = network.make(data.input_shape, data.outputs, width)
+    net = network.make(data.input_shape, data.outputs, network.width)
     model = BayesianNetwork(net, data, prior=Normal(1.0))
     return model, MeanField(model, scale=math.exp(-3.0))
 

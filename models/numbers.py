@@ -21,7 +21,6 @@ __all__ = [
     "numbers_of_weights",
     "power",
     "raised",
-    "renumbered",
 ]
 
 
@@ -149,13 +148,6 @@ def _given(prior: WeightPrior) -> dict[str, float]:
         return {}
     each = ((one.name, getattr(prior, one.name)) for one in fields(prior))
     return {n: float(v) for n, v in each if isinstance(v, int | float) and not isinstance(v, bool)}
-
-
-def renumbered(prior: Any, name: str, value: float) -> Any:
-    """A prior over weights, or those by layer, with another argument where it is a number."""
-    if isinstance(prior, Mapping):
-        return {layer: renumbered(one, name, value) for layer, one in prior.items()}
-    return replace(prior, **{name: value}) if name in _given(prior) else prior
 
 
 def power(priors: Iterable[EdgePrior], record: Callable[[float], None]) -> dict[str, Number]:

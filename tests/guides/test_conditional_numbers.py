@@ -314,6 +314,13 @@ def test_numbers_that_are_none():
     assert falls.numbers() == {}
     mixed = network(rows, prior={"0": priors.Normal(0.5), "2": priors.Normal(2.0)})
     assert mixed.numbers()["prior.scale"].own is None
+    learns = priors.Normal(2.0, learn="scale")
+    part = network(rows, prior={"0": priors.Normal(0.5), "2": learns})
+    assert part.numbers()["prior.scale"].own == 0.5
+    part.numbers()["prior.scale"].set(0.1)  # of the layer that does not learn it
+    assert part.prior_given == {"0": priors.Normal(0.1), "2": learns}
+    assert part.layers["2"].weight_prior == learns
+    assert part.anew(rows).prior_numbers() == part.prior_numbers()
     two = guides.Conditional(
         guides.MeanField(mixed), over="prior.scale", model=mixed, low=1.0, high=4.0
     )

@@ -136,6 +136,17 @@ class Guide(LocalModule):
         each weight of the KL."""
         return None
 
+    @property
+    def over(self) -> str | None:
+        """What it has a posterior for each of: ``kl_weight``, or a number of the model by path."""
+        return None
+
+    def pair_at(
+        self, model: Model, weight: float, *, extrapolate: bool = False
+    ) -> tuple[Model, Guide]:
+        """Model and guide of one weight of the KL, or of another number; see :meth:`at`."""
+        return model, self.at(weight, extrapolate=extrapolate)
+
     def at(self, weight: float, *, extrapolate: bool = False) -> Guide:
         """The guide of one weight of the KL, where it has one for each; see
         :class:`~pyroccam.guides.Conditional`.

@@ -1,4 +1,4 @@
-"""Posteriors that are functions of the weight of the KL: a path of networks from one fit."""
+"""Posteriors that are functions of a number, such as the weight of the KL: a path from one fit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from ..models.base import Model
-from ..models.checks import as_number, kinds
+from ..models.checks import as_number, kinds, unknown_name
 from ..models.contexts import Weighing
 from ..models.distributions.temperature import lend
-from .base import Guide, KLSettings, NetworkGuide, Words, key
+from ..models.numbers import Number, Numbering
+from .base import Guide, KLSettings, NetworkGuide, Words, key, made_from_another
 from .edges import EdgeFactor
 from .factors import Evidence, Factor
 from .forms import Form, make_form
 
-__all__ = ["Conditional", "ConditionalEdge", "ConditionalFactor"]
+__all__ = ["KL_WEIGHT", "Conditional", "ConditionalEdge", "ConditionalFactor"]
+
+KL_WEIGHT = "kl_weight"
+"""λ, where it is no number of the model."""
 
 
 class ConditionalFactor(Factor):
@@ -128,18 +132,33 @@ class Conditional(NetworkGuide):
     and model. Afterwards :meth:`Fit.at <pyroccam.inference.Fit.at>` gives the fit of any λ, with an
     ordinary guide.
 
+    By ``over`` λ is another number, of which the model has several by path (``model.numbers()``),
+    and the KL is not weighed: in each step the prior has the number that was drawn, and
+    :meth:`Fit.at <pyroccam.inference.Fit.at>` gives a fit of a model that has it.
+
+    =========================  ===================================================================
+    ``prior.scale``            standard deviation of the weights, by which a precision 1 / scale²
+                               of the prior weighs them; so for each argument of a prior that stands
+                               in it as it is (``prior.tau0`` of a half-Cauchy)
+    ``structure.temperature``  of a relaxed structure, in prior and posterior
+    ``structure.power``        of the probabilities of a structure, or of a depth: the nats that an
+                               edge, or a block, costs are multiplied by it
+    =========================  ===================================================================
+
     Random structure has a posterior for each λ as well. A q(d) over the depth of a stack moves by
     its gradient here, after the share of the steps that it is held for; that of
     :meth:`Fit.at <pyroccam.inference.Fit.at>` is the best beside its weights.
 
     What is no latent (weights that are numbers, the noise of a regression, what a prior learns) has
-    one value for all λ. In evaluation mode the guide is the one of λ = 1, or of the middle of the
-    range (in logarithms) where 1 is outside, and the KL is not weighed: so are the validation rows
-    judged, and the fit before ``at``. Running statistics of batch normalisation are of all λ
-    together until ``at`` renews them.
+    one value for all λ. In evaluation mode the guide is the one of λ = 1 (or of the number that the
+    model has), or of the middle of the range (in logarithms) where that is outside, and the KL is
+    not weighed: so are the validation rows judged, and the fit before ``at``. Running statistics of
+    batch normalisation are of all λ together until ``at`` renews them.
 
     Arguments:
         guide: whose parameters become functions; a copy is made, and every λ begins with it.
+        over: what λ is, ``kl_weight`` or a number of the model by path.
+        model: of the guide, where λ is a number of it.
         low, high: a and b.
         form: of the functions. ``piecewise``: a broken line through equally spaced pivots.
             ``linear``: a line, which cannot follow a path over decades. ``low-rank``: a matrix and
@@ -151,14 +170,14 @@ class Conditional(NetworkGuide):
 
     Attributes:
         usual: the λ of the evaluation mode.
-        handler: that weighs, with the local reparameterisation of the guide inside. With
-            ``pyro.infer.SVI`` train by ``with guide.handler: svi.step(x, y)``: without it nothing
-            is weighed, and the guide is the one of the usual λ.
+        handler: that weighs, or sets the number, with the local reparameterisation of the guide
+            inside. With ``pyro.infer.SVI`` train by ``with guide.handler: svi.step(x, y)``: without
+            it nothing is weighed or set, and the guide is the one of the usual λ.
 
     Raises:
         TypeError: for what is not a guide whose parameters may be functions, a model say.
-        ValueError: for structure whose temperature is learnt; for an empty range, another form, or
-            pivots that it cannot have.
+        ValueError: for structure whose temperature is learnt; for an empty range, another form,
+            pivots that it cannot have, or a number that the model has not.
 
     References:
         Lorraine, Duvenaud 2018, Stochastic hyperparameter optimization through hypernetworks,
@@ -183,6 +202,8 @@ class Conditional(NetworkGuide):
         self,
         guide: NetworkGuide,
         *,
+        over: str = KL_WEIGHT,
+        model: Model | None = None,
         low: float = 1e-3,
         high: float = 1e1,
         form: str = "piecewise",
@@ -202,7 +223,8 @@ class Conditional(NetworkGuide):
             ours = (one for one in kinds(NetworkGuide) if vars(one).get("varies"))
             known = sorted(f"guides.{one.__name__}" for one in ours)
             raise TypeError(
-                f"The parameters of {name} cannot be functions of the weight of the KL.\n"
+                f"The parameters of {name} cannot be functions of the weight of the KL, or of "
+                "another number.\n"
                 f"Give guides.Conditional one of {', '.join(known)}."
             )
         if guide.edges and guide.structure_family.temperature == "learnt":
@@ -217,7 +239,21 @@ class Conditional(NetworkGuide):
         object.__setattr__(self, "_mark_of_model", vars(guide).get("_mark_of_model"))
         self.low, self.high = float(low), float(high)
         self.form, self.pivots = form, pivots
-        self.usual = 1.0 if low <= 1.0 <= high else math.sqrt(low * high)
+        self._over = over
+        within: Any = copy.deepcopy(guide.handler)
+        own: float | None = 1.0
+        handler = Weighing(guide.latents(), within)
+        if over != KL_WEIGHT:
+            number = _number(guide, over, model)
+            handler, own = Numbering(number.slots, within), number.own
+        elif model is not None:
+            raise ValueError(
+                "guides.Conditional got a model=, but over='kl_weight' is no number of it.\n"
+                "Leave it out, or name a number, such as over='prior.scale'."
+            )
+        if own is None or not low <= own <= high:
+            own = math.sqrt(low * high)
+        self.usual = own
         self.structure_family, self.edges = guide.structure_family, list(guide.edges)
         self.counting, self.sites = guide.counting, list(guide.sites)
         self.hold = guide.hold
@@ -226,7 +262,7 @@ class Conditional(NetworkGuide):
         for site in self.latents():
             kind = ConditionalEdge if site in self.edges else ConditionalFactor
             self.factors[key(site)] = kind(guide.factor_of(site), made, usual)
-        self.handler = Weighing(self.latents(), copy.deepcopy(guide.handler))
+        self.handler = handler
 
     def _of(self, weight: float) -> float:
         """u of λ."""
@@ -235,9 +271,17 @@ class Conditional(NetworkGuide):
     # -- what it says of itself -------------------------------------------------------------------
 
     @property
+    def over(self) -> str | None:
+        return self._over
+
+    @property
+    def _what(self) -> str:
+        return "weight of the KL" if self._over == KL_WEIGHT else self._over
+
+    @property
     def undecided(self) -> str | None:
         return (
-            f"guides.Conditional has a posterior for each weight of the KL from {self.low:g} to "
+            f"guides.Conditional has a posterior for each {self._what} from {self.low:g} to "
             f"{self.high:g}.\nChoose one: fit.at({self.usual:g})."
         )
 
@@ -245,16 +289,24 @@ class Conditional(NetworkGuide):
         return super().options() | {**self.arguments({}), "of": self._options}
 
     def arguments(self, names: Mapping[str, str]) -> dict[str, Any]:
-        names_of = ("low", "high", "form", "pivots")
+        names_of = ("over", "low", "high", "form", "pivots")
         return {name: getattr(self, name) for name in names_of}
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:
         self.refuse(model)
-        return type(self)(self.at(self.usual).of(model, names), **self.arguments({}))
+        whose = None if self._over == KL_WEIGHT else model
+        return type(self)(self.at(self.usual).of(model, names), model=whose, **self.arguments({}))
 
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         super().check(model, settings, batches)
-        if settings.kl_weight != 1.0:
+        handler = cast(Weighing, self.handler)
+        parts = set(map(id, model.modules()))
+        if any(id(slot.module) not in parts for slot in handler.slots):
+            raise ValueError(
+                f"The guide was made from another {type(model).__name__}, whose {self._over} it "
+                "has: copy both at once, copy.deepcopy((model, guide))."
+            )
+        if settings.kl_weight != 1.0 and self._over == KL_WEIGHT:
             raise ValueError(
                 f"kl_weight is {settings.kl_weight:g}, but guides.Conditional learns all weights "
                 f"of the KL from {self.low:g} to {self.high:g}.\nLeave it at 1, and choose "
@@ -271,18 +323,37 @@ class Conditional(NetworkGuide):
         """Sample every site at a λ: a new one if it is training and its handler is in place."""
         weighing = cast(Weighing, self.handler)
         like = cast(ConditionalFactor, self.factor_of(self.latents()[0])).usual
-        u, weighing.weight = like, None
+        u, value = like, None
         if self.training and weighing in pyro.poutine.runtime._PYRO_STACK:
             u = torch.rand((), dtype=like.dtype, device=like.device)
-            weighing.weight = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
+            value = (math.log(self.low) + u * math.log(self.high / self.low)).exp()
+        weighing.take(value)
         factors = self.part("factors")
         values = {site: factors[key(site)].at(u).drawn(site) for site in self.edges}
         with nullcontext() if self.counting is None else self.counting.given(values):
             for site in self.sites:
                 pyro.sample(site, factors[key(site)].at(u)())
 
+    def pair_at(
+        self, model: Model, weight: float, *, extrapolate: bool = False
+    ) -> tuple[Model, NetworkGuide]:
+        """Model and ordinary guide of one λ; the model is a copy that has it, if it is a number of
+        the model.
+
+        Arguments:
+            model: of this guide.
+            weight, extrapolate: see :meth:`at`.
+        """
+        found = self.at(weight, extrapolate=extrapolate)
+        if self._over == KL_WEIGHT:
+            return model, found
+        copied, found = copy.deepcopy((model, found))
+        copied.numbers()[self._over].set(as_number(weight))
+        return copied, found
+
     def at(self, weight: float, *, extrapolate: bool = False) -> NetworkGuide:
-        """The ordinary guide of one weight of the KL.
+        """The ordinary guide of one λ; for another number than the weight of the KL it is for the
+        model of :meth:`pair_at`.
 
         Arguments:
             weight: λ.
@@ -295,13 +366,16 @@ class Conditional(NetworkGuide):
         given = as_number(weight)
         if not 0.0 < given < math.inf:
             raise ValueError(
-                f"The weight of the KL must be positive and finite, got {weight!r}.\n"
+                f"The {self._what} must be positive and finite, got {weight!r}.\n"
                 f"Take one from {self.low:g} to {self.high:g}."
             )
         if not (extrapolate or self.low <= given <= self.high):
+            named = f"weight {given:g} of the KL"
+            if self._over != KL_WEIGHT:
+                named = f"{self._over} {given:g}"
             raise ValueError(
-                f"The weight {given:g} of the KL is outside of what was trained, {self.low:g} to "
-                f"{self.high:g}.\nTake one inside, or ask for it by extrapolate=True."
+                f"The {named} is outside of what was trained, {self.low:g} to {self.high:g}.\n"
+                "Take one inside, or ask for it by extrapolate=True."
             )
         found = copy.deepcopy(self._shell[0])
         for site in self.latents():
@@ -315,8 +389,29 @@ def _check(low: float, high: float) -> None:
     if not 0.0 < as_number(low) < as_number(high) < math.inf:
         raise ValueError(
             f"guides.Conditional got low={low!r} and high={high!r}.\n"
-            "Give the least and the largest weight of the KL, 0 < low < high."
+            "Give the least and the largest λ (the weight of the KL, say), 0 < low < high."
         )
+
+
+def _number(guide: NetworkGuide, over: str, model: Model | None) -> Number:
+    if model is None:
+        raise ValueError(
+            f"guides.Conditional got over={over!r}, a number of a model, and no model.\n"
+            f"Give it, guides.Conditional(guide, over={over!r}, model=model), or leave over= out "
+            "for the weight of the KL."
+        )
+    if not isinstance(model, Model) or made_from_another(guide, model):
+        raise ValueError(
+            f"guides.Conditional got a model= that its guide was not made from, a "
+            f"{type(model).__name__}.\nGive the model of the guide."
+        )
+    known = model.numbers()
+    if over not in known:
+        raise ValueError(
+            unknown_name("number over= of this model", str(over), [KL_WEIGHT, *known])
+            + "\nThe prior has to have it, as a number that is given and not learnt."
+        )
+    return known[over]
 
 
 def _copied(factor: Factor) -> Any:

@@ -16,6 +16,7 @@ from .priors.structure import EdgePrior
 
 if TYPE_CHECKING:
     from .layers.bayesian_layer import BayesianLayer
+    from .numbers import Number
 
 __all__ = ["Model", "anneal", "likelihood_of", "priors_of"]
 
@@ -117,6 +118,11 @@ class Model(LocalModule):
 
     def anneal(self, progress: float) -> None:
         """Set what follows a schedule to its value after a fraction ``progress`` of the steps."""
+
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its priors that may be others, by path; see
+        :class:`~pyroccam.guides.Conditional`."""
+        return {}
 
     def anew(self, data: TargetSpec, *, prior: Any = None, structure: Any = None) -> Model:
         """The same network, with the numbers that it was given, for another fit.

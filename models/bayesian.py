@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyro
@@ -24,6 +25,7 @@ from .layers.choice import (
     tell_hooks,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
+from .numbers import Number, numbers_of_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
@@ -175,6 +177,24 @@ class BayesianNetwork(Model):
             }
             for name, layer in self.layers.items()
         }
+
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its priors that may be others, by path: ``prior.scale``, say, of every layer
+        whose prior has an argument of this name."""
+
+        def record(name: str, value: float) -> None:
+            def other(layer: BayesianLayer, prior: Any) -> Any:
+                return replace(prior, **{name: value}) if name in layer.prior._buffers else prior
+
+            given, layers = self.prior_given, self.layers
+            if isinstance(given, Mapping):
+                self.prior_given = {n: other(layers[n], one) for n, one in given.items()}
+            else:
+                self.prior_given = other(next(iter(layers.values())), given)
+            for layer in layers.values():
+                layer.weight_prior = other(layer, layer.weight_prior)
+
+        return numbers_of_weights(self.layers, record)
 
     def count_from(self, whole: BayesianNetwork) -> None:
         """Compare what will be left with the network with which ``whole`` is compared."""

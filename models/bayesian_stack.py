@@ -16,8 +16,9 @@ from .layers.choice import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
 from .networks.stack import DepthStack, at_depth
 from .networks.structure_graph import Gammas
+from .numbers import Number, power, raised
 from .priors.base import WeightPrior
-from .priors.depth import DepthPrior, Uniform
+from .priors.depth import DepthPrior, Uniform, Vector
 from .priors.structure import DepthEdge, EdgePrior
 
 __all__ = ["BayesianStack", "Exits"]
@@ -204,6 +205,16 @@ class BayesianStack(BayesianNetwork):
 
     def prior_numbers(self) -> dict[str, object]:
         return {**super().prior_numbers(), "depth": self.log_prior.tolist()}
+
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its priors that may be others, by path: of weights, and ``structure.power``,
+        with which the nats that the prior of the depth takes for a block are multiplied."""
+
+        def price(_: float) -> None:
+            (weights,) = raised(self.structure.values(), cube=False).values()
+            self.depth_given = Vector(weights)
+
+        return super().numbers() | power(self.structure.values(), price)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Outputs for inputs ``(B, *)`` at the depth that is sampled, or, where it is enumerated,

@@ -162,11 +162,16 @@ class Weighing(Messenger):
         super().__init__()
         self.sites, self.within = frozenset(sites), within
         self.weight: Tensor | None = None
+        self.slots: tuple[Any, ...] = ()  # where a number stands that is set, see Numbering
 
     @property
     def scales(self) -> Any:
         """Those of the handler within, if any."""
         return None if self.within is None else self.within.scales
+
+    def take(self, value: Tensor | None) -> None:
+        """Have another weight from here on, or none."""
+        self.weight = value
 
     def __enter__(self) -> Self:
         super().__enter__()

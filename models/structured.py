@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyro
@@ -19,6 +20,7 @@ from .likelihoods import Likelihood, TargetSpec
 from .networks.discrete import structures
 from .networks.identifiers import distinct
 from .networks.structure_graph import StructureGraph
+from .numbers import Number, Slot, power, raised
 from .priors.base import WeightPrior
 from .priors.scaling import Scaling, Share
 from .priors.structure import EdgePrior, StructurePrior
@@ -161,6 +163,25 @@ class StructuredNetwork(BayesianNetwork):
         start = None if self.temperature is None else float(self.temperature.value)
         found["temperature"] = start if schedule is None else repr(schedule)
         return {**found, "scaling": repr(self.scaling)}
+
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its priors that may be others, by path: of weights, and of the structure the
+        ``structure.temperature`` of a relaxation, and the ``structure.power`` of its
+        probabilities."""
+        edges = list(self.structure.values())
+
+        def heat(value: float) -> None:
+            self.structure_given = replace(self.structure_given, temperature=value)  # type: ignore[type-var]
+
+        def price(_: float) -> None:
+            weights = raised(edges, cube=self.structure_given.cube)
+            self.structure_given = replace(self.structure_given, probs=weights)  # type: ignore[type-var]
+
+        found = super().numbers() | power(edges, price)
+        own = self.temperature
+        if own is not None and own.schedule is None:
+            found["structure.temperature"] = Number((Slot(own, "value"),), float(own.value), heat)
+        return found
 
     def anneal(self, progress: float) -> None:
         if self.temperature is not None:

@@ -1,19 +1,24 @@
-"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
+r"""Networks for every weight λ of the KL, from one fit: the published table, and what we get.
 
     python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER
+    python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER --data cifar10 \
+        --network conv --width 0.125 --images 5000 --rows direct,piecewise --seeds 1 --common 3 \
+        --set epochs=8 --set batch_size=64
 
-A network of 784-50-10 units is fitted for each λ by itself (``direct``), and once for all of them,
-by parameters that are functions of log λ, of every form that ``guides.Conditional`` has. Of each
-network the weights with the least μ²/σ² are set to zero, layer by layer, and the rest classify the
-test rows. Seconds are of the processor, for all λ of a row. A finished seed is kept: the same
-command goes on where an earlier one stopped.
+A network of 784-50-10 units, or a convolutional one of three λ (``conv``), is fitted for each λ by
+itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every
+form that ``guides.Conditional`` has. Of each network the weights with the least μ²/σ² are set to
+zero, layer by layer, and the rest classify the test rows. Seconds are of the processor, for all λ
+of a row. A finished seed is kept: the same command goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Any
 
 import torch
@@ -33,9 +38,6 @@ from . import options
 from .runner import ResultFile, Row
 
 __all__ = ["PUBLISHED", "ROWS", "SETTINGS", "main", "pruned"]
-
-WEIGHTS = (0.001, 0.1, 1.0, 10.0, 100.0)
-"""λ of the table."""
 
 SHARES = (0, 60, 80, 90)
 """Of the weights of a layer, in %, that are set to zero."""
@@ -60,6 +62,56 @@ PUBLISHED: dict[str, dict[str, list[float]]] = {
     },
 }  # fmt: skip
 
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the source.
+
+    Attributes:
+        make: from the shape of an input, the number of outputs and a factor on all widths.
+        weights: λ of the table.
+        pivots: of broken lines; as many as usual if left out.
+        width: the factor.
+    """
+
+    make: Callable[[Sequence[int], int, float], nn.Module]
+    weights: tuple[float, ...]
+    pivots: int | None = None
+    width: float = 1.0
+
+
+def _perceptron(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
+    units = max(1, round(50 * width))
+    hidden = nn.Linear(math.prod(shape), units)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(units, outputs))
+
+
+def _conv(shape: Sequence[int], outputs: int, width: float) -> nn.Module:
+    """3 x 3 convolutions of 48, 96, 192 and 256 channels, with two poolings, and 512 and 64
+    units."""
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise typer.BadParameter(
+            f"network conv takes images of 4 x 4 or more, not inputs of shape {tuple(shape)}.\n"
+            "Take other --data, or --network perceptron."
+        )
+    channels = [shape[0], *(max(1, round(n * width)) for n in (48, 96, 192, 256))]
+    layers: list[nn.Module] = []
+    for k, (before, after) in enumerate(pairwise(channels), 1):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if k % 2 == 0 else []
+    units = [channels[-1] * (shape[1] // 4) * (shape[2] // 4)]
+    units += [max(1, round(n * width)) for n in (512, 64)]
+    layers.append(nn.Flatten())
+    for before, after in pairwise(units):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(units[-1], outputs))
+
+
+NETWORKS = {
+    "perceptron": Network(_perceptron, (0.001, 0.1, 1.0, 10.0, 100.0)),
+    "conv": Network(_conv, (0.01, 0.1, 1.0), pivots=3),
+}
+
 ROWS = ("direct", *FORMS)
 """Each λ by itself, and the forms of functions of all."""
 
@@ -76,6 +128,9 @@ def main(
     out: options.Out = options.RESULTS / "path",
     data: options.Data = "mnist",
     data_root: options.DataRoot = None,
+    network: Annotated[str, typer.Option(help="perceptron (784-50-10) or conv.")] = "perceptron",
+    width: Annotated[float, typer.Option(min=0.01, help="Factor on all widths.")] = 1.0,
+    images: Annotated[int, typer.Option(min=0, help="Training rows; 0 takes all.")] = 0,
     rows: Annotated[str, options.BY_COMMAS] = ",".join(ROWS),
     seeds: options.Count = 3,
     common: Annotated[
@@ -87,17 +142,25 @@ def main(
 ) -> None:
     """Run what is missing, and write one JSON file for each row."""
     torch.set_num_threads(threads)
+    options.listed("network", network, NETWORKS)
+    chosen = replace(NETWORKS[network], width=width)
+    given = {"network": network, "width": width, "images": images}
+    usual = {"network": "perceptron", "width": 1.0, "images": 0}
+    more = {name: value for name, value in given.items() if value != usual[name]}
+    stem = "-".join([data, *map(str, more.values())])
+    place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+    place |= {"n_train": images} if images else {}
     for name in options.listed("row", rows, ROWS):
         settings = options.settings_of(sets, SETTINGS)
         times = 1 if name == ROWS[0] else common
-        config = {"data": data, "form": name, "common": times, "settings": settings}
+        config = {"data": data, "form": name, "common": times, "settings": settings, **more}
         suffix = "" if name == ROWS[0] or times == COMMON else f"-x{times}"
-        file = ResultFile(out / f"{data}-{name}{suffix}.json", config=config)
+        file = ResultFile(out / f"{stem}-{name}{suffix}.json", config=config)
         for seed in file.missing(range(seeds)):
-            place: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
             dataset = load(data, seed=seed, **place)
-            row = _row(dataset, name, times, seed, settings, device)
-            published = PUBLISHED.get(name) if data == "mnist" else None
+            how = {**settings, "device": device}
+            row = _row(dataset, chosen, name, times, seed, how)
+            published = PUBLISHED.get(name) if stem == "mnist" else None
             file.add(row, _spread, published=published, shares=list(SHARES))
             file.write(seconds=mean_spread([{"all": one["seconds"]} for one in file.runs])["all"])
             for weight, found in row["accuracy"].items():
@@ -106,38 +169,38 @@ def main(
 
 
 def _row(
-    data: Dataset, form: str, times: int, seed: int, settings: Mapping[str, Any], device: str
+    data: Dataset, network: Network, form: str, times: int, seed: int, how: Mapping[str, Any]
 ) -> Row:
     begun = time.process_time()
     accuracy = {
         f"{weight:g}": [100 * pruned(one, share / 100) for share in SHARES]
-        for weight, one in _fits(data, form, times, seed, settings, device)
+        for weight, one in _fits(data, network, form, times, seed, how)
     }
     return {"seed": seed, "accuracy": accuracy, "seconds": time.process_time() - begun}
 
 
 def _fits(
-    data: Dataset, form: str, times: int, seed: int, settings: Mapping[str, Any], device: str
+    data: Dataset, network: Network, form: str, times: int, seed: int, given: Mapping[str, Any]
 ) -> Iterator[tuple[float, Fit[Any, Any]]]:
     """The fit of each λ: by itself, or out of one of them all."""
-    how = {**settings, "seed": seed, "device": device, "evaluations": 1, "progress": False}
+    how = {**given, "seed": seed, "evaluations": 1, "progress": False}
     if form == ROWS[0]:
-        for weight in WEIGHTS:
-            yield weight, fit(*_pair(data, seed), data, kl_weight=weight, **how)
+        for weight in network.weights:
+            yield weight, fit(*_pair(data, network, seed), data, kl_weight=weight, **how)
         return
-    model, guide = _pair(data, seed)
-    all_of_them = Conditional(guide, low=min(WEIGHTS), high=max(WEIGHTS), form=form)
+    model, guide = _pair(data, network, seed)
+    low, high = min(network.weights), max(network.weights)
+    pivots = network.pivots if form in ("piecewise", "film") else None
+    all_of_them = Conditional(guide, low=low, high=high, form=form, pivots=pivots)
     found = fit(model, all_of_them, data, **{**how, "epochs": times * how["epochs"]})
-    for weight in WEIGHTS:
+    for weight in network.weights:
         yield weight, found.at(weight)
 
 
-def _pair(data: Dataset, seed: int) -> tuple[BayesianNetwork, MeanField]:
+def _pair(data: Dataset, network: Network, seed: int) -> tuple[BayesianNetwork, MeanField]:
     """Weights as torch draws them, deviations of e⁻³ beside a prior of 1, as published."""
     torch.manual_seed(seed)
-    inputs = math.prod(data.input_shape)
-    hidden = nn.Linear(inputs, 50)
-    net = nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(50, data.outputs))
+    net = network.make(data.input_shape, data.outputs, network.width)
     model = BayesianNetwork(net, data, prior=Normal(1.0))
     return model, MeanField(model, scale=math.exp(-3.0))
 

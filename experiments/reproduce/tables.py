@@ -247,8 +247,9 @@ def _widths(folder: Path) -> Iterable[str]:
 
 def _path(folder: Path) -> Iterable[str]:
     found = read_all(folder)
-    for data in sorted({one["config"]["data"] for one in found.values()}):
-        of_data = {n.removeprefix(f"{data}-"): one for n, one in found.items() if _of(one, data)}
+    stems = {n: n.rsplit(f"-{one['config']['form']}", 1)[0] for n, one in found.items()}
+    for data in sorted(set(stems.values())):
+        of_data = {n.removeprefix(f"{data}-"): found[n] for n in found if stems[n] == data}
         order = sorted(of_data, key=lambda n: (PATHS.index(of_data[n]["config"]["form"]), n))
         own = {name: of_data[name] for name in order}
         shares = next(iter(own.values()))["shares"]
@@ -290,11 +291,6 @@ def _every_size(folder: Path) -> Iterable[str]:
                 plus_minus(spread["parameters"], 0),
             )
         yield ""
-
-
-def _of(file: dict[str, Any], data: str) -> bool:
-    found: bool = file["config"]["data"] == data
-    return found
 
 
 def _draws(folder: Path) -> Iterable[str]:

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
+from ...models.distributions.gamma_quantile import UNIFORMS, gamma_of
 from .fusion import DRAWS
 from .trace import Untraceable
 
 __all__ = ["COUNTED", "Draw", "lift_noise", "threefry"]
 
 aten = torch.ops.aten
+
+_GAMMA = torch.ops.aten._standard_gamma.default
 
 Draw = Callable[[], list[Tensor]]
 
@@ -34,9 +37,12 @@ def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Dra
     Returns:
         the graph, and a function that gives ``noise``, a list of tensors.
 
+    A gamma variable is made of uniform numbers
+    (:func:`~pyroccam.models.distributions.gamma_quantile.gamma_of`), so that the same ones give the
+    same value, with two derivatives by its shape.
+
     Raises:
-        Untraceable: for any other draw, such as that of a gamma variable, whose law depends on
-            values.
+        Untraceable: for any other draw whose law depends on values.
     """
     flat = tree_flatten(inputs)[0]
     recorder = _Recorder(graph, {t.device for t in flat if isinstance(t, Tensor)})
@@ -50,7 +56,11 @@ def lift_noise(graph: fx.GraphModule, *inputs: Any) -> tuple[fx.GraphModule, Dra
     for k, name in enumerate(recorder.draws):
         with lifted.graph.inserting_after(last):
             last = lifted.graph.placeholder(f"noise_{k}")
-        nodes[name].replace_all_uses_with(last)
+        value = last
+        if nodes[name].target is _GAMMA:
+            with lifted.graph.inserting_before(nodes[name]):
+                value = lifted.graph.call_function(gamma_of, (last, nodes[name].args[0]))
+        nodes[name].replace_all_uses_with(value)
         lifted.graph.erase_node(nodes[name])
     lifted.graph.eliminate_dead_code()
     lifted.recompile()
@@ -75,6 +85,10 @@ class _Recorder(fx.Interpreter):
                 args, lambda a: torch.empty_like(a) if isinstance(a, Tensor) else a
             )
             self.draws[n.name] = lambda: target(*shapes, **kwargs)
+            return super().run_node(n)
+        if target is _GAMMA and kwargs.get("generator") is None and len(args) == 1:
+            like = torch.empty_like(args[0]).expand(UNIFORMS, *args[0].shape)
+            self.draws[n.name] = lambda: torch.rand_like(like)
             return super().run_node(n)
         before = self._generators()
         found = super().run_node(n)

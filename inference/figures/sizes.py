@@ -126,6 +126,7 @@ def weight_path(
     chosen: int,
     *,
     rows: str = "validation",
+    label: str = "weight λ of the KL",
 ) -> Figure:
     """What a weight λ of the KL costs and leaves, one below the other on one axis of λ: the loss of
     the posterior, with a band of the networks drawn from it, and of the small network; the bytes of
@@ -140,6 +141,7 @@ def weight_path(
         widths: units that are left, by layer.
         chosen: position of the point that is marked.
         rows: whose loss it is.
+        label: what λ is.
 
     Returns:
         The figure, with three axes, or two where there are no widths.
@@ -187,5 +189,5 @@ def weight_path(
         ax.axvline(at[chosen], color=INK, linewidth=1.1, linestyle=(0, (4, 2)))
     last = left[-1] if left else size
     last.set_xscale("log")
-    last.set_xlabel("weight λ of the KL")
+    last.set_xlabel(label)
     return fig

@@ -101,12 +101,14 @@ class Fit(Generic[M, G]):
 
     def at(self, weight: float, *, extrapolate: bool = False) -> Fit[M, Guide]:
         """The fit of one weight of the KL, where the guide is a
-        :class:`~pyroccam.guides.Conditional`: as if it had been trained with that ``kl_weight``.
+        :class:`~pyroccam.guides.Conditional`: as if it had been trained with that ``kl_weight``; or
+        of one value of another number that it is ``over``, as if the model had had it.
 
-        The guide is an ordinary one, the model is that of this fit; with batch normalisation a copy
-        of it, whose running statistics are those of this posterior, by a pass of training rows.
-        ``val_nll`` is found anew (NaN without validation rows), ``seconds`` are those of the common
-        training, and its ``history``, which is of the usual weight, is left out.
+        The guide is an ordinary one, the model is that of this fit, or a copy with the number that
+        was asked for; with batch normalisation it is a copy whose running statistics are those of
+        this posterior, by a pass of training rows. ``val_nll`` is found anew (NaN without
+        validation rows), ``seconds`` are those of the common training, and its ``history``, which
+        is of the usual weight, is left out.
 
         Arguments:
             weight, extrapolate: see :meth:`Conditional.at <pyroccam.guides.Conditional.at>`.
@@ -115,24 +117,28 @@ class Fit(Generic[M, G]):
             TypeError: for a guide that has one posterior.
             ValueError: for a weight outside of the range that was trained.
         """
-        model, guide = self.model, cast(Any, self.guide.at(weight, extrapolate=extrapolate).eval())
+        own: Any = self.model
+        model, guide = cast(Any, self.guide.pair_at(own, weight, extrapolate=extrapolate))
+        guide.eval()
+        kl_weight = weight if self.guide.over == "kl_weight" else self.settings.kl_weight
         if keeps_statistics(model):
             model, guide = copy.deepcopy((model, guide))
             size, seed = self.settings.batch_size, self.settings.seed
             renew_statistics(model, guide, self.data, batch_size=size, seed=seed)
         pair, structure = family(model, guide), None
         if self.structure is not None:  # q(d) is the best beside the weights, as after any fit
-            exact, running = pair.depth_posterior(self.data, weight), guide.posterior("depth").probs
+            exact = pair.depth_posterior(self.data, kl_weight)
+            running = guide.posterior("depth").probs
             assert exact is not None
             with torch.no_grad():
                 guide.get_parameter(guide.moving).copy_(exact.log().clamp_min(-1e4))
             rule = self.structure.threshold / slack(self.data.N, self.settings.kl_weight)
-            structure = pair.structure(self.data, rule, running, weight)
+            structure = pair.structure(self.data, rule, running, kl_weight)
         found: Fit[M, Any] = replace(
             self,
             model=model,
             guide=guide,
-            settings=replace(self.settings, kl_weight=weight),
+            settings=replace(self.settings, kl_weight=kl_weight),
             val_nll=validation_nll(pair, self.data),
             history=[],  # which is of another weight
             structure=structure,

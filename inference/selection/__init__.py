@@ -4,6 +4,7 @@ from .bilevel import IndefiniteCurvature, Selection, select
 from .hypergradient import NonFiniteGradient
 from .levels import Against, InverseGamma, Level
 from .methods import Drmad, Greedy, Implicit, OneLevel, Random, Unrolled
+from .self_tuning import SelfTuning
 from .weight_path import Path, PathPoint, path, within
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "PathPoint",
     "Random",
     "Selection",
+    "SelfTuning",
     "Unrolled",
     "path",
     "select",

@@ -17,6 +17,7 @@ from ..posterior.family import family
 from ..training.settings import Settings
 from ..training.terminal import FitProgress
 from ..training.trainer import Interrupted
+from .folds import Folds, fold_rows
 from .hypergradient import NonFiniteGradient
 from .levels import Level, Objectives
 from .methods import Drmad, Greedy, Implicit, Method, OneLevel, Random, Unrolled
@@ -90,15 +91,20 @@ def select(
     least complexity          ``Q=Level(likelihood=0)``
     sample of size m / λ      ``L=Level(prior=λ)``, ``Q=Level(prior=λ)``
     hold-out                  ``Q=Level(prior=0, split="val")``
+    cross-validation          ``Q=Level(prior=0, folds=4)``
     all structures in turn    ``Q=Level(..., structure=[Against(found, -1)])``
     ========================  ================================================================
+
+    In cross-validation each fold has a θ of its own, and h is common. Of the pair θ is trained in
+    the end, by L on all training rows with the best h, in as many steps as that of a fold was.
 
     Arguments:
         model, guide: a pair, changed in place.
         data: its training rows (and, for ``split="val"``, validation rows).
         L, Q: the objectives.
-        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``
-            or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says when it is right.
+        method: ``Greedy()``, ``Implicit(damping=0.1)``, ``Unrolled()``, ``Drmad()``, ``Random()``,
+            ``SelfTuning()`` or ``OneLevel()`` of :mod:`pyroccam.inference.selection`; each says
+            when it is right.
         outer_steps, inner_steps: moves of h, and of θ in each of those.
         lr, outer_lr: rates of θ and of h.
         batch_size: rows of a step; different ones for L and Q.
@@ -128,6 +134,10 @@ def select(
             "structure= and hyperprior= do not depend on θ, so they change nothing in L: give them "
             "to Q."
         )
+    if L.folds is not None:
+        raise ValueError(
+            "Level(folds) holds rows out from L, and is an option of Q.\nGive it to Q alone."
+        )
     counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
     for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
         whole(name, count, 1)
@@ -144,12 +154,17 @@ def select(
         )
     data.refuse_weights("Two levels")
     start = time.perf_counter()
-    objectives = Objectives(model, guide, (L, Q), particles)
+    kind = Objectives if Q.folds is None else Folds
+    objectives = kind(model, guide, (L, Q), particles)
     method.check(objectives)
     model.train()
     label = f"select, {type(method).__name__}"
     with seeded(seed, where), FitProgress(label, outer_steps, progress) as bar:
-        rows = [Rows(data, level.split, batch_size, 2 * seed + k) for k, level in enumerate((L, Q))]
+        rows = (
+            [Rows(data, level.split, batch_size, 2 * seed + k) for k, level in enumerate((L, Q))]
+            if Q.folds is None
+            else fold_rows(data, Q.folds, batch_size)
+        )
         search = Search(objectives, rows, inner_steps, lr, outer_lr, method.optimizer)
         watch = [[objectives.key(*part.batch()) for _ in range(draws)] for part in rows]
         history: list[dict[str, float]] = []
@@ -177,11 +192,14 @@ def select(
                 raise NonFiniteGradient(
                     "Q is finite for none of the h that were drawn: take a smaller lr, or ranges=."
                 )
+            objectives.put(*kept)
+            objectives.finish(data, batch_size, best * inner_steps, lr, method.optimizer)
+            kept = objectives.theta, objectives.h
         except KeyboardInterrupt:
             where_left = f"at the best, step {best}" if best else "before"
             raise Interrupted(
-                f"Stopped after outer step {len(history)} of {outer_steps}; model and guide are "
-                f"as they were {where_left}."
+                f"Stopped after outer step {len(history)} of {outer_steps}; "
+                f"{objectives.left.format(where_left)}."
             ) from None
         finally:
             objectives.put(*kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import positive
+from ...models.checks import positive, whole
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ..compilation.fusion import differentiable
 from ..compilation.graphs import graph_of
@@ -21,6 +21,9 @@ from ..compilation.noise import Draw, lift_noise
 from ..compilation.trace import TracedBound, Untraceable
 from ..elbo.estimator import bound
 from .hypergradient import Tensors
+
+if TYPE_CHECKING:
+    from ...data import Dataset
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
 
@@ -89,6 +92,8 @@ class Level:
         structure: the terms of λ_struct, for Q.
         hyperprior: p(h), for Q.
         split: whose rows are the data: ``val`` makes Q that of hold-out.
+        folds: of the training rows, for Q: each is held out once from a posterior of its own, and Q
+            is the mean over them.
 
     References:
         Bakhteev, Strijov, Bayesian selection of deep learning model structure; the thesis of the
@@ -100,6 +105,7 @@ class Level:
     structure: Sequence[Against] = ()
     hyperprior: InverseGamma | None = None
     split: Literal["train", "val"] = "train"
+    folds: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("likelihood", "prior"):
@@ -108,6 +114,12 @@ class Level:
                 raise ValueError(f"Level({name}) must be at least 0 and finite, got {value}.")
         if self.split not in ("train", "val"):
             raise ValueError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
+        if self.folds is not None:
+            whole("Level(folds)", self.folds, 2)
+            if self.split != "train":
+                raise ValueError(
+                    "Level(folds) are of the training rows, got split='val'.\nLeave split out."
+                )
 
 
 class Key(NamedTuple):
@@ -135,6 +147,9 @@ class Objectives:
         levels: L and Q.
         particles: draws of the latents in an evaluation.
 
+    Attributes:
+        left: what a selection leaves that is stopped, for a message.
+
     Raises:
         ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
     """
@@ -143,6 +158,8 @@ class Objectives:
     guide: Guide
     levels: tuple[Level, Level]
     particles: int = 1
+
+    left: ClassVar[str] = "model and guide are as they were {}"
 
     def __post_init__(self) -> None:
         self.bound = bound(self.model, self.guide)
@@ -177,6 +194,9 @@ class Objectives:
         """Write θ and h into the modules."""
         for name, value in (*theta.items(), *h.items()):
             self._parameters[name].copy_(value)
+
+    def finish(self, data: Dataset, size: int, steps: int, lr: float, optimizer: str) -> None:
+        """What is to be trained once h is found: nothing, where θ was trained with all rows."""
 
     def key(self, x: Tensor, y: Tensor) -> Key:
         """A batch, and fresh noise for it."""

@@ -45,11 +45,11 @@ class OneLevel(Method):
     def check(self, objectives: Objectives) -> None:
         L, Q = objectives.levels
         same = Q.likelihood > 0 and abs(Q.prior / Q.likelihood - L.prior / L.likelihood) < 1e-12
-        if not same or Q.split != L.split:
+        if not same or Q.split != L.split or Q.folds is not None:
             raise ValueError(
                 "OneLevel() takes rows and prior / likelihood that are equal in both levels: L has "
                 f"{L.prior:g} / {L.likelihood:g} on {L.split!r}, Q {Q.prior:g} / {Q.likelihood:g} "
-                f"on {Q.split!r}. Use Greedy()."
+                f"on {Q.split!r}{'' if Q.folds is None else ' in folds'}. Use Greedy()."
             )
 
     def step(self, search: Search) -> None:

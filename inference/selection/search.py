@@ -17,7 +17,7 @@ from .levels import Key, Objectives
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["Rows", "Search"]
+__all__ = ["Rows", "Search", "drawn"]
 
 
 class Rows:
@@ -39,20 +39,23 @@ class Rows:
         self.size = min(size, count)
         streamed = data.streamed and split == "train"
         self.left = (
-            _streamed(data, self.size, seed) if streamed else self._drawn(*data.split(split))
+            _streamed(data, self.size, seed) if streamed else drawn(*data.split(split), self.size)
         )
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """The next minibatch."""
         return next(self.left)
 
-    def _drawn(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        while self.size == len(x):
-            yield x, y
-        while True:
-            for rows in torch.randperm(len(x), device=x.device).split(self.size):
-                if len(rows) == self.size:
-                    yield x[rows], y[rows]
+
+def drawn(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Minibatches of one size without end: all rows, or some in an order that is random anew each
+    time that all were seen."""
+    while size == len(x):
+        yield x, y
+    while True:
+        for rows in torch.randperm(len(x), device=x.device).split(size):
+            if len(rows) == size:
+                yield x[rows], y[rows]
 
 
 def _streamed(data: Dataset, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -77,6 +80,7 @@ class Search:
         theta, h: now.
         state, state_h: of their optimisers, ``move`` and ``move_h``.
         indefinite: outer steps whose linear system was not positive definite.
+        kept: by the method, from one outer step to the next; ``None`` at first.
     """
 
     def __init__(
@@ -95,7 +99,8 @@ class Search:
         self.state: Any = None
         self.state_h: Any = None
         self.indefinite = 0
-        self._graph: Any = None
+        self.kept: Any = None
+        self._graphs: dict[str, Any] = {}
 
     def keys(self, which: int, count: int) -> list[Key]:
         """Batches and noise for L (0) or Q (1)."""
@@ -116,12 +121,12 @@ class Search:
 
     def traced(self, f: Callable[..., Any], *args: Any) -> Any:
         """``f(*args)`` by a graph of tensor operations, once the optimisers have a state; a
-        selection repeats one ``f``."""
+        selection repeats one ``f`` of a name."""
         if any(arg is None for arg in args):
             return f(*args)
-        if self._graph is None:
-            self._graph = lean(graph_of(f, *args), ())
-        return self._graph(*args)
+        if f.__name__ not in self._graphs:
+            self._graphs[f.__name__] = lean(graph_of(f, *args), ())
+        return self._graphs[f.__name__](*args)
 
     def both(self, step: Callable[..., Any], *keys: list[Key]) -> None:
         """Moves of θ and h together, in steps that take the state of both and a key of each."""

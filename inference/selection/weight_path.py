@@ -1,4 +1,5 @@
-"""The networks of every weight λ of the KL, out of one fit: what each costs, and the choice."""
+"""The networks of every weight λ of the KL (or of another number), out of one fit: what each
+costs, and the choice."""
 
 from __future__ import annotations
 
@@ -51,13 +52,14 @@ class PathPoint:
     """The posterior of one weight of the KL, and the small network that it leaves.
 
     Attributes:
-        weight: λ.
+        weight: λ, the weight of the KL or the number that the guide is conditional on.
         fit: of this weight, with an ordinary guide.
         scores: metrics of the fit, on the rows of the path.
         band: quantiles, of 0.05 and 0.95, of the negative log-likelihood of one network that is
             drawn from the posterior, in nats.
         elbo: of the training rows, at the full weight of the KL, in nats; of points and improper
-            priors no bound. Of the path it is the greatest near 1, for which it is the objective.
+            priors no bound. Of a path over that weight it is the greatest near 1, for which it is
+            the objective; of one over a number of the prior it is that of the prior with it.
         kl: of the posterior, in nats; of an improper prior up to a constant.
         small: the compressed network.
         rest: significand bits of what it holds beside its weights, by name.
@@ -137,10 +139,12 @@ class Path(Sequence[PathPoint]):
     Attributes:
         points: of the path.
         split: whose rows were predicted, ``val``, or ``train`` where there are no others.
+        over: what λ is, ``kl_weight`` or a number of the model by its path.
     """
 
     points: tuple[PathPoint, ...]
     split: str
+    over: str = "kl_weight"
 
     def __len__(self) -> int:
         return len(self.points)
@@ -179,6 +183,7 @@ class Path(Sequence[PathPoint]):
             {name: [point.widths.get(name, 0) for point in self] for name in layers},
             self.points.index(marked),
             rows={"val": "validation", "train": "training"}.get(self.split, self.split),
+            **({} if self.over == "kl_weight" else {"label": self.over}),
         )
 
     def knob(self) -> Widget:
@@ -235,7 +240,8 @@ def path(
     """
     chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
     how = (rows, draws, threshold, tolerance)
-    return Path(_timed([_measured(fit.at(weight), weight, *how) for weight in chosen]), rows)
+    points = _timed([_measured(fit.at(weight), weight, *how) for weight in chosen])
+    return Path(points, rows, fit.guide.over)
 
 
 def within(
@@ -338,8 +344,8 @@ class _Budget:
             least.append(f"{name}={limit:g} (the least is {cost:.4g}, at λ = {weight:.3g})")
         raise ValueError(
             f"No network on the path from λ = {points[0].weight:g} to {points[-1].weight:g} meets "
-            f"{' and '.join(least)}.\nGive a larger budget, or train guides.Conditional up to a "
-            "larger weight (high=)."
+            f"{' and '.join(least)}.\nGive a larger budget, or train guides.Conditional over a "
+            "wider range (low=, high=)."
         )
 
     def _costs(self, point: PathPoint) -> dict[str, tuple[float, float]]:
@@ -391,7 +397,7 @@ def _weights(guide: Any, asked: Sequence[float] | int) -> list[float]:
         return [guide.low, *inner, guide.high]
     if not isinstance(asked, Iterable) or not (given := list(asked)):
         raise ValueError(
-            f"weights: got {asked!r}.\nGive some weights of the KL, or how many of the range."
+            f"weights: got {asked!r}.\nGive some of the range that was trained, or how many of it."
         )
     return sorted(map(as_number, given))
 

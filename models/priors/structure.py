@@ -87,6 +87,10 @@ class EdgePrior(nn.Module):
         ``(K,)``."""
         return self.logits.softmax(-1)
 
+    def raised(self, logits: Tensor, power: Tensor) -> Tensor:
+        """Logits with which the probabilities, or weights, are to a power, ``()``."""
+        return power * logits
+
 
 class StructurePrior:
     """The prior over the structure of a network; its kinds derive from it."""
@@ -260,6 +264,9 @@ class DepthEdge(_CategoricalEdge):
     """The prior over the depth of a stack, whose exits are the primitives."""
 
     family = "depth"
+
+    def raised(self, logits: Tensor, power: Tensor) -> Tensor:
+        return (power * logits).log_softmax(-1)  # log p(d) is read off them
 
 
 @dataclass(frozen=True)

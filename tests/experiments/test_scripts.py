@@ -191,5 +191,18 @@ def test_path_of_lambda(tmp_path, capsys):
     assert line == f"| fits of one λ in that time | 5.0 | {5 * linear / direct:.1f} |"
 
 
+def test_a_convolutional_network_on_the_path(tmp_path, capsys):
+    folder = tmp_path / "path"
+    small = ("--data", "digits", "--network", "conv", "--width", 0.04)
+    call(path_of_lambda, *small, "--rows", "piecewise", "--seeds", 1, "--common", 1,
+         "--set", "epochs=1", "--out", folder)  # fmt: skip
+    found = read(folder / "digits-conv-0.04-piecewise-x1.json")
+    assert [*found["spread"]] == ["0.01", "0.1", "1"]
+    assert found["published"] is None
+    capsys.readouterr()
+    tables.main(tmp_path)
+    assert "| digits-conv-0.04, λ: accuracy at" in capsys.readouterr().out
+
+
 def run_of(folder, name, weight):
     return read(folder / f"digits-{name}.json")["runs"][0]["accuracy"][weight][0]

@@ -12,8 +12,12 @@ def test_the_table(tmp_path):
     small = ("--problems", "polynomial", "--methods", "greedy", "--seeds", 2)
     steps = ("--outer-steps", 3, "--inner-steps", 4, "--out", tmp_path)
     call(hyperparameters, *small, *steps)
-    one = ("--problems", "polynomial", "--methods", "random", "--criteria", "elbo", "--seeds", 1)
-    call(hyperparameters, *one, *steps)
+    for method in ("random", "self-tuning"):
+        one = ("--problems", "polynomial", "--methods", method, "--criteria", "elbo", "--seeds", 1)
+        call(hyperparameters, *one, *steps)
+    tuned = read(tmp_path / "polynomial-elbo-self-tuning.json")
+    assert tuned["config"]["learn"] == "scale"
+    assert len(tuned["runs"][0]["history"]) == 3
     assert len(read(tmp_path / "polynomial-elbo-random.json")["runs"]) == 1
     for criterion in hyperparameters.CRITERIA:
         found = read(tmp_path / f"polynomial-{criterion}-greedy.json")

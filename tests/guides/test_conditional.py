@@ -8,6 +8,7 @@ from functools import partial
 import pyro
 import pytest
 import torch
+from conditioned import enumerated, spread, stacked_blocks, weight_drawn
 from conjugate import NOISE, model_of, rows
 from fitting import SHORT, assert_same, blobs, stopped
 from guide_case import BOOK, network, of_integers, structured
@@ -35,26 +36,10 @@ PAIRS = [
 ]
 
 
-def spread(guide, seed=0):
-    """Other values at every pivot."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in guide.parameters():
-            p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
-    return guide
-
-
 def conditional(prior=None, inner=guides.MeanField, low=0.01, high=10.0, pivots=4, **options):
     model = network(blobs(), prior=prior)
     guide = guides.Conditional(inner(model, **options), low=low, high=high, pivots=pivots)
     return model, spread(guide)
-
-
-def weight_drawn(guide, seed):
-    """λ and u of the first call after a seed, as :class:`torch.rand` is documented."""
-    torch.manual_seed(seed)
-    u = torch.rand(())
-    return float(guide.low * (guide.high / guide.low) ** u.double()), u
 
 
 # -- functions of the weight ------------------------------------------------------------------
@@ -196,19 +181,6 @@ def test_the_bound_of_a_step_is_that_of_an_ordinary_guide_with_this_weight(prior
                 torch.testing.assert_close(
                     rows[name].grad, expected, rtol=1e-4, atol=1e-5 * size + 1e-7
                 )
-
-
-def stacked_blocks(rows):
-    torch.manual_seed(0)
-    stack = models.networks.residual_mlp((2,), 3, width=4, max_depth=2)
-    return models.BayesianStack(stack, rows, prior=priors.GroupHalfCauchy(0.5))
-
-
-def enumerated(rows):
-    return models.StructuredNetwork(
-        structured(rows).first_network(), rows, structure=priors.Categorical([0.3, 0.7]),
-        prior=priors.Normal(),
-    )  # fmt: skip
 
 
 def of_structure(make):

@@ -6,6 +6,7 @@ from pyroccam.inference.compilation.fusion import differentiable
 from pyroccam.inference.compilation.noise import lift_noise
 from pyroccam.inference.compilation.trace import Untraceable
 from random_weights import assert_same_means
+from scipy.stats import kstest
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -97,6 +98,18 @@ def test_without_noise_it_is_the_graph():
     assert torch.equal(graph(a)[0], attention(a, a, a))
 
 
+def test_a_gamma_variable_is_made_of_uniform_numbers():
+    """Its law is that of its shape, whatever it was where the noise was drawn."""
+    shape = torch.tensor([0.3, 1.0, 2.5, 40.0], dtype=torch.float64)
+    _, graph, draw = lifted(lambda x: 2.0 * torch._standard_gamma(x), shape.flip(0))
+    noise = [draw() for _ in range(1500)]
+    assert [part.shape for part in noise[0]] == [(5, 4)]
+    assert torch.equal(graph(shape, *noise[0])[0], graph(shape, *noise[0])[0])
+    values = torch.stack([graph(shape, *one)[0] for one in noise]) / 2.0
+    for k, a in enumerate(shape.tolist()):
+        assert kstest(values[:, k].numpy(), "gamma", (a,)).pvalue > 1e-5
+
+
 def test_the_generator_is_left_as_it_was():
     x = torch.randn(5)
     before = torch.get_rng_state()
@@ -107,7 +120,7 @@ def test_the_generator_is_left_as_it_was():
 
 
 REFUSED = {
-    "_standard_gamma": lambda x: x * torch._standard_gamma(x),
+    "_sample_dirichlet": lambda x: x * torch._sample_dirichlet(x),
     "normal.Tensor_Tensor": lambda x: torch.normal(x, x),
     "bernoulli.default": lambda x: x * torch.bernoulli(x / 10),
     "randperm": lambda x: x[torch.randperm(len(x))],

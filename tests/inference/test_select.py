@@ -15,6 +15,7 @@ from pyroccam.inference.selection import (
     Level,
     OneLevel,
     Random,
+    SelfTuning,
     Unrolled,
     search,
 )
@@ -37,7 +38,10 @@ from selecting import (
 from torch import nn
 
 SCALE = "model.net.prior.log_scale"
-METHODS = [OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Drmad(), Random()]
+METHODS = [
+    OneLevel(), Greedy(), Unrolled(), Implicit(damping=1.0), Drmad(), Random(),
+    SelfTuning(warmup=0),
+]  # fmt: skip
 
 
 def held(found):

@@ -2,6 +2,7 @@
 
 import functools
 
+import pyro
 import pytest
 import torch
 from differences import along, differences, directions, dot, error
@@ -112,3 +113,43 @@ def test_implicit():
     for direction in directions(h, 2):
         slope = along(total, h, direction)
         assert dot(found, direction) == pytest.approx(slope, rel=1e-6)
+
+
+def test_a_dirichlet_has_first_and_second_derivatives():
+    """Of gamma variables of uniform numbers: L by differences, and the slope of L along v."""
+    torch.manual_seed(0)
+    dirichlet = alternatives(priors.Dirichlet(0.7, learn=True))
+    made = objectives(scattered(dirichlet), Level(prior=0.3), Level(prior=2.0))
+    key, h = made.key(*rows()), made.h
+    theta = made.theta
+    slope = torch.func.grad(made.inner)
+    assert error(slope(theta, h, key), differences(lambda t: made.inner(t, h, key), theta)) < 1e-6
+    (v,) = directions(theta, 1)
+    (curved,) = torch.func.vjp(lambda t: slope(t, h, key), theta)[1](v)
+
+    def inclined(t):
+        return sum((part * v[name]).sum() for name, part in slope(t, h, key).items())
+
+    assert dot(curved, v) == pytest.approx(along(inclined, theta, v), rel=1e-5)
+    keys = [made.key(*rows()) for _ in range(2)]
+    found, _, _ = hg.unrolled(
+        made.inner, made.outer, theta, h, keys=keys, key=key, update=hg.gradient_ascent(0.02)
+    )
+
+    def after(h):
+        options = {"keys": keys, "update": hg.gradient_ascent(0.02)}
+        return made.outer(hg.ascend(made.inner, theta, h, **options)[0], h, key)
+
+    (direction,) = directions(h, 1)
+    assert dot(found, direction) == pytest.approx(along(after, h, direction), rel=1e-5)
+
+
+def test_a_dirichlet_has_the_terms_of_the_bound_on_average():
+    """Where noise is held, and where a bound draws by torch: means within six standard errors."""
+    made = objectives(scattered(alternatives(priors.Dirichlet(0.7, learn=True))))
+    torch.manual_seed(1)
+    held = torch.stack([made.terms(made.theta, made.h, made.key(*rows()))[0] for _ in range(150)])
+    with torch.no_grad(), pyro.validation_enabled(False):
+        drawn = torch.stack([made.bound.terms(*rows()).log_likelihood / 12 for _ in range(150)])
+    apart = float((held.mean() - drawn.mean()).abs())
+    assert apart < 6.0 * float((held.var() / 150 + drawn.var() / 150).sqrt())

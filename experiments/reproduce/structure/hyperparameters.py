@@ -2,10 +2,12 @@
 
     python -m pyroccam.experiments.reproduce.structure.hyperparameters --data-root FOLDER
 
-Every weight has a prior N(0, 1/a) with an a of its own. Criteria: ``elbo``, where L and Q are the
-same bound; ``holdout``, where weights of highest density on three quarters of the rows (L) are
-judged by the likelihood of the last quarter (Q), one fold of the four of the source. A finished row
-is kept: the same command goes on where an earlier one stopped.
+Every weight has a prior N(0, 1/a) with an a of its own; for self-tuning, whose best response is a
+function of few numbers, the weights and biases of a layer have one in common. Criteria: ``elbo``,
+where L and Q are the same bound; ``holdout``, where weights of highest density on three quarters of
+the rows (L) are judged by the likelihood of the last quarter (Q); ``folds``, where each quarter is
+held out once, from weights of its own, as in the source. A finished row is kept: the same command
+goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ....inference import select
 from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import evaluate_net
 from ....inference.posterior.weight_moments import mean_network
-from ....inference.selection import Drmad, Greedy, Implicit, Level, Random
+from ....inference.selection import Drmad, Greedy, Implicit, Level, Random, SelfTuning
 from ....models.contexts import seeded
 from ....models.networks.plain import perceptron
 from .. import options
@@ -36,8 +38,14 @@ METHODS = {
     "greedy": Greedy(),
     "implicit": Implicit(damping=1e-3),
     "drmad": Drmad(),
+    "self-tuning": SelfTuning(),
 }
-CRITERIA = ("elbo", "holdout")
+LEARN = {"self-tuning": "scale"}
+"""What a prior learns beside a method, where that is not a precision for each weight."""
+
+CRITERIA = ("elbo", "holdout", "folds")
+FOLDS = 4
+"""As the source has."""
 NOISES = (0.25, 0.5)
 
 # Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
@@ -48,7 +56,9 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def _pair(problem: str, criterion: str, seed: int, root: str | None, rows: int | None) -> Any:
+def _pair(
+    problem: str, criterion: str, learn: Any, seed: int, root: str | None, rows: int | None
+) -> Any:
     name, hidden, _ = PROBLEMS[problem]
     place: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
     if rows is not None:
@@ -57,11 +67,15 @@ def _pair(problem: str, criterion: str, seed: int, root: str | None, rows: int |
     data = datasets.load(name, seed=seed, val_fraction=fraction, **place)
     with seeded(seed, torch.device("cpu")):
         net: nn.Module = perceptron(data.input_shape, data.outputs, hidden=hidden)
-        prior = models.priors.Normal(1.0, learn="weight")
+        prior = models.priors.Normal(1.0, learn=learn)
         model = models.BayesianNetwork(net, data, prior=prior)
         guide = guides.MeanField(model) if criterion == "elbo" else guides.Delta(model)
-    levels = (Level(), Level() if criterion == "elbo" else Level(prior=0.0, split="val"))
-    return model, guide, data, levels
+    outer = {
+        "elbo": Level(),
+        "holdout": Level(prior=0.0, split="val"),
+        "folds": Level(prior=0.0, folds=FOLDS),
+    }
+    return model, guide, data, (Level(), outer[criterion])
 
 
 def reached(history: list[dict[str, float]], share: float = 0.99) -> int:
@@ -83,7 +97,8 @@ def _row(
     problem: str, criterion: str, method: str, seed: int, root: str | None, rows: int | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    model, guide, data, levels = _pair(problem, criterion, seed, root, rows)
+    learn = LEARN.get(method, "weight")
+    model, guide, data, levels = _pair(problem, criterion, learn, seed, root, rows)
     settings = {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01, **more}
     try:
         found = select(model, guide, data, *levels, method=METHODS[method], seed=seed, **settings)
@@ -131,6 +146,8 @@ def main(
     )
     for problem, criterion, method in asked:
         described = {**PROBLEMS[problem][2], **more, "rows": rows}
+        if method in LEARN:
+            described["learn"] = LEARN[method]
         file = ResultFile(out / f"{problem}-{criterion}-{method}.json", config=described)
         for seed in file.missing(range(seeds)):
             row = _row(problem, criterion, method, seed, data_root, rows, more)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....inference.posterior.metrics import mean_spread
 from ..markdown import header, plus_minus, read_all, row
-from .hyperparameters import METHODS, NOISES, PROBLEMS
+from .hyperparameters import CRITERIA, METHODS, NOISES, PROBLEMS
 
 __all__ = ["by_price", "hyperparameters", "regimes", "structures"]
 
@@ -40,7 +40,7 @@ def regimes(folder: Path) -> Iterable[str]:
 def hyperparameters(folder: Path) -> Iterable[str]:
     """The objective that each method reached, how fast, and what its network is worth."""
     for problem in PROBLEMS:
-        for criterion in ("elbo", "holdout"):
+        for criterion in CRITERIA:
             stem = f"{problem}-{criterion}-"
             every = read_all(folder, [f"{stem}{method}" for method in METHODS])
             files = {n.removeprefix(stem): found for n, found in every.items() if found["spread"]}

@@ -1,0 +1,107 @@
+"""Cross-validation: one h for posteriors of all folds, each judged by the rows it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .hypergradient import Tensors
+from .levels import Key, Objectives
+from .search import Rows, Search, drawn
+
+if TYPE_CHECKING:
+    from ...data import Dataset
+
+__all__ = ["FoldRows", "Folds", "fold_rows"]
+
+
+class FoldRows(Rows):
+    """Minibatches of every fold at once, stacked: ``(K, B, *)``.
+
+    Arguments:
+        x, y: rows of all folds.
+        parts: positions of the rows of each fold.
+        size: of a minibatch, at most.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, parts: list[Tensor], size: int) -> None:
+        self.size = min(size, *map(len, parts))  # folds differ by a row at most
+        self.each = [drawn(x[part], y[part], self.size) for part in parts]
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The next minibatch of each."""
+        xs, ys = zip(*map(next, self.each), strict=True)
+        return torch.stack(xs), torch.stack(ys)
+
+
+def fold_rows(data: Dataset, folds: int, size: int) -> list[Rows]:
+    """Rows for L, all but a fold, and for Q, that fold, in random folds of the training rows.
+
+    Raises:
+        ValueError: for more folds than rows.
+    """
+    x, y = data.split("train")
+    if folds > len(x):
+        raise ValueError(
+            f"Level(folds={folds}): the data has {len(x)} training rows.\n"
+            "Give no more folds than rows."
+        )
+    own = list(torch.randperm(len(x), device=x.device).tensor_split(folds))
+    others = [torch.cat(own[:k] + own[k + 1 :]) for k in range(folds)]
+    return [FoldRows(x, y, parts, size) for parts in (others, own)]
+
+
+@dataclass
+class Folds(Objectives):
+    r"""L and Q as means over K folds, of which each has a θ of its own; h is that of all.
+
+    .. math:: L = \frac1K \sum_k L_{-k}(θ_k, h), \qquad Q = \frac1K \sum_k Q_k(θ_k, h)
+
+    θ is stacked, ``(K, *)``. All are per observation, with the KL over the rows that a fold trains
+    with, K - 1 of K parts of those of the model.
+    """
+
+    left = "h is as it was {}, and the guide as it began"
+
+    @property
+    def folds(self) -> int:
+        """K."""
+        count = self.levels[1].folds
+        assert count is not None
+        return count
+
+    @property
+    def theta(self) -> dict[str, Tensor]:
+        """A copy of θ as it is for each fold."""
+        return {n: torch.stack([t] * self.folds) for n, t in super().theta.items()}
+
+    def put(self, theta: Tensors, h: Tensors) -> None:
+        """Write h into the modules; θ stays where it was, for none of the folds has all rows."""
+        super().put({}, h)
+
+    def key(self, x: Tensor, y: Tensor) -> Key:
+        """Batches ``(K, B, *)``, and fresh noise for each."""
+        each = [super(Folds, self).key(*one) for one in zip(x, y, strict=True)]
+        noise = [torch.stack(parts) for parts in zip(*(k.noise for k in each), strict=True)]
+        return Key(x, y, noise, each[0].structure)
+
+    def terms(self, theta: Tensors, h: Tensors, key: Key) -> Tensor:
+        def of_fold(theta: dict[str, Tensor], x: Tensor, y: Tensor, noise: list[Tensor]) -> Tensor:
+            return super(Folds, self).terms(theta, h, Key(x, y, noise, key.structure))
+
+        self._graph(key.x[0], key.y[0])  # which is traced outside of the map
+        each = torch.vmap(of_fold)(dict(theta), key.x, key.y, list(key.noise))
+        log_likelihood, kl = each.mean(0)
+        return torch.stack([log_likelihood, kl * self.folds / (self.folds - 1)])
+
+    def finish(self, data: Dataset, size: int, steps: int, lr: float, optimizer: str) -> None:
+        """Train θ by L on all training rows, from where it began, with h as it is now."""
+        L, _ = self.levels
+        whole = Objectives(self.model, self.guide, (L, L), self.particles)
+        rows = Rows(*data.split("train"), size, "train")
+        search = Search(whole, [rows, rows], steps, lr, lr, optimizer)
+        search.ascend()
+        whole.put(search.theta, search.h)

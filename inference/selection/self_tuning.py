@@ -1,0 +1,223 @@
+"""Self-tuning: the posterior as a function of h, learnt beside h itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from ...models.checks import positive, whole
+from .hypergradient import Tensors
+from .levels import Key, Objectives
+from .methods import Method
+from .search import Search
+
+__all__ = ["SelfTuning"]
+
+FEW = 32
+"""Numbers of a tensor of h up to which every parameter responds to each of them."""
+
+
+class _Slope(NamedTuple):
+    """Of a parameter (of θ) by a tensor of h, both by name."""
+
+    parameter: str
+    by: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.parameter} by {self.by}"
+
+
+class _Kept(NamedTuple):
+    """What goes from one outer step to the next, beside θ and h.
+
+    Attributes:
+        slopes: of θ at h, by their keys.
+        log_spread: of the perturbations of h, by its names.
+        steps: of θ that were made.
+    """
+
+    slopes: dict[str, Tensor]
+    log_spread: dict[str, Tensor]
+    steps: int
+
+
+@dataclass(frozen=True)
+class SelfTuning(Method):
+    r"""Parameters that are linear functions of h around where it is, trained at perturbed h: the
+    hypergradient goes through them, without second derivatives.
+
+    .. math:: θ(h + δ) = θ + S δ, \qquad \max_{θ, S} E_{δ \sim N(0, σ^2)} \, L(θ(h + δ), h + δ),
+        \qquad \max_h Q(θ(h), h)
+
+    Every few steps of θ and of its slopes S, h moves by the gradient
+    :math:`∇_h Q + S^T ∇_θ Q`, and θ with it by :math:`S \, Δh`, so that the function stays the
+    same. For a quadratic L with a perturbation that is small S is the derivative of the best θ. A
+    step takes δ and -δ, in which the noise of the gradient at h itself cancels.
+
+    To each number of a tensor of up to 32 (the scale of a layer, the noise of a regression, the
+    logits of an edge) every parameter has a slope of its own, which takes the memory of one more
+    guide. Of larger tensors each number has slopes of the parameters at its own place, in tensors
+    of its shape: a weight responds to its own precision, and not to those of others. That is exact
+    where the curvature of L is diagonal; elsewhere the slopes are those of a network whose other
+    weights stay, and what is found is near the optimum only where Q has one that each weight can
+    reach by itself.
+
+    Arguments:
+        steps: of θ for each of h.
+        spread: σ at first, and at most, of all numbers of h (logarithms of scales, and logits).
+        entropy: weight, in nats a row, of the logarithm of each σ beside Q, by which each is learnt
+            at perturbed h. ``None`` leaves them as they are, and takes Q at h itself.
+        warmup: steps of θ before h moves, while S becomes worth something.
+
+    References:
+        Lorraine, Duvenaud 2018, arXiv:1802.09419 (local optimisation, Alg. 3); MacKay, Vicol,
+        Lorraine, Duvenaud, Grosse 2019, Self-tuning networks, arXiv:1903.03088, with σ that is
+        learnt; Bae, Grosse 2020, Delta-STN, arXiv:2010.13514, for functions that are centred at h.
+    """
+
+    steps: int = 2
+    spread: float = 0.5
+    entropy: float | None = 1e-3
+    warmup: int = 100
+
+    def __post_init__(self) -> None:
+        whole("SelfTuning(steps)", self.steps, 1)
+        whole("SelfTuning(warmup)", self.warmup, 0)
+        positive("SelfTuning(spread)", self.spread)
+        if self.entropy is not None and not 0.0 <= self.entropy < math.inf:
+            raise ValueError(
+                f"SelfTuning(entropy) must be at least 0 and finite, got {self.entropy}.\n"
+                "Give None for a spread that stays."
+            )
+
+    def check(self, objectives: Objectives) -> None:
+        theta = objectives.theta
+        for name, value in objectives.h.items():
+            if value.numel() > FEW and not any(t.shape == value.shape for t in theta.values()):
+                raise ValueError(
+                    f"SelfTuning() has no response to {name!r}, of {value.numel()} numbers: no "
+                    f"parameter of the guide has its shape, {tuple(value.shape)}.\nTake a prior "
+                    "that learns fewer, such as priors.Normal(learn='scale'), or Greedy()."
+                )
+
+    def step(self, search: Search) -> None:
+        kept: _Kept = search.kept or self._begin(search)
+        slopes, log_spread, count = kept
+        for key in search.keys(0, search.steps):
+            offset = {n: t.exp() * torch.randn_like(t) for n, t in log_spread.items()}
+            search.theta, slopes, search.state = search.traced(
+                self._train(search), search.theta, slopes, search.state, search.h, key, offset
+            )
+            count += 1
+            if count <= self.warmup or count % self.steps:
+                continue
+            (key_q,) = search.keys(1, 1)
+            noise = {n: torch.randn_like(t) for n, t in log_spread.items()}
+            search.theta, search.h, log_spread, search.state_h = search.traced(
+                self._tune(search), search.theta, slopes, search.h, log_spread, search.state_h,
+                key_q, noise,
+            )  # fmt: skip
+        search.kept = _Kept(slopes, log_spread, count)
+
+    def _begin(self, search: Search) -> _Kept:
+        slopes = {
+            one.key: torch.zeros(
+                (search.h[one.by].shape if _few(search.h[one.by]) else ())
+                + search.theta[one.parameter].shape
+            ).to(search.theta[one.parameter])
+            for one in _slopes(search.theta, search.h)
+        }
+        log_spread = {n: torch.full_like(t, math.log(self.spread)) for n, t in search.h.items()}
+        return _Kept(slopes, log_spread, 0)
+
+    def _train(self, search: Search) -> Any:
+        """A step of θ and S, at δ and at -δ."""
+        made, move = search.objectives, search.move
+
+        def train(
+            theta: Tensors, slopes: Tensors, state: Any, h: Tensors, key: Key, offset: Tensors
+        ) -> Any:
+            def value(theta: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
+                one, other = (
+                    made.inner(_moved(theta, slopes, delta), _plus(h, delta), key)
+                    for delta in (offset, _minus(offset))
+                )
+                return (one + other) / 2
+
+            own, more = grad(value, argnums=(0, 1))(dict(theta), dict(slopes))
+            found, state = move({**theta, **slopes}, {**own, **more}, state)
+            return {n: found[n] for n in theta}, {n: found[n] for n in slopes}, state
+
+        return train
+
+    def _tune(self, search: Search) -> Any:
+        """A step of h, and of the spread if it is learnt."""
+        made, move, entropy = search.objectives, search.move_h, self.entropy
+        most = math.log(self.spread)
+
+        def tune(
+            theta: Tensors, slopes: Tensors, h: Tensors, log_spread: Tensors, state: Any, key: Key,
+            noise: Tensors,
+        ) -> Any:  # fmt: skip
+            def at(offset: Tensors) -> Tensor:
+                return made.outer(_moved(theta, slopes, offset), _plus(h, offset), key)
+
+            def value(shift: dict[str, Tensor], logs: dict[str, Tensor]) -> Tensor:
+                if entropy is None:
+                    return at(shift)
+                around = {n: t.exp() * noise[n] for n, t in logs.items()}
+                both = at(_plus(shift, around)) + at(_plus(shift, _minus(around)))
+                return both / 2 + entropy * sum(t.sum() for t in logs.values())
+
+            zero = {n: torch.zeros_like(t) for n, t in h.items()}
+            slope, of_spread = grad(value, argnums=(0, 1))(zero, dict(log_spread))
+            spreads = {} if entropy is None else {f"spread of {n}": n for n in h}
+            found, state = move(
+                {**h, **{s: log_spread[n] for s, n in spreads.items()}},
+                {**slope, **{s: of_spread[n] for s, n in spreads.items()}},
+                state,
+            )
+            moved = {n: found[n] for n in h}
+            learnt = {**log_spread, **{n: found[s].clamp(max=most) for s, n in spreads.items()}}
+            return _moved(theta, slopes, _plus(moved, _minus(h))), moved, learnt, state
+
+        return tune
+
+
+def _few(t: Tensor) -> bool:
+    return t.numel() <= FEW
+
+
+def _slopes(theta: Tensors, h: Tensors) -> list[_Slope]:
+    """Those that are learnt, in the order of θ."""
+    return [
+        _Slope(parameter, by)
+        for parameter, t in theta.items()
+        for by, g in h.items()
+        if _few(g) or g.shape == t.shape
+    ]
+
+
+def _moved(theta: Tensors, slopes: Tensors, offset: Tensors) -> dict[str, Tensor]:
+    """θ at h + ``offset``."""
+    found = dict(theta)
+    for one in _slopes(theta, offset):
+        slope, by = slopes[one.key], offset[one.by]
+        along = torch.tensordot(by, slope, dims=by.dim()) if _few(by) else by * slope
+        found[one.parameter] = found[one.parameter] + along
+    return found
+
+
+def _plus(x: Tensors, y: Tensors) -> dict[str, Tensor]:
+    return {n: t + y[n] for n, t in x.items()}
+
+
+def _minus(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n: -t for n, t in x.items()}

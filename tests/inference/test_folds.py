@@ -1,0 +1,176 @@
+"""Cross-validation in a selection, against ridge regression of every fold in closed form."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.selection import (
+    Greedy,
+    Implicit,
+    Level,
+    OneLevel,
+    Random,
+    SelfTuning,
+    bilevel,
+    folds,
+    search,
+)
+from pyroccam.inference.selection.levels import Objectives
+from pyroccam.models import priors
+from selecting import F64, QUIET, polynomial, run
+from torch import nn
+
+SCALE = "model.net.prior.log_scale"
+COUNT, FEATURES, K = 32, 6, 4
+CROSS = Level(prior=0.0, folds=K)
+
+
+def table(seed=16):
+    g = torch.Generator().manual_seed(seed)
+    w = 0.3 * torch.randn(FEATURES, generator=g, dtype=F64)
+    x = torch.randn(COUNT, FEATURES, generator=g, dtype=F64)
+    y = (x @ w + torch.randn(COUNT, generator=g, dtype=F64))[:, None]
+    made = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, standardise=False)
+    return dataclasses.replace(made, x_train=x, y_train=y)
+
+
+def pair(rows, guide=guides.Delta):
+    torch.manual_seed(0)
+    likelihood = models.Regression(1, scale=1.0, floor=0.0)
+    model = models.BayesianNetwork(
+        nn.Linear(FEATURES, 1, bias=False), rows, prior=priors.Normal(learn="scale"),
+        likelihood=likelihood,
+    ).double()  # fmt: skip
+    model.likelihood.requires_grad_(False)
+    return model, guide(model).double()
+
+
+def ridge(x, y, log_scale):
+    precision = math.exp(-2.0 * log_scale) * torch.eye(FEATURES, dtype=F64)
+    return torch.linalg.solve(x.T @ x + precision, x.T @ y[:, 0])
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """The rows of L and of Q by fold, and θ and h after each outer step."""
+    look, made, kept, states = search.Search.look, folds.fold_rows, [], []
+
+    def watch(self, keys):
+        states.append((self.theta, self.h))
+        return look(self, keys)
+
+    def keep(*args):
+        kept.extend(made(*args))
+        return kept
+
+    monkeypatch.setattr(search.Search, "look", watch)
+    monkeypatch.setattr(bilevel, "fold_rows", keep)
+    return kept, states
+
+
+def test_the_scale_of_cross_validation(watched):
+    """By a grid over the loss of all rows, each by the weights of the other folds; those weights;
+    and in the end the weights of all rows."""
+    rows = table()
+    parts, states = watched
+    found = inference.select(
+        *pair(rows), rows, Q=CROSS, method=Implicit(), draws=1, outer_steps=50, inner_steps=20,
+        lr=0.03, outer_lr=0.05, **QUIET,
+    )  # fmt: skip
+    others, own = ([(one.x, one.y) for one in part.folds] for part in parts)
+    for (x, _), (x_out, _) in zip(others, own, strict=True):
+        assert (len(x), len(x_out)) == (24, 8)
+        assert sorted(torch.cat([x, x_out])[:, 0].tolist()) == sorted(rows.x_train[:, 0].tolist())
+    assert len({float(row) for x, _ in own for row in x[:, 0]}) == COUNT
+
+    def losses(s):
+        each = zip(others, own, strict=True)
+        return [float((v[:, 0] - u @ ridge(x, y, s)).square().sum()) for (x, y), (u, v) in each]
+
+    grid = torch.linspace(-4.0, 2.0, 1201).tolist()
+    best = min(grid, key=lambda s: sum(losses(s)))
+    assert -3.0 < best < -0.2
+    assert sum(losses(best)) < 0.98 * sum(losses(0.0))
+    theta, h = states[-1]
+    assert float(h[SCALE]) == pytest.approx(best, abs=0.06)
+    ((_, weights),) = theta.items()
+    for k, (x, y) in enumerate(others):
+        torch.testing.assert_close(weights[k, 0], ridge(x, y, float(h[SCALE])), atol=0.02, rtol=0)
+    normaliser = 0.5 * math.log(2 * math.pi)
+    value = -0.5 * sum(losses(float(h[SCALE]))) - COUNT * normaliser
+    assert found.history[-1]["Q"] == pytest.approx(value, abs=0.1)
+    chosen = float(states[found.best][1][SCALE])
+    model, guide = found.fit.model, found.fit.guide
+    assert float(model.net.prior.log_scale.detach()) == chosen
+    last = guide.factors["/weight"].value.detach()[0]
+    assert found.best > 2
+    expected = ridge(rows.x_train, rows.y_train, chosen)
+    torch.testing.assert_close(last, expected, atol=0.03, rtol=0)
+
+
+def test_terms_are_means_over_folds_with_the_kl_of_their_rows():
+    """Of folds that differ: one by one, as of a model of their rows."""
+    rows = table()
+    made = folds.Folds(*pair(rows, guides.MeanField), (Level(), CROSS), 2)
+    alone = Objectives(*pair(rows, guides.MeanField), (Level(), Level()), 2)
+    torch.manual_seed(3)
+    others, _ = folds.fold_rows(rows, K, 100)
+    key = made.key(*others.batch())
+    g = torch.Generator().manual_seed(5)
+    theta = {
+        n: t + 0.1 * torch.randn(t.shape, generator=g, dtype=F64) for n, t in made.theta.items()
+    }
+    found = made.terms(theta, made.h, key)
+    each = []
+    for k in range(K):
+        own = {n: t[k] for n, t in theta.items()}
+        noise = [t[k] for t in key.noise]
+        each.append(alone.terms(own, made.h, key._replace(x=key.x[k], y=key.y[k], noise=noise)))
+    log_likelihood, kl = torch.stack(each).mean(0)  # the KL by 32 rows, of which each has 24
+    torch.testing.assert_close(found, torch.stack([log_likelihood, kl * 32 / 24]))
+    assert [len(t) for t in key.noise] == [K] * len(key.noise)
+
+
+METHODS = [Greedy(), Random(), SelfTuning(warmup=0)]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_every_method_takes_folds(method):
+    rows = table()
+    before = pair(rows, guides.MeanField)[1].state_dict()
+    found = inference.select(
+        *pair(rows, guides.MeanField), rows, Q=CROSS, method=method, draws=3, outer_steps=2,
+        inner_steps=3, batch_size=7, **QUIET,
+    )  # fmt: skip
+    assert len(found.history) == 2
+    assert all(math.isfinite(row["Q"]) for row in found.history)
+    moved = found.fit.guide.state_dict()
+    largest = max(float((moved[name] - t).abs().max()) for name, t in before.items())
+    # By Adam with a rate of 0.01, in three steps for each outer one up to the best.
+    assert 0.5 * 0.03 * (found.best + 1) < largest < 1.1 * 0.03 * (found.best + 1)
+
+
+def test_one_fold_more_than_rows_divide_into():
+    """Folds differ by one row, and batches have as many rows as the smallest."""
+    rows = table()
+    torch.manual_seed(0)
+    others, own = folds.fold_rows(rows, 5, 100)
+    assert sorted(len(one.x) for one in own.folds) == [6, 6, 6, 7, 7]
+    assert own.batch()[0].shape == (5, 6, FEATURES)
+    assert others.batch()[1].shape == (5, 25, 1)
+
+
+def test_folds_that_cannot_be():
+    for wrong in (1, 2.5, True):
+        with pytest.raises(ValueError, match=r"Level\(folds\)"):
+            Level(folds=wrong)
+    with pytest.raises(ValueError, match=r"folds\) are of the training rows.*\nLeave split out"):
+        Level(folds=4, split="val")
+    with pytest.raises(ValueError, match=r"option of Q\.\nGive it to Q alone"):
+        run(Greedy(), L=Level(folds=4))
+    with pytest.raises(ValueError, match=r"OneLevel\(\) takes.*in folds"):
+        run(OneLevel(), Q=Level(folds=4))
+    with pytest.raises(ValueError, match=r"folds=1000\): the data has 40 training rows\.\nGive no"):
+        run(Greedy(), polynomial(), Q=Level(folds=1000))

@@ -24,6 +24,8 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..experiments.reproduce.small_resnet import small_resnet_stack
+from ..inference.packing import fused
 from ..inference.storage.checkpoint import write_json
 from ..models.networks.plain import lenet_5_caffe, perceptron
 from ..models.networks.ready import residual_mlp
@@ -40,7 +42,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 console = Console(stderr=True)
 
 Run = Callable[[Tensor], Any]
-IMAGE = (1, 28, 28)
+IMAGE, PICTURE = (1, 28, 28), (3, 32, 32)
 BATCHES = (1, 256)
 BASE = "eager"
 
@@ -49,6 +51,11 @@ def _cut_perceptron(inputs: int, *hidden: int) -> nn.Module:
     """A perceptron that looks at some of the pixels."""
     first, *rest = perceptron((inputs,), 10, hidden=hidden)
     return nn.Sequential(first, select(range(inputs), -1), *rest)
+
+
+def _residual(depth: int) -> nn.Module:
+    """torchvision's blocks in three stages of two, as deep as they are asked for."""
+    return small_resnet_stack(PICTURE, 10, blocks=2, width=32).at(depth)
 
 
 # By name the inputs, the original and what is left of it.
@@ -73,6 +80,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module], Callable[[],
         lambda: residual_mlp((2,), 2).at(20),
         lambda: residual_mlp((2,), 2).at(5),
     ),
+    "ResNet, 6 to 2 blocks": (PICTURE, lambda: _residual(6), lambda: _residual(2)),
 }
 
 
@@ -122,6 +130,7 @@ def _int8(net: nn.Module, x: Tensor) -> Run:
 
 FORMS: dict[str, Callable[[nn.Module, Tensor], Run]] = {
     BASE: lambda net, x: net,
+    "fused": fused,
     "torch.compile": _compiled,
     "AOTInductor": _ahead_of_time,
     "TorchScript": _script,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, unit_of
 from .base import Finished, Pair, Stage
-from .options import Nats, Part, Positive
+from .options import Nats, NotNegative, Part, Positive
 from .weights import FILE, OverWeights, compress_run, try_to_cut
 
 __all__ = ["Occam"]
@@ -49,6 +49,8 @@ class Occam(OverWeights):
         prior: prior of the weights, in words.
         guide: posterior of the weights, in words.
         depth: prior of the depth, in words.
+        number_bits: what a number that is no random weight costs, a scale or a shift, in that
+            prior.
         start: fraction of the run in which weights are numbers, at first.
         scale: standard deviation of the weights where their posterior begins; the prior's
             suggestion if null. It is wide, so that what blocks cost has settled by the time their
@@ -63,10 +65,12 @@ class Occam(OverWeights):
 
     over = "stack"
     passes = 10.0  # of the neighbours, too
+    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
 
     prior: str = "gnj"
     guide: str = "mean-field"
     depth: str = "uniform"
+    number_bits: NotNegative = 4.0
     scale: Positive | None = 0.1
     start: Part = 0.2
     hold: Part = 0.5
@@ -109,6 +113,7 @@ class Occam(OverWeights):
             prior=models.priors.parse_weights(self.prior),
             depth=models.priors.parse(self.depth),
             likelihood=self.likelihood,
+            number_bits=self.number_bits,
         )
         family = guides.StructureFamily(hold=self.hold)
         return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
@@ -159,11 +164,11 @@ class Occam(OverWeights):
             return self._pair(mean_network(points, guide), before.data)
 
         def rest(before: Fit) -> Pair:
-            if settled(before).guide.is_point:
-                one = settled(before)
+            one = settled(before)
+            if one.guide.is_point:
                 return one.model, one.guide
             allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
-            return narrow(before, threshold=self.narrow_at, tolerance=allowed)
+            return narrow(one, threshold=self.narrow_at, tolerance=allowed)
 
         if self.start:
             own = {unit: parts["joint"], "kl_warmup": settings.kl_warmup}
@@ -184,11 +189,13 @@ class Occam(OverWeights):
     def report(self, run: Finished) -> dict[str, Any]:
         """What was learnt of the depth, and the report of all methods over weights."""
         joint = self._joint(run.fits)
+        settled(joint)  # which notes the blocks that are left
         assert joint.structure is not None
         neighbours = self._neighbours(joint)
         if run.out is not None and run.figures:
             _draw(joint, neighbours, run.out / "figures")
-        depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
+        found = joint.structure.to_json() | {"blocks_left": joint.structure.blocks_left}
+        depth = {"depth": found, "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
         return {**depth, **super().report(alone)}
@@ -204,7 +211,7 @@ class Occam(OverWeights):
         for depth in depths:
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
-                one = settled(joint, depth)
+                one = settled(joint, None if depth == chosen else depth)
                 try:
                     small, found = compress_run(
                         one, self.threshold, self.tolerance, Path(scratch) / FILE

@@ -80,7 +80,8 @@ def _row(outcome: Outcome) -> Row:
     test = small["test_after_reading"]
     return {
         "seed": metrics["seed"],
-        "depth": depth["depth_chosen"],
+        "depth": depth["blocks_left"],
+        "depth_chosen": depth["depth_chosen"],
         "depth_expected": depth["depth_expected"],
         "depth_probs": depth["depth_probs"],
         "measure": "error, %" if "accuracy" in test else "RMSE",

@@ -22,8 +22,7 @@ _NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fused(net: nn.Module, rows: Inputs) -> nn.Module:
-    r"""A copy whose batch normalisations are in the weights of the layers before them, in evaluation
-    mode.
+    r"""A copy in evaluation mode, whose batch normalisations are in the weights before them.
 
     .. math:: \mathrm{BN}(Wx + b) = \mathrm{diag}(s)\, W x + (s\, (b - m) + β),
               \qquad s = γ / \sqrt{v + ε}

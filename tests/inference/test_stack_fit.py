@@ -1,6 +1,5 @@
 """A stack of random weights and random depth, fitted, settled, cut and shown."""
 
-import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,10 +54,7 @@ def test_the_shallowest_of_equal_depths_is_chosen(fitted):
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_the_network_of_a_depth_computes_the_same(fitted, depth):
     """Alone and as an exit of the whole, with the numbers and the statistics that it has there."""
-    fit = copy.copy(fitted)
-    fit.structure = copy.copy(fitted.structure)
-    object.__setattr__(fit.structure, "depth_chosen", depth)
-    alone = settled(fit)
+    alone = settled(fitted, depth)
     whole = mean_network(fitted.model, fitted.guide)
     x = DIGITS.x_test[:50]
     with torch.no_grad():

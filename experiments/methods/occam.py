@@ -56,6 +56,8 @@ class Occam(OverWeights):
             suggestion if null. It is wide, so that what blocks cost has settled by the time their
             number is decided on.
         hold: fraction of the next fit in which q(d) stays as it begins.
+        reach: depths that have half of q(d) where it begins, were there no deepest; uniform if
+            null.
         last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
         finish: fraction of the run in which what is left in the end is trained as numbers.
         threshold: rule or number by which the network is cut in the end.
@@ -65,15 +67,16 @@ class Occam(OverWeights):
 
     over = "stack"
     passes = 10.0  # of the neighbours, too
-    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
+    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0, "reach": None}
 
     prior: str = "gnj"
     guide: str = "mean-field"
     depth: str = "uniform"
-    number_bits: NotNegative = 4.0
+    number_bits: NotNegative = 2.0
     scale: Positive | None = 0.1
     start: Part = 0.2
     hold: Part = 0.5
+    reach: Positive | None = 10.0
     last: Part = 0.25
     finish: Part = 0.15
     threshold: Threshold | None = None
@@ -115,13 +118,17 @@ class Occam(OverWeights):
             likelihood=self.likelihood,
             number_bits=self.number_bits,
         )
-        family = guides.StructureFamily(hold=self.hold)
+        family = self._family(self.hold)
         return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
+
+    def _family(self, hold: float) -> guides.StructureFamily:
+        reach = math.inf if self.reach is None else self.reach
+        return guides.StructureFamily(hold=hold, reach=reach)
 
     def _points(self, net: nn.Module, data: Dataset) -> Pair:
         prior = models.priors.parse_weights(_POINTS)
         model = models.BayesianStack(net, data, prior=prior, likelihood=self.likelihood)
-        return model, guides.Delta(model, structure=guides.StructureFamily(hold=0.99))
+        return model, guides.Delta(model, structure=self._family(0.99))
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
@@ -205,6 +212,7 @@ class Occam(OverWeights):
         all share, without further training: a trade of error for size."""
         assert joint.structure is not None
         chosen, deepest = joint.structure.depth_chosen, len(joint.structure.depth_probs) - 1
+        numbers = joint.model.numbers_at()
         depths = range(max(0, chosen - _AROUND), min(deepest, chosen + _AROUND) + 1)
         rows: dict[int, dict[str, Any]] = {}
         nets: dict[str, nn.Module] = {}
@@ -212,6 +220,7 @@ class Occam(OverWeights):
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
                 one = settled(joint, None if depth == chosen else depth)
+                left = joint.structure.blocks_left if depth == chosen else depth
                 try:
                     small, found = compress_run(
                         one, self.threshold, self.tolerance, Path(scratch) / FILE
@@ -227,7 +236,9 @@ class Occam(OverWeights):
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
                 "weight_bytes": found["weight_bytes"],
+                "blocks_left": left,
                 "kl_bytes": bound.kl / (8 * math.log(2.0)),
+                "number_bytes": float(self.number_bits * numbers[left]) / 8,
                 "test": found["test"],
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}
@@ -265,7 +276,7 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
     labels = [str(row["depth"]) for row in neighbours]
     ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
     save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
-    predicted = [max(1.0, row["kl_bytes"]) for row in neighbours]
+    predicted = [max(1.0, row["kl_bytes"] + row["number_bytes"]) for row in neighbours]
     coded = [max(1.0, row["weight_bytes"]) for row in neighbours]
     picture = bytes_by_bound(predicted, costs["file, bytes"], coded, labels, chosen[0])
     save(picture, folder / "bytes", FORMATS)

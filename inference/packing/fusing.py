@@ -87,7 +87,7 @@ def fused(net: nn.Module, rows: Inputs) -> nn.Module:
     return whole.eval()
 
 
-def _together(layer: nn.Module | None, norm: _BatchNorm, outputs: Size) -> nn.Module | None:
+def _together(layer: Any, norm: _BatchNorm, outputs: Size) -> nn.Module | None:
     """A layer that normalises what it gives, ``None`` where it cannot.
 
     Arguments:
@@ -95,11 +95,9 @@ def _together(layer: nn.Module | None, norm: _BatchNorm, outputs: Size) -> nn.Mo
             of a normalisation its second.
     """
     if type(layer) in _CONVOLUTIONS:
-        return _finite(fuse_conv_bn_eval(layer, norm))  # type: ignore[type-var]
-    if type(layer) is nn.Linear and len(outputs) == 2 and norm.affine:
-        return _finite(fuse_linear_bn_eval(layer, norm))
-    return None
-
-
-def _finite(layer: nn.Module) -> nn.Module | None:
-    return layer if all(bool(t.isfinite().all()) for t in layer.parameters()) else None
+        made: nn.Module = fuse_conv_bn_eval(layer, norm)
+    elif type(layer) is nn.Linear and len(outputs) == 2 and norm.affine:
+        made = fuse_linear_bn_eval(layer, norm)
+    else:
+        return None
+    return made if all(bool(t.isfinite().all()) for t in made.parameters()) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -169,11 +170,14 @@ class BayesianStack(BayesianNetwork):
         )
         self.depth_given, self.number_bits = depth, number_bits
         exits = self.exits
-        names = [str(d) for d in range(stack.max_depth + 1)]
         like = next(stack.parameters(), torch.zeros(()))
-        nats = number_bits * math.log(2.0) * self.numbers_at().double()
-        logits = (depth.log_probs(stack.max_depth + 1).double() - nats).log_softmax(0).to(like)
-        self.depth_prior = DepthEdge("depth", names, logits, False, None).to(like)
+        self._numbers = self._count()
+        depths = range(stack.max_depth + 1)
+        each = [self.log_prior_of(d, range(d)) for d in depths]
+        logits = torch.tensor(each, dtype=torch.float64).log_softmax(0).to(like)
+        self.depth_prior = DepthEdge("depth", [str(d) for d in depths], logits, False, None).to(
+            like
+        )
         self._refuse_lent(exits)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
         self.counting: Counting = Counting("depth", stack.max_depth + 1, used)
@@ -214,14 +218,32 @@ class BayesianStack(BayesianNetwork):
         """``log p(d)``, ``(D + 1,)``."""
         return self.structure["depth"].logits
 
-    def numbers_at(self) -> Tensor:
-        """How many numbers, which are no random weights, each depth uses, ``(D + 1,)``."""
-        exits, layers = self.exits, self.layers
-        found = torch.zeros(self.max_depth + 1, dtype=torch.long)
-        for name, parameter in exits.named_parameters():
+    def numbers(self, depth: int, blocks: Sequence[int] | None = None) -> int:
+        """How many numbers, which are no random weights, a depth uses.
+
+        Arguments:
+            depth: whose.
+            blocks: those that stay of it, see
+                :meth:`~pyroccam.models.networks.stack.DepthStack.at`.
+        """
+        return sum(self._numbers[part] for part in self.exits.at_names(depth, blocks).values())
+
+    def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
+        """The prior of some blocks of a depth, up to the constant that all have: that of as many
+        first ones, at the price of their own numbers."""
+        own = float(self.depth_given.log_probs(self.max_depth + 1)[len(blocks)])
+        return own - self.number_bits * math.log(2.0) * self.numbers(depth, blocks)
+
+    def _count(self) -> Counter[str]:
+        """Numbers by part of the stack. What a prior learns is in no file, and none of them."""
+        found: Counter[str] = Counter()
+        layers = self.layers
+        for name, parameter in self.exits.named_parameters():
             owner = next((own for own in layers if name.startswith(f"{own}.")), None)
-            if owner is None or name == f"{owner}.bias":  # and what its prior learns is in no file
-                found[list(exits.used_at(name))] += parameter.numel()
+            if owner is None or name == f"{owner}.bias":
+                kind, _, rest = name.partition(".")
+                alone = kind in ("stem", "head")
+                found[kind if alone else f"{kind}.{rest.partition('.')[0]}"] += parameter.numel()
         return found
 
     def prior_numbers(self) -> dict[str, object]:

@@ -212,7 +212,6 @@ class Occam(OverWeights):
         all share, without further training: a trade of error for size."""
         assert joint.structure is not None
         chosen, deepest = joint.structure.depth_chosen, len(joint.structure.depth_probs) - 1
-        numbers = joint.model.numbers_at()
         depths = range(max(0, chosen - _AROUND), min(deepest, chosen + _AROUND) + 1)
         rows: dict[int, dict[str, Any]] = {}
         nets: dict[str, nn.Module] = {}
@@ -220,7 +219,8 @@ class Occam(OverWeights):
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
                 one = settled(joint, None if depth == chosen else depth)
-                left = joint.structure.blocks_left if depth == chosen else depth
+                blocks = joint.structure.blocks if depth == chosen else None
+                numbers = joint.model.numbers(depth, blocks)
                 try:
                     small, found = compress_run(
                         one, self.threshold, self.tolerance, Path(scratch) / FILE
@@ -236,9 +236,9 @@ class Occam(OverWeights):
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
                 "weight_bytes": found["weight_bytes"],
-                "blocks_left": left,
+                "blocks_left": depth if blocks is None else len(blocks),
                 "kl_bytes": bound.kl / (8 * math.log(2.0)),
-                "number_bytes": float(self.number_bits * numbers[left]) / 8,
+                "number_bytes": self.number_bits * numbers / 8,
                 "test": found["test"],
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}

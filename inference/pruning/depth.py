@@ -103,11 +103,12 @@ def worthwhile(fit: Fit) -> tuple[int, ...]:
     Blocks are alike before there is data, and the network without one of them is as good a
     posterior as that of any depth. Its bound is evaluated in the same way,
 
-    .. math:: \sum_n E_q \log p(y_n \mid x_n, w_S) / β - \sum_{l \in S} KL_l + \log p(|S|),
+    .. math:: \sum_n E_q \log p(y_n \mid x_n, w_S) / β - \sum_{l \in S} KL_l + \log p(S),
 
-    with the weights that the blocks in S have, and statistics of batch normalisation that are those
-    of what is left. The block whose loss costs least goes, as long as the bound is then no more
-    than :data:`~pyroccam.inference.posterior.depth.EQUAL` nats of a row below the greatest so far.
+    with the weights that the blocks in S have, the prior of as many first blocks at the price of
+    the numbers of these, and statistics of batch normalisation that are those of what is left. The
+    block whose loss costs least goes, as long as the bound is then no more than
+    :data:`~pyroccam.inference.posterior.depth.EQUAL` nats of a row below the greatest so far.
 
     Blocks that change the shape of what they are given cannot be skipped, and stay; of a point
     estimate, which has no bound, all do.
@@ -125,12 +126,13 @@ def worthwhile(fit: Fit) -> tuple[int, ...]:
     def bound(blocks: tuple[int, ...]) -> float:
         one = _of_blocks(fit, depth, blocks)
         found = evidence(one.model, one.guide, one.data, passes=PASSES)
-        prior = float(model.log_prior[len(blocks)])
-        return found.log_likelihood / weight - found.kl + prior
+        value = found.log_likelihood / weight - found.kl + model.log_prior_of(depth, blocks)
+        return value if math.isfinite(value) else -math.inf
 
     skippable = model.start_network().skippable(fit.data.head(2)[0])
     most = bound(kept) if {*kept} & {*skippable} else math.inf
-    least = int(all(name.startswith("blocks.") for name in model.layers))  # something is random
+    others = (name for name in model.layers if not name.startswith("blocks."))
+    least = 0 if any(depth in model.exits.used_at(name) for name in others) else 1
     while len(kept) > least and (loose := [block for block in kept if block in skippable]):
         without = (tuple(b for b in kept if b != block) for block in loose)
         rest = {blocks: bound(blocks) for blocks in without}

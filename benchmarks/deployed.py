@@ -10,10 +10,11 @@ networks that were cut in docs/results.md.
 from __future__ import annotations
 
 import gc
+import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,8 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..experiments.reproduce.small_resnet import small_resnet_stack
+from ..inference.packing import fused
 from ..inference.storage.checkpoint import write_json
 from ..models.networks.plain import lenet_5_caffe, perceptron
 from ..models.networks.ready import residual_mlp
@@ -40,7 +43,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 console = Console(stderr=True)
 
 Run = Callable[[Tensor], Any]
-IMAGE = (1, 28, 28)
+IMAGE, PICTURE = (1, 28, 28), (3, 32, 32)
 BATCHES = (1, 256)
 BASE = "eager"
 
@@ -49,6 +52,11 @@ def _cut_perceptron(inputs: int, *hidden: int) -> nn.Module:
     """A perceptron that looks at some of the pixels."""
     first, *rest = perceptron((inputs,), 10, hidden=hidden)
     return nn.Sequential(first, select(range(inputs), -1), *rest)
+
+
+def _residual(depth: int) -> nn.Module:
+    """torchvision's blocks in three stages of two, as deep as they are asked for."""
+    return small_resnet_stack(PICTURE, 10, blocks=2, width=32).at(depth)
 
 
 # By name the inputs, the original and what is left of it.
@@ -73,6 +81,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module], Callable[[],
         lambda: residual_mlp((2,), 2).at(20),
         lambda: residual_mlp((2,), 2).at(5),
     ),
+    "ResNet, 6 to 2 blocks": (PICTURE, lambda: _residual(6), lambda: _residual(2)),
 }
 
 
@@ -122,6 +131,7 @@ def _int8(net: nn.Module, x: Tensor) -> Run:
 
 FORMS: dict[str, Callable[[nn.Module, Tensor], Run]] = {
     BASE: lambda net, x: net,
+    "fused": fused,
     "torch.compile": _compiled,
     "AOTInductor": _ahead_of_time,
     "TorchScript": _script,
@@ -133,13 +143,16 @@ FORMS: dict[str, Callable[[nn.Module, Tensor], Run]] = {
 # -- measuring --------------------------------------------------------------------------------
 
 
-def measure(network: str, batch: int, rounds: int, seconds: float = 0.02) -> dict[str, Any]:
+def measure(
+    network: str, batch: int, rounds: int, seconds: float = 0.02, forms: Sequence[str] = ()
+) -> dict[str, Any]:
     """Times of a batch, in microseconds, of the original and of the small network in every form.
 
     Arguments:
         network: of ``NETWORKS``.
         batch: rows.
         rounds: turns of each.
+        forms: only these, beside the networks as they are.
         seconds: about how long one turn takes.
     """
     shape, original, small = NETWORKS[network]
@@ -150,6 +163,8 @@ def measure(network: str, batch: int, rounds: int, seconds: float = 0.02) -> dic
     for size, make in (("original", original), ("small", small)):
         net = make().eval()
         for form, build in FORMS.items():
+            if forms and form not in (BASE, *forms):
+                continue
             name = f"{size}, {form}"
             try:
                 with warnings.catch_warnings(), torch.no_grad():
@@ -212,14 +227,31 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each form.")] = 15,
     threads: Threads = 1,
     out: Out = RESULTS,
+    networks: Annotated[
+        list[str] | None,
+        typer.Option("--network", help="Only this one; rows of others in the file stay."),
+    ] = None,
+    forms: Annotated[
+        list[str] | None, typer.Option("--form", help=f"Only this one, beside {BASE}.")
+    ] = None,
 ) -> None:
     torch.set_num_threads(threads)
+    for given, known in ((networks, NETWORKS), (forms, FORMS)):
+        if odd := [name for name in given or () if name not in known]:
+            raise typer.BadParameter(f"{odd[0]!r} is none of {', '.join(known)}.")
     if find_spec("onnxruntime") is None:
         console.print("ONNX Runtime is not installed, and left out: pip install 'pyroccam[export]'")
     with empty_cache():
-        rows = [measure(name, batch, rounds) for name in NETWORKS for batch in BATCHES]
+        rows = [
+            measure(name, batch, rounds, forms=forms or ())
+            for name in networks or NETWORKS
+            for batch in BATCHES
+        ]
     cpu = torch.device("cpu")
-    write_json(out / folder_name(cpu) / "deployed.json", {"machine": describe(cpu), "rows": rows})
+    path = out / folder_name(cpu) / "deployed.json"
+    before = json.loads(path.read_text())["rows"] if networks and path.exists() else []
+    others = [row for row in before if row["network"] not in (networks or ())]
+    write_json(path, {"machine": describe(cpu), "rows": [*others, *rows]})
     for row in rows:
         for name, why in row["failed"].items():
             console.print(f"{row['network']}, {row['batch']} rows, {name}: {why}")

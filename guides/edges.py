@@ -54,6 +54,17 @@ class EdgeFactor(Factor):
         if "temperature" in vars(self):
             self.temperature = temperature
 
+    def begin(self, reach: float) -> None:
+        """Begin where a :class:`StructureFamily` says, if it moves in closed form.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        raise ValueError(
+            f"reach={reach:g} is of the depth of a models.BayesianStack, and a {self.word} begins "
+            "where its prior is: leave it out."
+        )
+
     def drawn(self, site: str) -> Tensor:
         """The site, sampled."""
         value: Tensor = pyro.sample(site, self())
@@ -180,21 +191,28 @@ class _Table(EdgeFactor):
 
 
 class _Depth(_Table):
-    """A probability for each depth of a stack, which follows the exact posterior. Whatever the
-    prior is, it begins uniform: every depth is trained until q is let go. Of equal ones the deepest
-    is its most probable, so that a network in training is watched whole."""
+    """A probability for each depth of a stack, which follows the exact posterior. Where it begins
+    does not depend on the prior: every depth is trained until q is let go. Until then, and of equal
+    ones, the deepest is its most probable, so that a network in training is watched whole."""
 
     word = "depth"
     closed = True
 
     def __init__(self, prior: EdgePrior, temperature: nn.Module | None) -> None:
         super().__init__(prior, temperature)
-        with torch.no_grad():
-            self.logits.zero_()
+        self.begin(math.inf)
+
+    @torch.no_grad()
+    def begin(self, reach: float) -> None:
+        """Set q(d) to what is in proportion to ``(1 + d / reach) ** -2``."""
+        depths = torch.arange(len(self.logits)).to(self.logits)
+        self.logits.copy_(-2.0 * (depths / reach).log1p())
+        self.register_buffer("start", self.logits.clone(), persistent=False)
 
     def vertex(self, *, empty: bool = True) -> Tensor:
-        deepest = len(self.logits) - 1 - int(self.logits.flip(-1).argmax())
-        return self.vertices[deepest]
+        held = torch.equal(self.logits, self.get_buffer("start"))
+        most = self.logits if not held else torch.zeros_like(self.logits)
+        return self.vertices[len(most) - 1 - int(most.flip(-1).argmax())]
 
     def drawn(self, site: str) -> Tensor:
         value: Tensor = pyro.sample(site, self(), infer={"enumerate": "parallel"})
@@ -235,18 +253,24 @@ class StructureFamily:
             is learnt; the KL is then the log-ratio at the draw.
         hold: part of the training during which what moves in closed form stays at its start. A q(d)
             that is free from the first step runs to the depths that learn fastest.
+        reach: r of that start, ``q(d) ∝ (1 + d / r) ** -2``; infinite, it is uniform. What a
+            uniform one gives to a depth is the less the deeper the stack is, and first blocks then
+            learn for the many exits behind them. This one has a limit: r depths have half of it.
 
     Raises:
-        ValueError: for a ``hold`` outside of [0, 1), another family, or one that the prior's
-            restriction does not allow.
+        ValueError: for a ``hold`` outside of [0, 1), a reach that is not positive or of what does
+            not move in closed form, another family, or one that the prior's restriction does not
+            allow.
     """
 
     family: str = "prior"
     temperature: Literal["tied", "learnt"] = "tied"
     hold: float = 0.5
+    reach: float = math.inf
 
     def __post_init__(self) -> None:
         between("StructureFamily(hold)", self.hold, 0, 1, "[)")
+        between("StructureFamily(reach)", self.reach, 0, math.inf, "(]")
         if self.family not in (known := [*families(), "prior"]):
             raise ValueError(unknown_name("structure family", self.family, known))
         if self.temperature not in ("tied", "learnt"):
@@ -277,6 +301,8 @@ class StructureFamily:
             if own is None and prior.temperature is not None:
                 own = self._temperature(prior.temperature)
             found[site] = kind(prior, own)
+            if self.reach < math.inf:
+                found[site].begin(self.reach)
             if isinstance(own, LearntTemperature) and len(found) == 1:
                 found[site].own(own)
         return found

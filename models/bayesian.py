@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -285,7 +285,10 @@ class BayesianNetwork(Model):
         return net.eval()
 
     def settled(
-        self, data: TargetSpec, gammas: Mapping[str, Tensor]
+        self,
+        data: TargetSpec,
+        gammas: Mapping[str, Tensor],
+        blocks: Sequence[int] | None = None,
     ) -> tuple[BayesianNetwork, dict[str, str]] | None:
         """The Bayesian network of one structure, with the same priors, and the names of its layers
         by those that they have here; ``None`` where there is no other.
@@ -293,6 +296,8 @@ class BayesianNetwork(Model):
         Arguments:
             data: of this model.
             gammas: of the structure, ``(K,)`` by edge.
+            blocks: those of a stack that stay, see
+                :meth:`~pyroccam.models.networks.stack.DepthStack.at`.
         """
         return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyro
@@ -10,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from .bayesian import BayesianNetwork
+from .checks import between
 from .contexts import Counting
 from .feeding import refuse_several
 from .layers.choice import Chosen, layers_called
 from .likelihoods import Likelihood, TargetSpec
 from .networks.stack import DepthStack, at_depth
 from .networks.structure_graph import Gammas
-from .numbers import Number, power, raised
+from .numbers import Number, power
 from .priors.base import WeightPrior
 from .priors.depth import DepthPrior, Uniform, Vector
 from .priors.structure import DepthEdge, EdgePrior
@@ -62,10 +65,11 @@ class Exits(DepthStack):
             return tuple(d for d in every if self.adapter_of[d] == own)
         return tuple(every)
 
-    def at_names(self, depth: int) -> dict[str, str]:
+    def at_names(self, depth: int, blocks: Sequence[int] | None = None) -> dict[str, str]:
         """Names of the parts that are used at a depth, by those that they have there in
         :meth:`~pyroccam.models.networks.stack.DepthStack.at`."""
-        parts = ["stem", *(f"blocks.{i}" for i in range(depth))]
+        kept = range(depth) if blocks is None else blocks
+        parts = ["stem", *(f"blocks.{i}" for i in kept)]
         if (own := self.adapter_of[depth]) is not None:
             parts.append(f"adapters.{own}")
         return {str(i): name for i, name in enumerate([*parts, "head"])}
@@ -97,20 +101,26 @@ class BayesianStack(BayesianNetwork):
     (:class:`~pyroccam.models.contexts.Counting`), which is how the density above is written in
     Pyro. One pass gives the outputs at every depth.
 
-    Parameters that are numbers, as batch normalisation has them, cost nothing, and a block all of
-    whose groups its prior has switched off costs nothing either: depths that differ by such blocks
-    are as good as each other, and the shallowest of them is chosen
-    (:data:`~pyroccam.inference.posterior.depth.EQUAL`).
+    Parameters that are numbers, such as the scales and shifts of batch normalisation, have no KL. A
+    file holds them all the same, so that they have their price in the prior of the depth,
+
+    .. math:: p(d) \propto p_0(d)\, 2^{-b\, n_d},
+
+    with n_d the numbers that depth d uses and b the bits of each, by default none. A block all of
+    whose groups its prior has switched off costs nothing but that: depths that differ by no more
+    than :data:`~pyroccam.inference.posterior.depth.EQUAL` are as good as each other, and the
+    shallowest of them is chosen.
 
     Arguments:
         stack: see :class:`~pyroccam.models.networks.stack.DepthStack`; a copy is made.
         data, layers, likelihood, random_biases: as for :class:`~pyroccam.models.BayesianNetwork`.
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         depth: prior over depth; by default every depth is alike.
+        number_bits: b, what a number that is no random weight costs.
 
     Raises:
         TypeError: for a network that is no stack, or a prior that is not over depth.
-        ValueError: as for a Bayesian network.
+        ValueError: as for a Bayesian network; for fewer than no bits.
 
     References:
         Antoran, Allingham, Hernandez-Lobato 2020, arXiv:2002.02797, for the depth; Nazaret, Blei
@@ -135,6 +145,7 @@ class BayesianStack(BayesianNetwork):
         layers: Chosen = None,
         likelihood: Likelihood | str | None = None,
         random_biases: bool = True,
+        number_bits: float = 0.0,
     ) -> None:
         refuse_several(data, type(self).__name__)
         if not isinstance(stack, DepthStack):
@@ -149,6 +160,7 @@ class BayesianStack(BayesianNetwork):
                 f"depth={type(depth).__name__} is no prior over depth, such as "
                 "models.priors.Geometric(0.85)."
             )
+        between("BayesianStack(number_bits)", number_bits, 0, math.inf, "[)")
         super().__init__(
             Exits(stack),
             data,
@@ -157,12 +169,16 @@ class BayesianStack(BayesianNetwork):
             likelihood=likelihood,
             random_biases=random_biases,
         )
-        self.depth_given = depth
+        self.depth_given, self.number_bits = depth, number_bits
         exits = self.exits
-        names = [str(d) for d in range(stack.max_depth + 1)]
         like = next(stack.parameters(), torch.zeros(()))
-        logits = depth.log_probs(stack.max_depth + 1).to(like)
-        self.depth_prior = DepthEdge("depth", names, logits, False, None).to(like)
+        self._numbers = self._count()
+        depths = range(stack.max_depth + 1)
+        each = [self.log_prior_of(d, range(d)) for d in depths]
+        logits = torch.tensor(each, dtype=torch.float64).log_softmax(0).to(like)
+        self.depth_prior = DepthEdge("depth", [str(d) for d in depths], logits, False, None).to(
+            like
+        )
         self._refuse_lent(exits)
         used = {site: exits.used_at(layer.name) for site, (layer, _) in self.sites.items()}
         self.counting: Counting = Counting("depth", stack.max_depth + 1, used)
@@ -203,16 +219,46 @@ class BayesianStack(BayesianNetwork):
         """``log p(d)``, ``(D + 1,)``."""
         return self.structure["depth"].logits
 
+    def count_numbers(self, depth: int, blocks: Sequence[int] | None = None) -> int:
+        """How many numbers, which are no random weights, a depth uses.
+
+        Arguments:
+            depth: whose.
+            blocks: those that stay of it, see
+                :meth:`~pyroccam.models.networks.stack.DepthStack.at`.
+        """
+        return sum(self._numbers[part] for part in self.exits.at_names(depth, blocks).values())
+
+    def log_prior_of(self, depth: int, blocks: Sequence[int]) -> float:
+        """The prior of some blocks of a depth, up to the constant that all have: that of as many
+        first ones, at the price of their own numbers."""
+        own = float(self.depth_given.log_probs(self.max_depth + 1)[len(blocks)])
+        return own - self.number_bits * math.log(2.0) * self.count_numbers(depth, blocks)
+
+    def _count(self) -> Counter[str]:
+        """Numbers by part of the stack. What a prior learns is in no file, and none of them."""
+        found: Counter[str] = Counter()
+        layers = self.layers
+        for name, parameter in self.exits.named_parameters():
+            owner = next((own for own in layers if name.startswith(f"{own}.")), None)
+            if owner is None or name == f"{owner}.bias":
+                kind, _, rest = name.partition(".")
+                alone = kind in ("stem", "head")
+                found[kind if alone else f"{kind}.{rest.partition('.')[0]}"] += parameter.numel()
+        return found
+
     def prior_numbers(self) -> dict[str, object]:
         return {**super().prior_numbers(), "depth": self.log_prior.tolist()}
 
     def numbers(self) -> dict[str, Number]:
         """Numbers of its priors that may be others, by path: of weights, and ``structure.power``,
-        with which the nats that the prior of the depth takes for a block are multiplied."""
+        with which the nats that the prior of the depth takes for a block, and for its numbers, are
+        multiplied."""
 
-        def price(_: float) -> None:
-            (weights,) = raised(self.structure.values(), cube=False).values()
-            self.depth_given = Vector(weights)
+        def price(value: float) -> None:
+            logits = value * self.depth_given.log_probs(self.max_depth + 1).double()
+            self.depth_given = Vector((logits - logits.max()).exp().clamp_min(1e-300))
+            self.number_bits *= value
 
         return super().numbers() | power(self.structure.values(), price)
 
@@ -261,16 +307,20 @@ class BayesianStack(BayesianNetwork):
             data,
             prior=self.prior_given if prior is None else prior,
             depth=self.depth_given if structure is None else structure,
+            number_bits=self.number_bits,
             **self._given(),
         )
         made.count_from(self)
         return made
 
     def settled(
-        self, data: TargetSpec, gammas: Mapping[str, Tensor]
+        self,
+        data: TargetSpec,
+        gammas: Mapping[str, Tensor],
+        blocks: Sequence[int] | None = None,
     ) -> tuple[BayesianNetwork, dict[str, str]]:
         depth = int(gammas["depth"].argmax())
-        there = {own: name for name, own in self.exits.at_names(depth).items()}
+        there = {own: name for name, own in self.exits.at_names(depth, blocks).items()}
         names: dict[str, str] = {}
         for name in self.layers:
             for own in (part for part in there if name == part or name.startswith(f"{part}.")):
@@ -283,7 +333,7 @@ class BayesianStack(BayesianNetwork):
         whole: Any = self.start_network()
         prior = {there: self.layers[name].weight_prior for name, there in names.items()}
         given = {**self._given(), "layers": list(prior)}
-        made = BayesianNetwork(whole.at(depth), data, prior=prior, **given)
+        made = BayesianNetwork(whole.at(depth, blocks), data, prior=prior, **given)
         made.count_from(self)
         made.names = {first: names[now] for first, now in self.names.items() if now in names}
         return made, names

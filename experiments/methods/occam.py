@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ..run_figures import FORMATS, unit_of
 from .base import Finished, Pair, Stage
-from .options import Nats, Part, Positive
+from .options import Nats, NotNegative, Part, Positive
 from .weights import FILE, OverWeights, compress_run, try_to_cut
 
 __all__ = ["Occam"]
@@ -49,11 +49,15 @@ class Occam(OverWeights):
         prior: prior of the weights, in words.
         guide: posterior of the weights, in words.
         depth: prior of the depth, in words.
+        number_bits: what a number that is no random weight costs, a scale or a shift, in that
+            prior.
         start: fraction of the run in which weights are numbers, at first.
         scale: standard deviation of the weights where their posterior begins; the prior's
             suggestion if null. It is wide, so that what blocks cost has settled by the time their
             number is decided on.
         hold: fraction of the next fit in which q(d) stays as it begins.
+        reach: depths that have half of q(d) where it begins, were there no deepest; uniform if
+            null.
         last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
         finish: fraction of the run in which what is left in the end is trained as numbers.
         threshold: rule or number by which the network is cut in the end.
@@ -63,13 +67,16 @@ class Occam(OverWeights):
 
     over = "stack"
     passes = 10.0  # of the neighbours, too
+    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0, "reach": None}
 
     prior: str = "gnj"
     guide: str = "mean-field"
     depth: str = "uniform"
+    number_bits: NotNegative = 2.0
     scale: Positive | None = 0.1
     start: Part = 0.2
     hold: Part = 0.5
+    reach: Positive | None = 10.0
     last: Part = 0.25
     finish: Part = 0.15
     threshold: Threshold | None = None
@@ -109,14 +116,19 @@ class Occam(OverWeights):
             prior=models.priors.parse_weights(self.prior),
             depth=models.priors.parse(self.depth),
             likelihood=self.likelihood,
+            number_bits=self.number_bits,
         )
-        family = guides.StructureFamily(hold=self.hold)
+        family = self._family(self.hold)
         return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
+
+    def _family(self, hold: float) -> guides.StructureFamily:
+        reach = math.inf if self.reach is None else self.reach
+        return guides.StructureFamily(hold=hold, reach=reach)
 
     def _points(self, net: nn.Module, data: Dataset) -> Pair:
         prior = models.priors.parse_weights(_POINTS)
         model = models.BayesianStack(net, data, prior=prior, likelihood=self.likelihood)
-        return model, guides.Delta(model, structure=guides.StructureFamily(hold=0.99))
+        return model, guides.Delta(model, structure=self._family(0.99))
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
@@ -159,11 +171,11 @@ class Occam(OverWeights):
             return self._pair(mean_network(points, guide), before.data)
 
         def rest(before: Fit) -> Pair:
-            if settled(before).guide.is_point:
-                one = settled(before)
+            one = settled(before)
+            if one.guide.is_point:
                 return one.model, one.guide
             allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
-            return narrow(before, threshold=self.narrow_at, tolerance=allowed)
+            return narrow(one, threshold=self.narrow_at, tolerance=allowed)
 
         if self.start:
             own = {unit: parts["joint"], "kl_warmup": settings.kl_warmup}
@@ -184,11 +196,13 @@ class Occam(OverWeights):
     def report(self, run: Finished) -> dict[str, Any]:
         """What was learnt of the depth, and the report of all methods over weights."""
         joint = self._joint(run.fits)
+        settled(joint)  # which notes the blocks that are left
         assert joint.structure is not None
         neighbours = self._neighbours(joint)
         if run.out is not None and run.figures:
             _draw(joint, neighbours, run.out / "figures")
-        depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
+        found = joint.structure.to_json() | {"blocks_left": joint.structure.blocks_left}
+        depth = {"depth": found, "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
         return {**depth, **super().report(alone)}
@@ -204,7 +218,9 @@ class Occam(OverWeights):
         for depth in depths:
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
-                one = settled(joint, depth)
+                one = settled(joint, None if depth == chosen else depth)
+                blocks = joint.structure.blocks if depth == chosen else None
+                numbers = joint.model.count_numbers(depth, blocks)
                 try:
                     small, found = compress_run(
                         one, self.threshold, self.tolerance, Path(scratch) / FILE
@@ -220,7 +236,9 @@ class Occam(OverWeights):
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
                 "weight_bytes": found["weight_bytes"],
+                "blocks_left": depth if blocks is None else len(blocks),
                 "kl_bytes": bound.kl / (8 * math.log(2.0)),
+                "number_bytes": self.number_bits * numbers / 8,
                 "test": found["test"],
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}
@@ -261,7 +279,7 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
     labels = [str(row["depth"]) for row in neighbours]
     ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
     save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
-    predicted = [max(1.0, row["kl_bytes"]) for row in neighbours]
+    predicted = [max(1.0, row["kl_bytes"] + row["number_bytes"]) for row in neighbours]
     coded = [max(1.0, row["weight_bytes"]) for row in neighbours]
     picture = bytes_by_bound(predicted, costs["file, bytes"], coded, labels, chosen[0])
     save(picture, folder / "bytes", FORMATS)

@@ -33,6 +33,9 @@ __all__ = ["main"]
 SPREAD = ("depth", "depth_expected", "error", "whole_error", "parameters", "file_bytes",
           "times_faster", "seconds")  # fmt: skip
 
+SIZES = ("depth", "blocks_left", "chosen", "parameters", "kl_bytes", "number_bytes", "weight_bytes",
+         "file_bytes")  # fmt: skip
+
 
 def main(
     data: options.Data = "spirals",
@@ -80,7 +83,8 @@ def _row(outcome: Outcome) -> Row:
     test = small["test_after_reading"]
     return {
         "seed": metrics["seed"],
-        "depth": depth["depth_chosen"],
+        "depth": depth["blocks_left"],
+        "depth_chosen": depth["depth_chosen"],
         "depth_expected": depth["depth_expected"],
         "depth_probs": depth["depth_probs"],
         "measure": "error, %" if "accuracy" in test else "RMSE",
@@ -92,6 +96,7 @@ def _row(outcome: Outcome) -> Row:
         "parameters_before": small["parameters_before"],
         "file_bytes": structure["file_bytes"],
         "message": metrics.get("message"),
+        "sizes": [{name: row[name] for name in SIZES} for row in metrics["neighbours"]],
         "times_faster": small["seconds_per_batch_before"] / small["seconds_per_batch"],
         "seconds": metrics["seconds"],
         "engine": metrics["engine"],

@@ -49,6 +49,7 @@ def sections() -> dict[str, Section]:
         Section("UCI", "uci", depth.uci),
         Section("Noise", "noise", depth.noise),
         Section("Depth and widths at once", "joint", _joint),
+        Section("Bytes by the bound, and in files", "joint_sizes", _sizes),
         Section("One posterior, or one after the other", "in_turn", _in_turn),
         Section("Widths", "widths", _widths),
         Section("Compression", "compression", _compression),
@@ -182,12 +183,15 @@ def _joint(folder: Path) -> Iterable[str]:
             f"{data}, {short(network)} (seeds)", "deepest", "depths", measure, "left",
             "file, bytes", "times smaller", "times faster",
         )  # fmt: skip
-        for one in sorted(own, key=lambda one: int(one["config"]["network_options"]["max_depth"])):
+        for one in sorted(own, key=_deepest):
             runs, spread = one["runs"], one["spread"]
             smaller = fmean(4 * run["parameters_before"] / run["file_bytes"] for run in runs)
             weight = one["config"]["settings"].get("kl_weight", 1.0)
+            kind = "" if weight == 1.0 else f", KL times {weight:g}"
+            if one["config"]["options"].get("reach") is None:
+                kind += ", uniform start, numbers free"
             yield row(
-                f"`occam`{'' if weight == 1.0 else f', KL times {weight:g}'} ({len(runs)})",
+                f"`occam`{kind} ({len(runs)})",
                 one["config"]["network_options"]["max_depth"],
                 ", ".join(str(run["depth"]) for run in runs),
                 plus_minus(spread["error"], 2),
@@ -204,6 +208,33 @@ def _joint(folder: Path) -> Iterable[str]:
             error = plus_minus(one["spread"]["error"], 2)
             yield row(f"`ddn` ({len(runs)})", depth, depth, error, "", "", "", "")
         yield ""
+
+
+def _deepest(one: dict[str, Any]) -> tuple[bool, int]:
+    """Files of one start of q(d) stand together."""
+    config = one["config"]
+    uniform = config["options"].get("reach") is None
+    return uniform, int(config["network_options"]["max_depth"])
+
+
+def _sizes(folder: Path) -> Iterable[str]:
+    for one in read_all(folder).values():
+        for run in (run for run in one["runs"] if "sizes" in run):
+            data, network = _trained_on(one)
+            yield from header(
+                f"{data}, {short(network)}: depth", "blocks", "weights by the bound",
+                "numbers by the prior", "both", "weights in the file", "the rest of the file",
+            )  # fmt: skip
+            for size in run["sizes"]:
+                bound = size["kl_bytes"] + size["number_bytes"]
+                shown = (size["kl_bytes"], size["number_bytes"], bound, size["weight_bytes"])
+                rest = size["file_bytes"] - size["weight_bytes"]
+                yield row(
+                    f"{size['depth']}{', chosen' if size['chosen'] else ''}",
+                    size["blocks_left"],
+                    *(f"{value:.0f}" for value in (*shown, rest)),
+                )
+            yield ""
 
 
 def _in_turn(folder: Path) -> Iterable[str]:

@@ -34,7 +34,9 @@ class PosteriorDraws:
 
     Attributes:
         values: of sites, ``(S, *)``, as they are sampled; without weights, and where nothing else
-            is random, the root mean square of each layer's, ``1.weight_rms``.
+            is random, the root mean square of each layer's, ``1.weight_rms``. NaN where a site does
+            not count (:meth:`~pyroccam.models.base.Model.counts`): what is beyond the depth of a
+            draw has no value of its own there, and no part in any of the densities.
         log_prior: of every site, ``(S,)``; of an improper prior up to a constant.
         log_q: by site, ``(S,)``; of a point nothing.
         log_likelihood: of each row in original units of the target, ``(S, N)``.
@@ -158,13 +160,16 @@ def _network_parts(fit: Fit, draws: int, x: Tensor, y: Tensor, weights: bool) ->
     with dropping(net):
         for size in chunks(draws, at_once(count, min(len(x), BATCH))):
             drawn = draw_sites(model, guide, size)
+            reached = dict(drawn)
             for site, fn in model.priors_given(drawn).items():
                 used = torch.as_tensor(model.counts(site, drawn)).cpu()
                 log_prior.setdefault(site, []).append(used * _log_prob(fn, drawn[site]))
                 if not guide.factor_of(site).is_point:  # which has no density
                     q = guide.posterior(site)
                     log_q.setdefault(site, []).append(used * _log_prob(q, drawn[site]))
-            for name, value in _shown(drawn, weights).items():
+                if used.dim():
+                    reached[site] = _where(used > 0, drawn[site])
+            for name, value in _shown(reached, weights).items():
                 values.setdefault(name, []).append(value)
             networks = weights_of(model, drawn)
             outputs = torch.cat([outputs_of(net, networks, part) for part in x.split(BATCH)], 1)
@@ -187,6 +192,11 @@ def _shown(drawn: Mapping[str, Tensor], weights: bool) -> dict[str, Tensor]:
     if weights or large != {*drawn}:
         return {site: v.cpu() for site, v in drawn.items() if weights or site not in large}
     return {f"{site}_rms": v.flatten(1).square().mean(1).sqrt().cpu() for site, v in drawn.items()}
+
+
+def _where(used: Tensor, value: Tensor) -> Tensor:
+    """Draws ``(S, *)`` of those that are used ``(S,)``, and NaN for the others."""
+    return torch.where(used.to(value.device).view(-1, *[1] * (value.dim() - 1)), value, torch.nan)
 
 
 def _log_prob(fn: Any, value: Tensor) -> Tensor:

@@ -75,13 +75,13 @@ def bytes_by_bound(
     labels: Sequence[str],
     chosen: int,
 ) -> Figure:
-    """The bytes of files, and those that weights take in them, against those that the KL of their
-    posteriors predicts, on logarithmic axes of one scale. On the dashed diagonal a size is what the
-    bound says. Between a file and its weights are biases, numbers without a posterior (such as
-    those of batch normalisation), tables of the code, and how the network is built.
+    """The bytes of files, and those that weights take in them, against those that the bound of
+    their posteriors predicts, on logarithmic axes of one scale. On the dashed diagonal a size is
+    what the bound says. Between a file and its weights are biases, numbers without a posterior
+    (such as those of batch normalisation), tables of the code, and how the network is built.
 
     Arguments:
-        predicted: KL, in bytes.
+        predicted: KL and the price of numbers, in bytes.
         actual: of the files.
         weights: of them, coded, in bytes.
         labels, chosen: as for :func:`trade_off`.
@@ -110,7 +110,7 @@ def bytes_by_bound(
     ax.plot(x[chosen], y[chosen], "o", color=CYCLE[0], label="chosen")
     for label, a, b in zip(labels, x, y, strict=True):
         ax.annotate(label, (a, b), (4, 4), textcoords="offset points", fontsize="small", color=INK)
-    ax.set(xscale="log", yscale="log", xlabel="KL of the posterior, bytes", ylabel="file, bytes")
+    ax.set(xscale="log", yscale="log", xlabel="by the bound, bytes", ylabel="file, bytes")
     legend_above(ax, ["chosen", "other depths", "weights alone"])
     return fig
 

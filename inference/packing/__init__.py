@@ -2,6 +2,7 @@
 
 from .bits import LayerBits, bit_precision
 from .exporting import ExportError, export
+from .fusing import fused
 from .packed import PackedFileError, PackedSize, is_described, read, write
 from .quantise import Codebook, FixedPoint, Multiples, Significand, quantised
 from .rates import Rates, group_rates
@@ -18,6 +19,7 @@ __all__ = [
     "Significand",
     "bit_precision",
     "export",
+    "fused",
     "group_rates",
     "is_described",
     "quantised",

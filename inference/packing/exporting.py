@@ -19,6 +19,7 @@ from ...data.errors import PyroccamError
 from ...models.feeding import arguments, outputs_taken, unfed
 from ...models.plain.torch_only import torch_only
 from ..storage.whole import write_whole
+from .fusing import fused
 
 if TYPE_CHECKING:
     from ...data import Dataset
@@ -61,7 +62,8 @@ def export(
     scaling: bool = True,
 ) -> Exported:  # fmt: skip
     """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
-    of a row are those of the file, by their names where they have some.
+    of a row are those of the file, by their names where they have some. Batch normalisation is in
+    the weights before it, where it can be (:func:`~pyroccam.inference.packing.fused`).
 
     Arguments:
         net: plain, in evaluation mode; it is not changed.
@@ -83,9 +85,14 @@ def export(
         whole = torch_only(whole)
     rows = (data.x_test[:ROWS] if len(data.x_test) > 1 else data.head(ROWS)[0]).cpu()
     fields, scaling = data.fields, scaling and not data.ids
+    faster = whole
+    with suppress(Exception):  # of a forward that is somebody's own
+        args, named = arguments(rows[:2], fields)
+        faster = fused(whole, named or args)
     if scaling or fields is not None or not _gives_tensor(whole, rows[:1]):
-        bordered = _Bordered(whole, data, scaling)
-        whole, rows = bordered.named().eval(), bordered.raw(rows)
+        within = _Bordered(whole, data, scaling)
+        whole, faster = (_Bordered(one, data, scaling).named().eval() for one in (whole, faster))
+        rows = within.raw(rows)
     example = _Rows(*arguments(rows, fields))
     write, read = _FORMS[form]
     with warnings.catch_warnings(), torch.no_grad():
@@ -93,7 +100,7 @@ def export(
         parts = (example, example.first())
         expected = [part.call(whole) for part in parts]
         try:
-            content = write(whole, example)
+            content = write(faster, example)
         except ExportError:
             raise
         except Exception as error:  # tracers refuse in many ways

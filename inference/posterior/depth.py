@@ -222,6 +222,8 @@ class DepthStructure:
             posterior took its place at the chosen checkpoint (closed-form update only).
         tv_running: total variation between that estimate and the exact posterior.
         depth_chosen_running: by the 95 % rule on that estimate.
+        blocks: of the chosen depth those that are worth their description, from 0 on, once that was
+            asked (:func:`~pyroccam.inference.pruning.settled`); only where weights are random.
     """
 
     depth_probs: Tensor
@@ -235,6 +237,12 @@ class DepthStructure:
     running_depth_probs: Tensor | None = None
     tv_running: float | None = None
     depth_chosen_running: int | None = None
+    blocks: tuple[int, ...] | None = None
+
+    @property
+    def blocks_left(self) -> int:
+        """How many blocks the network of the chosen depth has: as many, or fewer."""
+        return self.depth_chosen if self.blocks is None else len(self.blocks)
 
     @classmethod
     def from_probs(
@@ -267,9 +275,13 @@ class DepthStructure:
 
     def __str__(self) -> str:
         q = self.depth_probs
+        left = ""
+        if self.blocks_left < self.depth_chosen and self.blocks is not None:
+            kept = ", ".join(str(block + 1) for block in self.blocks) or "none"
+            left = f", of which the blocks {kept} are worth their description"
         return (
             f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
             f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
-            f"E[d] = {self.depth_expected:.1f}); exact posterior: depth {self.depth_chosen_exact}, "
-            f"total variation {self.tv_to_exact:.3f}"
+            f"E[d] = {self.depth_expected:.1f}){left}; exact posterior: depth "
+            f"{self.depth_chosen_exact}, total variation {self.tv_to_exact:.3f}"
         )

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ...models.learnt_depth import LearntDepth
 from ...models.plain.pruned import Form, PrunedNetwork
+from ..elbo.full_data import evidence
+from ..fits.statistics import keeps_statistics, renew_statistics
+from ..posterior.depth import EQUAL
 from ..posterior.family import random_network, require
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune", "settled"]
+__all__ = ["TailRule", "full_network", "kept_depth_probs", "prune", "settled", "worthwhile"]
 
 TailRule = Literal["tail_to_last", "proportional"]
+
+PASSES = 4
+"""Draws of random weights over which bounds of networks without a block are averaged."""
 
 
 def prune(
@@ -62,25 +71,83 @@ def full_network(fit: Fit) -> PrunedNetwork:
 def settled(fit: Fit, depth: int | None = None) -> Fit:
     """The fit of the network of the chosen depth, which keeps its part of the posterior.
 
+    q(d) knows of first blocks alone. Of the chosen ones those go that are not worth their
+    description in the middle either (:func:`worthwhile`).
+
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianStack`, which is not changed; any other is
-            handed back as it is.
-        depth: another than the chosen one.
+        fit: of a :class:`~pyroccam.models.BayesianStack`, of which nothing is changed but that the
+            blocks that stay are noted in its ``structure``, to be found once; any other is handed
+            back as it is.
+        depth: another than the chosen one, with all blocks up to there.
 
     Raises:
         ValueError: for a depth that the stack has not.
     """
     structure = getattr(fit, "structure", None)
-    if structure is None or (network := random_network(fit.model)) is None:
+    if structure is None or random_network(fit.model) is None:
         return fit
-    chosen = torch.zeros(len(structure.depth_probs))
-    depth = structure.depth_chosen if depth is None else depth
-    if not 0 <= depth < len(chosen):
-        raise ValueError(f"depth {depth} is outside 0 ... {len(chosen) - 1} of this stack.")
-    chosen[depth] = 1.0
-    found = network.settled(fit.data, {"depth": chosen})
-    if found is None:
-        return fit
+    if depth is not None:
+        deepest = len(structure.depth_probs) - 1
+        if not 0 <= depth <= deepest:
+            raise ValueError(f"depth {depth} is outside 0 ... {deepest} of this stack.")
+        return _of_blocks(fit, depth)
+    if structure.blocks is None:
+        structure = fit.structure = replace(structure, blocks=worthwhile(fit))
+    return _of_blocks(fit, structure.depth_chosen, structure.blocks)
+
+
+@torch.no_grad()
+def worthwhile(fit: Fit) -> tuple[int, ...]:
+    r"""Blocks of the chosen depth that are worth their description, by their numbers from 0.
+
+    Blocks are alike before there is data, and the network without one of them is as good a
+    posterior as that of any depth. Its bound is evaluated in the same way,
+
+    .. math:: \sum_n E_q \log p(y_n \mid x_n, w_S) / β - \sum_{l \in S} KL_l + \log p(S),
+
+    with the weights that the blocks in S have, the prior of as many first blocks at the price of
+    the numbers of these, and statistics of batch normalisation that are those of what is left. The
+    block whose loss costs least goes, as long as the bound is then no more than
+    :data:`~pyroccam.inference.posterior.depth.EQUAL` nats of a row below the greatest so far.
+
+    Blocks that change the shape of what they are given cannot be skipped, and stay; of a point
+    estimate, which has no bound, all do.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianStack`.
+    """
+    model: Any = fit.model
+    assert fit.structure is not None
+    depth, weight = fit.structure.depth_chosen, fit.settings.kl_weight
+    kept = tuple(range(depth))
+    if _of_blocks(fit, depth).guide.is_point:
+        return kept
+
+    def bound(blocks: tuple[int, ...]) -> float:
+        one = _of_blocks(fit, depth, blocks)
+        found = evidence(one.model, one.guide, one.data, passes=PASSES)
+        value = found.log_likelihood / weight - found.kl + model.log_prior_of(depth, blocks)
+        return value if math.isfinite(value) else -math.inf
+
+    skippable = model.start_network().skippable(fit.data.head(2)[0])
+    most = bound(kept) if {*kept} & {*skippable} else math.inf
+    others = (name for name in model.layers if not name.startswith("blocks."))
+    least = 0 if any(depth in model.exits.used_at(name) for name in others) else 1
+    while len(kept) > least and (loose := [block for block in kept if block in skippable]):
+        without = (tuple(b for b in kept if b != block) for block in loose)
+        rest = {blocks: bound(blocks) for blocks in without}
+        best = max(rest, key=rest.__getitem__)
+        if rest[best] < most - EQUAL * fit.data.N / weight:
+            break
+        kept, most = best, max(most, rest[best])
+    return kept
+
+
+def _of_blocks(fit: Fit, depth: int, blocks: Sequence[int] | None = None) -> Fit:
+    """The fit of the network of a depth, or of some of its blocks."""
+    network: Any = random_network(fit.model)
+    edges = {"depth": one_hot(torch.tensor(depth), network.max_depth + 1)}
+    found = network.settled(fit.data, edges, blocks)
     model, names = found
     guide: Any = fit.guide.of(model, names)
     for name, there in names.items():
@@ -93,7 +160,11 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
             guide.factor_of(f"{there}.{latent}").load_state_dict(posterior.state_dict())
     model.likelihood.load_state_dict(network.likelihood.state_dict())
     device = fit.data.device
-    return replace(fit, model=model.to(device).eval(), guide=guide.to(device), structure=None)
+    model, guide = model.to(device).eval(), guide.to(device)
+    if blocks is not None and len(blocks) < depth and keeps_statistics(model):
+        size, seed = fit.settings.batch_size, fit.settings.seed
+        renew_statistics(model, guide, fit.data, batch_size=size, seed=seed)
+    return replace(fit, model=model, guide=guide, structure=None)
 
 
 def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last") -> Tensor:

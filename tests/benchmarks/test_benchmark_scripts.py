@@ -196,6 +196,18 @@ def test_deployed(monkeypatch, tmp_path):
         ["original, other", "small, other"], "RuntimeError: not today"
     )
     assert f"| {name} | 256 |" in text
+    path = tmp_path / "cpu" / "deployed.json"
+    found = json.loads(path.read_text())
+    found["rows"].append({"network": "another"})
+    path.write_text(json.dumps(found))
+    asked = ("--out", tmp_path, "--rounds", 2, "--network", name, "--form", "TorchScript")
+    call(deployed.app, *asked)
+    other, *rows = json.loads(path.read_text())["rows"]
+    assert other == {"network": "another"}
+    assert [row["failed"] for row in rows] == [{}, {}]
+    refusal = CliRunner().invoke(deployed.app, ["--form", "nothing"])
+    assert refusal.exit_code == 2
+    assert "is none of" in refusal.output
 
 
 @pytest.mark.parametrize("network", list(deployed.NETWORKS))

@@ -115,11 +115,18 @@ def test_a_pair_trains_or_says_why_not(kind, family, temperature):
     [
         ({"family": "gumble-softmax"}, r"structure family 'gumble-softmax'.*'gumbel-softmax'"),
         ({"temperature": "fixed"}, r"temperature is 'tied' or 'learnt', got 'fixed'"),
+        ({"reach": -1.0}, r"reach\) must be in \(0, inf\], got -1"),
     ],
 )
 def test_a_family_that_is_none(options, message):
     with pytest.raises(ValueError, match=message):
         StructureFamily(**options)
+
+
+def test_a_start_that_only_a_depth_has():
+    prior = priors.Categorical().for_edges({"a-b": ["one", "other"]})["a-b"]
+    with pytest.raises(ValueError, match="reach=2 is of the depth of a models.BayesianStack"):
+        StructureFamily(reach=2.0).factors({"a-b": prior})
 
 
 # -- what a factor says -----------------------------------------------------------------------

@@ -74,6 +74,17 @@ def test_a_compressed_network_that_chooses_its_inputs(tmp_path, form):
             torch.testing.assert_close(found, net(rows.x_test[:count]), rtol=1e-4, atol=1e-5)
 
 
+def test_a_file_has_no_batch_normalisation_behind_a_convolution(tmp_path):
+    rows = data.load("digits")
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
+    net[1].running_mean.fill_(0.5)
+    made = export(net.eval(), tmp_path / "net.pt2", rows)
+    used = {str(node.target) for node in torch.export.load(made.path).graph.nodes}
+    assert any("conv2d" in one for one in used)
+    assert not any("norm" in one for one in used)
+    assert isinstance(net[1], nn.BatchNorm2d)
+
+
 def test_means_far_from_zero_lose_no_digits(tmp_path):
     rows, x, _ = table(offset=1e6)
     model, _ = trained("mlp", "regression")

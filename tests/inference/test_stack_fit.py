@@ -1,6 +1,5 @@
 """A stack of random weights and random depth, fitted, settled, cut and shown."""
 
-import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.cutting.cost import multiply_adds
+from pyroccam.inference.diagnostics.sensitivity import prior_sensitivity
 from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.posterior import depth as depth_module
@@ -15,6 +15,7 @@ from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.depth import settled
 from pyroccam.models import priors
+from scipy.stats import norm
 from stacks import odd_stack
 from torch import nn
 
@@ -53,10 +54,7 @@ def test_the_shallowest_of_equal_depths_is_chosen(fitted):
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_the_network_of_a_depth_computes_the_same(fitted, depth):
     """Alone and as an exit of the whole, with the numbers and the statistics that it has there."""
-    fit = copy.copy(fitted)
-    fit.structure = copy.copy(fitted.structure)
-    object.__setattr__(fit.structure, "depth_chosen", depth)
-    alone = settled(fit)
+    alone = settled(fitted, depth)
     whole = mean_network(fitted.model, fitted.guide)
     x = DIGITS.x_test[:50]
     with torch.no_grad():
@@ -160,6 +158,53 @@ def test_arviz_and_swaps(fitted):
     assert isinstance(other.model, models.BayesianStack)
     assert other.model.max_depth == 3
     assert other.guide.edges == ["depth"]
+
+
+@pytest.fixture
+def undecided():
+    """Normal weights, and a q(d) that gives some mass to every depth but the deepest."""
+    model, guide = pair(priors.Normal(0.7), scale=0.1)
+    fit = inference.fit(model, guide, DIGITS, **{**HOW, "epochs": 1})
+    with torch.no_grad():
+        fit.guide.edge("depth").logits.copy_(torch.tensor([0.4, 0.3, 0.3, 1e-30]).log())
+    return fit
+
+
+@pytest.mark.filterwarnings("ignore")  # ArviZ's, of what is missing
+def test_arviz_shows_weights_where_the_depth_reaches_them(undecided):
+    """What is missing has no density, and what is there has that of the values that are shown."""
+    tree = undecided.to_arviz(draws=60, weights=True)
+    shown, log_prior = tree["posterior"], tree["log_prior"]
+    depth = shown["depth"].values[0].argmax(-1)
+    total = np.zeros(60)
+    for name in undecided.model.layers:
+        used = np.isin(depth, undecided.model.exits.used_at(name))
+        value = shown[f"{name}.weight"].values[0].reshape(60, -1).astype(float)
+        assert (np.isfinite(value).all(1) == used).all()
+        assert (np.isnan(value).all(1) == ~used).all()
+        each = np.where(np.isnan(value), 0.0, norm(0.0, 0.7).logpdf(value)).sum(1)
+        found = log_prior[f"{name}.weight"].values[0]
+        np.testing.assert_allclose(found, each, rtol=1e-5, atol=1e-3)
+        q = undecided.guide.factor_of(f"{name}.weight")()
+        own = norm(*(t.detach().flatten().numpy() for t in (q.mean, q.stddev))).logpdf(value)
+        total += np.where(np.isnan(own), 0.0, own).sum(1)
+        for latent in {*undecided.model.layers[name].latents()} - {"weight"}:
+            value = shown[f"{name}.{latent}"].values[0].reshape(60, -1)
+            q = undecided.guide.factor_of(f"{name}.{latent}")()
+            own = norm(*(t.detach().flatten().numpy() for t in (q.mean, q.stddev))).logpdf(value)
+            total += np.where(np.isnan(own), 0.0, own).sum(1)
+    total += np.log([0.4, 0.3, 0.3, 1e-30])[depth]
+    np.testing.assert_allclose(tree["sample_stats"]["log_q"].values[0], total, rtol=1e-4)
+    assert np.isfinite(tree["log_likelihood"]["y"].values).all()
+    assert len({*depth}) == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_draw_reaches_is_moved_by_nothing(undecided):
+    found = prior_sensitivity(undecided, draws=100, weights=True)
+    assert np.isfinite(found.prior["depth"]).all()
+    assert found.prior["stem.1.weight"].any()
+    assert not found.prior["blocks.2.f.0.weight"].any()
 
 
 def test_a_repeated_fit_is_resumed(tmp_path):

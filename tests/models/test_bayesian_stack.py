@@ -167,6 +167,70 @@ def test_the_posterior_of_the_depth_maximises_the_bound():
         evenly = torch.zeros(3)
 
 
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, a):
+        return a + self.norm(self.f(a))
+
+
+def normalised(**options):
+    torch.manual_seed(0)
+    adapters = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), None, None]
+    net = models.DepthStack(
+        nn.Linear(3, 4), [Normalised(), Normalised()], nn.Linear(4, 2), adapters
+    )
+    return models.BayesianStack(net, ROWS, **options)
+
+
+def test_numbers_have_a_price():
+    """A scale and a shift for each channel of what a depth uses; random weights have a KL."""
+    prior, bits = priors.Normal(0.7), 3.0
+    model = normalised(prior=prior, depth=priors.Geometric(0.4), number_bits=bits)
+    assert [model.numbers(d) for d in range(3)] == [8, 8, 16]
+    assert model.numbers(2, [1]) == 8
+    assert model.log_prior_of(2, [1]) == pytest.approx(model.log_prior_of(1, [0]))
+    assert model.log_prior_of(1, []) > model.log_prior_of(0, [])  # without its adapter
+    p = [0.4**d * 2.0 ** (-bits * n) for d, n in enumerate([8, 8, 16])]
+    expected = torch.tensor([one / sum(p) for one in p])
+    torch.testing.assert_close(model.log_prior.exp(), expected)
+    again = model.anew(ROWS)
+    torch.testing.assert_close(again.log_prior, model.log_prior)
+    q = guides.MeanField(model).edge("depth").probs()
+    torch.testing.assert_close(q, torch.full((3,), 1 / 3))  # which is no matter of the prior
+
+
+def test_biases_that_are_numbers_have_a_price_and_what_priors_learn_has_none():
+    model = normalised(prior=priors.GaussianMixture(per="layer"), random_biases=False)
+    learnt = sum(p.numel() for layer in model.layers.values() for p in layer.prior.parameters())
+    assert learnt > 0
+    always = 4 + 2  # biases of stem and head
+    assert [model.numbers(d) for d in range(3)] == [always + 12, always + 12, always + 24]
+    assert model.number_bits == 0.0
+    torch.testing.assert_close(model.log_prior.exp(), torch.full((3,), 1 / 3))
+
+
+def test_a_price_that_is_none():
+    with pytest.raises(ValueError, match=r"number_bits\) must be in \[0, inf\), got -1"):
+        normalised(prior=priors.Normal(1.0), number_bits=-1.0)
+
+
+@pytest.mark.parametrize("reach", [1.0, 10.0, math.inf])
+def test_where_the_depth_begins(reach):
+    """Until q is let go a network in training is watched whole."""
+    model, _ = pair()
+    guide = guides.MeanField(model, structure=guides.StructureFamily(reach=reach))
+    edge = guide.edge("depth")
+    p = torch.tensor([(1.0 + d / reach) ** -2.0 for d in range(3)])
+    torch.testing.assert_close(edge.probs(), p / p.sum())
+    assert edge.vertex().tolist() == [0, 0, 1]
+    with torch.no_grad():
+        edge.logits.copy_(torch.tensor([0.5, 1.0, 0.2]))
+    assert edge.vertex().tolist() == [0, 1, 0]
+
+
 def test_what_a_stack_refuses():
     with pytest.raises(TypeError, match="needs a models.DepthStack"):
         models.BayesianStack(nn.Linear(3, 2), ROWS, prior=priors.Normal())

@@ -1,0 +1,140 @@
+"""Batch normalisation in the weights of the layer before it."""
+
+import copy
+
+import pytest
+import torch
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.packing import fused, read, write
+from pyroccam.models.plain.description import describe, rebuild
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+
+
+def with_statistics(net):
+    """Numbers of a normalisation that are none of those with which it begins."""
+    torch.manual_seed(0)
+    for part in net.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                if getattr(part, name) is not None:
+                    getattr(part, name).data.uniform_(0.3, 1.7)
+    return net.eval()
+
+
+def normalisations(net):
+    return sum(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in net.modules())
+
+
+class Twice(nn.Module):
+    """Uses what one layer gives in two places, and calls another twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.second, self.own = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.third, self.last = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        a = self.first(x)
+        a = a + self.norm(a)
+        a = self.own(self.second(self.second(a)))
+        return self.last(self.third(a)) * self.third.weight.sum()
+
+
+class Shared(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)))
+
+
+class Own(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+def conv(*more, **options):
+    return nn.Sequential(nn.Conv2d(3, 6, 3, **options), nn.BatchNorm2d(6), *more)
+
+
+IMAGES, ROWS = (4, 3, 8, 8), (4, 5)
+KINDS = {  # how many normalisations of how many are left
+    "convolution": (conv(nn.ReLU()), IMAGES, 0),
+    "without a bias": (conv(nn.ReLU(), bias=False), IMAGES, 0),
+    "strides and groups": (conv(stride=2, padding=1, groups=3, bias=False), IMAGES, 0),
+    "sequence": (nn.Sequential(nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4)), (4, 3, 8), 0),
+    "linear": (nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU()), ROWS, 0),
+    "linear over places": (nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7)), (4, 7, 5), 1),
+    "no scale": (nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, affine=False)), ROWS, 1),
+    "residual": (nn.Sequential(BasicBlock(3, 3), nn.Flatten()), IMAGES, 0),
+    "after a step": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.BatchNorm1d(7)), ROWS, 1),
+    "no statistics": (
+        nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, track_running_stats=False)), ROWS, 1,
+    ),
+    "used elsewhere": (Twice(), IMAGES, 3),
+    "shared": (Shared(), (6, 4), 1),
+    "of one's own": (nn.Sequential(Own(3, 4, 1), nn.BatchNorm2d(4)), IMAGES, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_is_computed(kind):
+    net, shape, left = KINDS[kind]
+    net = with_statistics(net)
+    before = copy.deepcopy(net.state_dict())
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    small = fused(net, x)
+    assert normalisations(small) == left
+    other = 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        torch.testing.assert_close(small(other), net(other), rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
+
+
+def test_a_hook_stays():
+    net = with_statistics(conv())
+    net[0].register_forward_hook(lambda module, args, out: 2 * out)
+    assert normalisations(fused(net, torch.zeros(IMAGES))) == 1
+
+
+def test_a_path_that_values_decide_stays():
+    class Decides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = conv()
+
+        def forward(self, x):
+            return self.net(x) if x.sum() > 0 else self.net(-x)
+
+    assert normalisations(fused(Decides(), torch.ones(IMAGES))) == 1
+
+
+def test_what_is_compressed_read_and_fused(tmp_path):
+    """The file keeps the digits that the network has; what is read can be fused, and described."""
+    digits = data.load("digits", test_fraction=0.5)
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(),
+        nn.Linear(216, 10),
+    )  # fmt: skip
+    model = models.BayesianNetwork(net, digits, prior=models.priors.GroupNormalJeffreys())
+    how = {"epochs": 2, "batch_size": 100, "progress": False}
+    fit = inference.fit(model, guides.MeanField(model), digits, **how)
+    small = inference.compress(fit, threshold=3.0)
+    write(small.net, tmp_path / "small.pocc")
+    found = read(tmp_path / "small.pocc")
+    assert all(torch.equal(t, small.net.state_dict()[n]) for n, t in found.state_dict().items())
+    x = digits.x_test[:50]
+    faster = fused(found, x)
+    assert (normalisations(found), normalisations(faster)) == (1, 0)
+    again = rebuild(describe(faster))
+    again.load_state_dict(faster.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(faster(x), small.net(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(again(x), faster(x))

@@ -28,6 +28,7 @@ class FoldRows(Rows):
     """
 
     def __init__(self, x: Tensor, y: Tensor, parts: list[Tensor], size: int) -> None:
+        self.parts = parts
         self.size = min(size, *map(len, parts))  # folds differ by a row at most
         self.each = [drawn(x[part], y[part], self.size) for part in parts]
 
@@ -101,7 +102,7 @@ class Folds(Objectives):
         """Train θ by L on all training rows, from where it began, with h as it is now."""
         L, _ = self.levels
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
-        rows = Rows(*data.split("train"), size, "train")
+        rows = Rows(data, "train", size)
         search = Search(whole, [rows, rows], steps, lr, lr, optimizer)
         search.ascend()
         whole.put(search.theta, search.h)

@@ -39,11 +39,13 @@ def priced(rows):
     return models.StructuredNetwork(net, rows, structure=prior, prior=priors.Normal())
 
 
-def blocks(rows, nats=2.0):
-    """A stack whose blocks cost two nats each."""
+def blocks(rows, nats=2.0, bits=0.0):
+    """A stack whose blocks cost two nats each, and their numbers some bits."""
     torch.manual_seed(0)
     stack = models.networks.residual_mlp((2,), 3, width=4, max_depth=2)
-    return models.BayesianStack(stack, rows, prior=priors.Normal(), depth=priors.Cost(nats))
+    return models.BayesianStack(
+        stack, rows, prior=priors.Normal(), depth=priors.Cost(nats), number_bits=bits
+    )
 
 
 CASES = [
@@ -137,6 +139,14 @@ def test_power_multiplies_what_a_structure_costs():
     expected = priors.Cost(6.0).log_probs(3)
     torch.testing.assert_close(deep.log_prior, expected)
     torch.testing.assert_close(deep.anew(rows).log_prior, expected)
+    # So are the bits of the numbers of a block, once.
+    counted = blocks(rows, bits=0.5)
+    own = counted.log_prior.clone()
+    counted.numbers()["structure.power"].set(3.0)
+    torch.testing.assert_close(counted.log_prior, (3.0 * own).log_softmax(0))
+    torch.testing.assert_close(counted.anew(rows).log_prior, counted.log_prior)
+    each = torch.tensor([counted.log_prior_of(d, range(d)) for d in range(3)])
+    torch.testing.assert_close(each.log_softmax(0), counted.log_prior)
 
 
 def test_the_number_is_put_back_after_an_error():

@@ -79,7 +79,8 @@ def test_the_scale_of_cross_validation(watched):
         *pair(rows), rows, Q=CROSS, method=Implicit(), draws=1, outer_steps=50, inner_steps=20,
         lr=0.03, outer_lr=0.05, **QUIET,
     )  # fmt: skip
-    others, own = ([(one.x, one.y) for one in part.folds] for part in parts)
+    x, y = rows.split("train")
+    others, own = ([(x[one], y[one]) for one in part.parts] for part in parts)
     for (x, _), (x_out, _) in zip(others, own, strict=True):
         assert (len(x), len(x_out)) == (24, 8)
         assert sorted(torch.cat([x, x_out])[:, 0].tolist()) == sorted(rows.x_train[:, 0].tolist())
@@ -157,7 +158,7 @@ def test_one_fold_more_than_rows_divide_into():
     rows = table()
     torch.manual_seed(0)
     others, own = folds.fold_rows(rows, 5, 100)
-    assert sorted(len(one.x) for one in own.folds) == [6, 6, 6, 7, 7]
+    assert sorted(map(len, own.parts)) == [6, 6, 6, 7, 7]
     assert own.batch()[0].shape == (5, 6, FEATURES)
     assert others.batch()[1].shape == (5, 25, 1)
 

@@ -189,8 +189,8 @@ def test_numbers_have_a_price():
     """A scale and a shift for each channel of what a depth uses; random weights have a KL."""
     prior, bits = priors.Normal(0.7), 3.0
     model = normalised(prior=prior, depth=priors.Geometric(0.4), number_bits=bits)
-    assert [model.numbers(d) for d in range(3)] == [8, 8, 16]
-    assert model.numbers(2, [1]) == 8
+    assert [model.count_numbers(d) for d in range(3)] == [8, 8, 16]
+    assert model.count_numbers(2, [1]) == 8
     assert model.log_prior_of(2, [1]) == pytest.approx(model.log_prior_of(1, [0]))
     assert model.log_prior_of(1, []) > model.log_prior_of(0, [])  # without its adapter
     p = [0.4**d * 2.0 ** (-bits * n) for d, n in enumerate([8, 8, 16])]
@@ -207,7 +207,7 @@ def test_biases_that_are_numbers_have_a_price_and_what_priors_learn_has_none():
     learnt = sum(p.numel() for layer in model.layers.values() for p in layer.prior.parameters())
     assert learnt > 0
     always = 4 + 2  # biases of stem and head
-    assert [model.numbers(d) for d in range(3)] == [always + 12, always + 12, always + 24]
+    assert [model.count_numbers(d) for d in range(3)] == [always + 12, always + 12, always + 24]
     assert model.number_bits == 0.0
     torch.testing.assert_close(model.log_prior.exp(), torch.full((3,), 1 / 3))
 

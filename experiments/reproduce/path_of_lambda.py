@@ -3,7 +3,7 @@ r"""Networks for every weight λ of the KL, from one fit: the published table, a
     python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER
     python -m pyroccam.experiments.reproduce.path_of_lambda --data-root FOLDER --data cifar10 \
         --network conv --width 0.125 --images 5000 --rows direct,piecewise --seeds 1 --common 3 \
-        --set epochs=8 --set batch_size=64
+        --set epochs=20 --set batch_size=64
 
 A network of 784-50-10 units, or a convolutional one of three λ (``conv``), is fitted for each λ by
 itself (``direct``), and once for all of them, by parameters that are functions of log λ, of every

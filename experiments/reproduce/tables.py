@@ -49,7 +49,6 @@ def sections() -> dict[str, Section]:
         Section("UCI", "uci", depth.uci),
         Section("Noise", "noise", depth.noise),
         Section("Depth and widths at once", "joint", _joint),
-        Section("Bytes by the bound, and in files", "joint_sizes", _sizes),
         Section("One posterior, or one after the other", "in_turn", _in_turn),
         Section("Widths", "widths", _widths),
         Section("Compression", "compression", _compression),
@@ -208,6 +207,8 @@ def _joint(folder: Path) -> Iterable[str]:
             error = plus_minus(one["spread"]["error"], 2)
             yield row(f"`ddn` ({len(runs)})", depth, depth, error, "", "", "", "")
         yield ""
+        for one in sorted(own, key=_deepest):
+            yield from _sizes(one)
 
 
 def _deepest(one: dict[str, Any]) -> tuple[bool, int]:
@@ -217,24 +218,26 @@ def _deepest(one: dict[str, Any]) -> tuple[bool, int]:
     return uniform, int(config["network_options"]["max_depth"])
 
 
-def _sizes(folder: Path) -> Iterable[str]:
-    for one in read_all(folder).values():
-        for run in (run for run in one["runs"] if "sizes" in run):
-            data, network = _trained_on(one)
-            yield from header(
-                f"{data}, {short(network)}: depth", "blocks", "weights by the bound",
-                "numbers by the prior", "both", "weights in the file", "the rest of the file",
-            )  # fmt: skip
-            for size in run["sizes"]:
-                bound = size["kl_bytes"] + size["number_bytes"]
-                shown = (size["kl_bytes"], size["number_bytes"], bound, size["weight_bytes"])
-                rest = size["file_bytes"] - size["weight_bytes"]
-                yield row(
-                    f"{size['depth']}{', chosen' if size['chosen'] else ''}",
-                    size["blocks_left"],
-                    *(f"{value:.0f}" for value in (*shown, rest)),
-                )
-            yield ""
+def _sizes(one: dict[str, Any]) -> Iterable[str]:
+    """Of the first run of a file, what the bound says of sizes and what files take."""
+    first = one["runs"][0]
+    if "sizes" not in first:
+        return
+    deepest = one["config"]["network_options"]["max_depth"]
+    yield from header(
+        f"{_trained_on(one)[0]}, seed {first['seed']} of {deepest}: depth", "blocks",
+        "KL, bytes", "price of numbers", "both", "weights in the file", "rest of the file",
+    )  # fmt: skip
+    for size in first["sizes"]:
+        bound = size["kl_bytes"] + size["number_bytes"]
+        rest = size["file_bytes"] - size["weight_bytes"]
+        shown = (size["kl_bytes"], size["number_bytes"], bound, size["weight_bytes"], rest)
+        yield row(
+            f"{size['depth']}{', chosen' if size['chosen'] else ''}",
+            size["blocks_left"],
+            *(f"{value:.0f}" for value in shown),
+        )
+    yield ""
 
 
 def _in_turn(folder: Path) -> Iterable[str]:

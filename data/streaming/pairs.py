@@ -45,15 +45,17 @@ class Form(NamedTuple):
     Arguments:
         dtype: Their type.
         single: They are (B,).
+        columns: T + 1.
     """
 
     dtype: torch.dtype
     single: bool
+    columns: int
 
     @classmethod
     def of(cls, y: Tensor) -> Form:
         """That of targets (B,) or (B, T)."""
-        return cls(y.dtype, y.ndim == 1)
+        return cls(y.dtype, y.ndim == 1, 1 + y[0].numel())
 
     @staticmethod
     def joined(y: Tensor, weights: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import DataError, as_tensor, listed
 from ..fields import Fields, are_several
 
-__all__ = ["PAIRS", "Columns", "Form", "Pairs"]
+__all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
 
 
 class Columns(NamedTuple):
@@ -163,3 +163,19 @@ class Pairs:
             )
         self.fields = self.fields or Fields.of(where, x)
         return self.fields.pack(where, x)
+
+
+class OfPairs:
+    """What gives rows that :class:`Pairs` have read."""
+
+    pairs: Pairs
+
+    @property
+    def fields(self) -> Fields | None:
+        """What stands where, of several inputs."""
+        return self.pairs.fields
+
+    @property
+    def form(self) -> Form | None:
+        """Of targets that have weights behind them."""
+        return self.pairs.form

@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from ..checks import DataError
-from ..fields import Fields
-from .pairs import PAIRS, Columns, Form, Pairs
+from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 
 __all__ = ["Items"]
 
 
-class Items:
+class Items(OfPairs):
     """Rows of a data set that gives one by its place: a `torch.utils.data.Dataset`, or whatever
     else has a length and `[i]`.
 
@@ -43,16 +42,6 @@ class Items:
             ) from error  # fmt: skip
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
-
-    @property
-    def fields(self) -> Fields | None:
-        """What stands where, of several inputs."""
-        return self.pairs.fields
-
-    @property
-    def form(self) -> Form | None:
-        """Of targets that have weights behind them."""
-        return self.pairs.form
 
     @property
     def edges(self) -> Places:

@@ -463,7 +463,7 @@ def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
         if reader.fields is None:
             raise DataError(f"x of {what} is a {type(x).__name__}", "a tensor, as in training")
         x = reader.fields.pack(f"x of {what}", x)
-    if reader.form is not None and y.ndim == (1 if reader.form.single else 2):
+    if reader.form is not None and (y.ndim == 1 or y.shape[1] < reader.form.columns):
         y = Form.joined(y, torch.ones(len(y)))
     return x, y
 

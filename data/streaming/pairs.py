@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import DataError, as_tensor, listed
 from ..fields import Fields, are_several
 
-__all__ = ["PAIRS", "Columns", "Form", "Pairs"]
+__all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
 
 
 class Columns(NamedTuple):
@@ -45,15 +45,17 @@ class Form(NamedTuple):
     Arguments:
         dtype: Their type.
         single: They are (B,).
+        columns: T + 1.
     """
 
     dtype: torch.dtype
     single: bool
+    columns: int
 
     @classmethod
     def of(cls, y: Tensor) -> Form:
         """That of targets (B,) or (B, T)."""
-        return cls(y.dtype, y.ndim == 1)
+        return cls(y.dtype, y.ndim == 1, 1 + y[0].numel())
 
     @staticmethod
     def joined(y: Tensor, weights: Tensor) -> Tensor:
@@ -161,3 +163,19 @@ class Pairs:
             )
         self.fields = self.fields or Fields.of(where, x)
         return self.fields.pack(where, x)
+
+
+class OfPairs:
+    """What gives rows that :class:`Pairs` have read."""
+
+    pairs: Pairs
+
+    @property
+    def fields(self) -> Fields | None:
+        """What stands where, of several inputs."""
+        return self.pairs.fields
+
+    @property
+    def form(self) -> Form | None:
+        """Of targets that have weights behind them."""
+        return self.pairs.form

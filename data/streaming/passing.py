@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..checks import DataError
-from ..fields import Fields
 from ..splits import generator
-from .pairs import PAIRS, Columns, Form, Pairs
+from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Chunk, Places, cut, edges_of
 
 __all__ = ["Passing", "is_passing"]
@@ -21,7 +20,7 @@ CHUNK = 256
 """Rows that an iterable without batches is asked for at a time."""
 
 
-class Passing:
+class Passing(OfPairs):
     """A stream of rows, with N given.
 
     Each epoch is one pass through the stream, which has to give N rows. Where it has the method
@@ -67,16 +66,6 @@ class Passing:
                 "rows=N",
             )
         self.rows = counted
-
-    @property
-    def fields(self) -> Fields | None:
-        """What stands where, of several inputs."""
-        return self.pairs.fields
-
-    @property
-    def form(self) -> Form | None:
-        """Of targets that have weights behind them."""
-        return self.pairs.form
 
     def places(self, rows: Places) -> Places:
         """Those in a pass are the numbers of its rows."""

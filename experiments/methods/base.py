@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +12,7 @@ from torch import nn
 
 from ...data import Dataset
 from ...data.errors import NetworkError
+from ...data.own_code import attribute
 from ...guides.base import Guide
 from ...inference.fits.fitting import Fit
 from ...inference.fits.numbers import Numbers
@@ -249,9 +248,8 @@ class Method(ABC):
         if not all(part.isidentifier() for part in (*module.split("."), function)):
             known = [*self.networks, "MODULE:FUNCTION of your own"]
             raise ValueError(unknown_name(f"network of {self.name}", name, known))
-        sys.path.insert(0, "")  # the folder in which the command runs
         try:
-            found = getattr(importlib.import_module(module), function, None)
+            found = attribute(module, function)
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
@@ -264,8 +262,6 @@ class Method(ABC):
                 f"Network {name!r}: {module} fails while it is imported, by "
                 f"{type(error).__name__}: {error}{where}"
             ) from error
-        finally:
-            sys.path.remove("")
         if not callable(found):
             raise ValueError(
                 f"Network {name!r}: {module} has no function {function!r}, which would be called "

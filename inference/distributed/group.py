@@ -7,6 +7,7 @@ torch's own is the whole of it. Torch's launcher also starts processes again aft
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,10 @@ class Group(Ranks):
         """
         if device.type != "cuda":
             return device
-        if device.index is not None and device.index != self._local_rank:
+        if device.index is not None:
+            alone = os.environ.get("LOCAL_WORLD_SIZE", "1") == "1"
+            if alone or device.index == self._local_rank:
+                return device
             raise RanksError(
                 f"this is process {self._local_rank + 1} of its machine, and was given {device}",
                 "a GPU for each process",

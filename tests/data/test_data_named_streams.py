@@ -241,11 +241,8 @@ def test_what_is_a_persons_own(tmp_path, monkeypatch):
 # -- weights --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("own", "balanced"), [(True, False), (False, True), (True, True)])
 def test_weights_are_those_of_rows_in_memory(tmp_path, own, balanced):
-    if not (own or balanced):
-        pytest.skip("no weights at all")
     x, y = arrays()
     weights = np.random.default_rng(1).random(N).astype(np.float32) + 0.1
     path = table(tmp_path / "t.parquet", x, y, w=weights)
@@ -276,6 +273,25 @@ def test_weights_are_those_of_rows_in_memory(tmp_path, own, balanced):
         _ = one.weights
     with pytest.raises(data.DataError, match="rows with weights"):
         one.refuse_weights("Something")
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_rows_that_are_given_beside_weighted_ones_count_as_one(targets):
+    """Arrays have no weights; what names them has its own."""
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.normal(size=(50, 3))), torch.from_numpy(rng.normal(size=(50, 2)))
+    y = y[:, 0] if targets == 1 else y
+    items = [{"x": x[i], "y": y[i], "w": float(1 + i % 4)} for i in range(50)]
+    how = {"target": "y", "weights": "w", "test": 0, "workers": 0}
+    for val, expected in (
+        ((x[:8], y[:8]), torch.ones(8)),
+        (items[:8], torch.tensor([1.0, 2.0, 3.0, 4.0] * 2)),
+    ):
+        one = data.stream(items, val=val, **how)
+        assert one.outputs == targets
+        assert one.y_val.shape == (8, targets)
+        mean = float(np.mean([item["w"] for item in items]))
+        torch.testing.assert_close(one.val_weights, expected / mean)
 
 
 def test_weights_by_class_twice_and_wrong_ones(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -67,16 +67,15 @@ class Occam(OverWeights):
 
     over = "stack"
     passes = 10.0  # of the neighbours, too
-    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0, "reach": None}
 
     prior: str = "gnj"
     guide: str = "mean-field"
     depth: str = "uniform"
-    number_bits: NotNegative = 2.0
+    number_bits: NotNegative = 0.0
     scale: Positive | None = 0.1
     start: Part = 0.2
     hold: Part = 0.5
-    reach: Positive | None = 10.0
+    reach: Positive | None = None
     last: Part = 0.25
     finish: Part = 0.15
     threshold: Threshold | None = None

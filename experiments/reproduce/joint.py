@@ -56,6 +56,7 @@ def main(
     own = parse_settings(sets or [])
     common: dict[str, Any] = {"network": network, "data_root": data_root}
     weight = f"-{own['kl_weight']:g}" if "kl_weight" in own else ""
+    weight += f"-reach-{own['reach']:g}" if own.get("reach") else ""
     for deepest in map(int, filter(None, depths.split(","))):
         add_seeds(
             out / f"{data}-{short(network)}-{deepest}{weight}.json", seeds, "occam", data, row=_row,

@@ -187,8 +187,9 @@ def _joint(folder: Path) -> Iterable[str]:
             smaller = fmean(4 * run["parameters_before"] / run["file_bytes"] for run in runs)
             weight = one["config"]["settings"].get("kl_weight", 1.0)
             kind = "" if weight == 1.0 else f", KL times {weight:g}"
-            if one["config"]["options"].get("reach") is None:
-                kind += ", uniform start, numbers free"
+            options = one["config"]["options"]
+            kind += f", reach {reach:g}" if (reach := options.get("reach")) else ""
+            kind += f", numbers {bits:g} bits" if (bits := options.get("number_bits")) else ""
             yield row(
                 f"`occam`{kind} ({len(runs)})",
                 one["config"]["network_options"]["max_depth"],
@@ -214,8 +215,8 @@ def _joint(folder: Path) -> Iterable[str]:
 def _deepest(one: dict[str, Any]) -> tuple[bool, int]:
     """Files of one start of q(d) stand together."""
     config = one["config"]
-    uniform = config["options"].get("reach") is None
-    return uniform, int(config["network_options"]["max_depth"])
+    limited = config["options"].get("reach") is not None
+    return limited, int(config["network_options"]["max_depth"])
 
 
 def _sizes(one: dict[str, Any]) -> Iterable[str]:

@@ -347,6 +347,8 @@ class NetworkGuide(Guide):
         found = super().options() | {"scales": self.scales}
         edges = [type(self.edge(site)).__name__ for site in self.edges]
         found |= {"hold": self.hold} if self.closed else {}
+        reach = self.structure_family.reach
+        found |= {"reach": reach} if edges and reach < float("inf") else {}
         return found | ({"edges": edges} if edges else {})
 
     def of(self, model: Model, names: Mapping[str, str] | None = None) -> Self:

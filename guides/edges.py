@@ -253,12 +253,13 @@ class StructureFamily:
             is learnt; the KL is then the log-ratio at the draw.
         hold: part of the training during which what moves in closed form stays at its start. A q(d)
             that is free from the first step runs to the depths that learn fastest.
-        reach: r of that start, ``q(d) ∝ (1 + d / r) ** -2``; infinite, it is uniform. What a
-            uniform one gives to a depth is the less the deeper the stack is, and first blocks then
-            learn for the many exits behind them. This one has a limit: r depths have half of it.
+        reach: r of that start, 0.001 or more, ``q(d) ∝ (1 + d / r) ** -2``; infinite, it is
+            uniform. What a uniform one gives to a depth is the less the deeper the stack is, and
+            first blocks then learn for the many exits behind them. This one has a limit: r depths
+            have half of it.
 
     Raises:
-        ValueError: for a ``hold`` outside of [0, 1), a reach that is not positive or of what does
+        ValueError: for a ``hold`` outside of [0, 1), a reach below 0.001 or of what does
             not move in closed form, another family, or one that the prior's restriction does not
             allow.
     """
@@ -270,7 +271,7 @@ class StructureFamily:
 
     def __post_init__(self) -> None:
         between("StructureFamily(hold)", self.hold, 0, 1, "[)")
-        between("StructureFamily(reach)", self.reach, 0, math.inf, "(]")
+        between("StructureFamily(reach)", self.reach, 1e-3, math.inf, "[]")
         if self.family not in (known := [*families(), "prior"]):
             raise ValueError(unknown_name("structure family", self.family, known))
         if self.temperature not in ("tied", "learnt"):

@@ -174,8 +174,10 @@ class BayesianStack(BayesianNetwork):
         like = next(stack.parameters(), torch.zeros(()))
         self._numbers = self._count()
         depths = range(stack.max_depth + 1)
-        each = [self.log_prior_of(d, range(d)) for d in depths]
-        logits = torch.tensor(each, dtype=torch.float64).log_softmax(0).to(like)
+        logits = depth.log_probs(stack.max_depth + 1).to(like)
+        if number_bits:
+            each = [self.log_prior_of(d, range(d)) for d in depths]
+            logits = torch.tensor(each, dtype=torch.float64).log_softmax(0).to(like)
         self.depth_prior = DepthEdge("depth", [str(d) for d in depths], logits, False, None).to(
             like
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -67,6 +67,7 @@ class Occam(OverWeights):
 
     over = "stack"
     passes = 10.0  # of the neighbours, too
+    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
 
     prior: str = "gnj"
     guide: str = "mean-field"
@@ -195,13 +196,11 @@ class Occam(OverWeights):
     def report(self, run: Finished) -> dict[str, Any]:
         """What was learnt of the depth, and the report of all methods over weights."""
         joint = self._joint(run.fits)
-        settled(joint)  # which notes the blocks that are left
         assert joint.structure is not None
         neighbours = self._neighbours(joint)
         if run.out is not None and run.figures:
             _draw(joint, neighbours, run.out / "figures")
-        found = joint.structure.to_json() | {"blocks_left": joint.structure.blocks_left}
-        depth = {"depth": found, "neighbours": neighbours}
+        depth = {"depth": joint.structure.to_json(), "neighbours": neighbours}
         # What is cut is one network, which the stack itself is not.
         alone = run if self.last else replace(run, fits=[*run.fits, settled(joint)])
         return {**depth, **super().report(alone)}
@@ -217,9 +216,7 @@ class Occam(OverWeights):
         for depth in depths:
             with TemporaryDirectory() as scratch, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
-                one = settled(joint, None if depth == chosen else depth)
-                blocks = joint.structure.blocks if depth == chosen else None
-                numbers = joint.model.count_numbers(depth, blocks)
+                one = settled(joint, depth)
                 try:
                     small, found = compress_run(
                         one, self.threshold, self.tolerance, Path(scratch) / FILE
@@ -235,9 +232,8 @@ class Occam(OverWeights):
                 "multiply_adds": multiply_adds(small.net, joint.data.x_test[:1]),
                 "file_bytes": found["file_bytes"],
                 "weight_bytes": found["weight_bytes"],
-                "blocks_left": depth if blocks is None else len(blocks),
                 "kl_bytes": bound.kl / (8 * math.log(2.0)),
-                "number_bytes": self.number_bits * numbers / 8,
+                "number_bytes": self.number_bits * joint.model.count_numbers(depth) / 8,
                 "test": found["test"],
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}

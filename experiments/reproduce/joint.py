@@ -33,7 +33,7 @@ __all__ = ["main"]
 SPREAD = ("depth", "depth_expected", "error", "whole_error", "parameters", "file_bytes",
           "times_faster", "seconds")  # fmt: skip
 
-SIZES = ("depth", "blocks_left", "chosen", "parameters", "kl_bytes", "number_bytes", "weight_bytes",
+SIZES = ("depth", "chosen", "parameters", "kl_bytes", "number_bytes", "weight_bytes",
          "file_bytes")  # fmt: skip
 
 
@@ -84,8 +84,7 @@ def _row(outcome: Outcome) -> Row:
     test = small["test_after_reading"]
     return {
         "seed": metrics["seed"],
-        "depth": depth["blocks_left"],
-        "depth_chosen": depth["depth_chosen"],
+        "depth": depth["depth_chosen"],
         "depth_expected": depth["depth_expected"],
         "depth_probs": depth["depth_probs"],
         "measure": "error, %" if "accuracy" in test else "RMSE",

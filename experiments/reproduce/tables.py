@@ -226,7 +226,7 @@ def _sizes(one: dict[str, Any]) -> Iterable[str]:
         return
     deepest = one["config"]["network_options"]["max_depth"]
     yield from header(
-        f"{_trained_on(one)[0]}, seed {first['seed']} of {deepest}: depth", "blocks",
+        f"{_trained_on(one)[0]}, seed {first['seed']} of {deepest}: depth",
         "KL, bytes", "price of numbers", "both", "weights in the file", "rest of the file",
     )  # fmt: skip
     for size in first["sizes"]:
@@ -235,7 +235,6 @@ def _sizes(one: dict[str, Any]) -> Iterable[str]:
         shown = (size["kl_bytes"], size["number_bytes"], bound, size["weight_bytes"], rest)
         yield row(
             f"{size['depth']}{', chosen' if size['chosen'] else ''}",
-            size["blocks_left"],
             *(f"{value:.0f}" for value in shown),
         )
     yield ""

@@ -120,13 +120,11 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
     bits = "-".join(str(b) for b in structure["bits"].values())
     if (depth := metrics.get("depth")) is not None:
         d, most = depth["depth_chosen"], len(depth["depth_probs"]) - 1
-        left = depth.get("blocks_left", d)
-        fewer = "" if left == d else f", and {left} of its blocks are worth their description"
         console.say(
             "\n",
             (f"Depth {d} of {most} is enough", "bold"),
-            f": no deeper one has a bound that is more than {EQUAL:g} nats of a row better{fewer}. "
-            f"E[d] = {depth['depth_expected']:.1f}.",
+            f": no deeper one has a bound that is more than {EQUAL:g} nats of a row better. E[d] = "
+            f"{depth['depth_expected']:.1f}.",
         )
     console.say(
         "\n",

@@ -151,8 +151,8 @@ def _right(word: Tensor, places: int) -> Tensor:
 
 def _words(count: int) -> tuple[Tensor, Tensor]:
     """``count`` words twice; the key is from torch's generator, which gives two numbers for it."""
-    key = torch.randint(-(2**31), 2**31, (2,)).to(torch.int32)
-    counter = torch.arange(count, dtype=torch.int32)
+    key = torch.randint(-(2**31), 2**31, (2,), device="cpu").to(torch.int32)
+    counter = torch.arange(count, dtype=torch.int32, device="cpu")
     return threefry(key, counter, torch.zeros_like(counter))
 
 

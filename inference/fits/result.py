@@ -261,8 +261,9 @@ class Fit(Generic[M, G]):
         probabilities of depths and primitives. Where only weights are random, ``posterior`` and
         ``prior`` hold the root mean square of each layer's, ``1.weight_rms``. Targets are in
         original units. Variables have the names of their sites; dimensions are ``depth``, ``row``,
-        ``1.input``, ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge). Weights that
-        the depth of a draw does not reach are NaN there, and have no part in its densities.
+        ``1.input``, ``1.output`` (of the layer ``1``), ``x-h.primitive`` (of an edge). Of
+        ``posterior`` weights that the depth of a draw does not reach are NaN, and have no part in
+        its densities.
 
         Draws of a variational posterior are independent: effective sample sizes and R-hat of one
         fit say nothing of how good it is (:mod:`pyroccam.inference.diagnostics` does).

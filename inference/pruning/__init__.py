@@ -1,7 +1,7 @@
 """A smaller network: a fit and thresholds in, a plain network and what it lacks out."""
 
 from .compression import Compressed, compress
-from .depth import kept_depth_probs, prune, settled
+from .depth import kept_depth_probs, prune, settled, worthwhile
 from .graph import StructureChoice, choose_structure, discretise, random_structures
 from .intervals import scale_intervals
 from .inventory import bytes_by_part, input_use, remains
@@ -29,4 +29,5 @@ __all__ = [
     "share_weights",
     "splice_weights",
     "without_means",
+    "worthwhile",
 ]

@@ -186,7 +186,8 @@ def compress(
             mean it. Not where all layers share values. The significand may be ``rate`` instead:
             whole multiples of a step in each layer, near what the posterior knows or cheap to send
             (:func:`~pyroccam.inference.packing.priced.priced`), at the highest price that changes
-            what is predicted of a validation row by 0.001 nats at most, on average.
+            what is predicted of a validation row by 0.001 nats at most, on average. Units of which
+            nothing is left by that stay, as zeros.
         codebook: round to at most 2^codebook values of each layer instead, beside zero, found by
             k-means. For numbers by layer see
             :func:`~pyroccam.inference.pruning.magnitude.by_layer`.
@@ -418,15 +419,22 @@ def _at_a_price(
         net, steps = copy.deepcopy(small), {}
         for name, variance in variances.items():
             layer: Any = net.get_submodule(inside(net, name))
-            weights, steps[name] = priced(layer.weight.detach(), variance, 2.0 ** (-parts / _PARTS))
+            try:
+                weights, steps[name] = priced(layer.weight, variance, 2.0 ** (-parts / _PARTS))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
             layer.weight.data.copy_(weights)
         return net, steps
+
+    def is_harmless(parts: int) -> bool:
+        net, _ = at(parts)
+        left = any(bool(_weights(net, name).any()) for name in variances)
+        return left and float(row_changes(small, net, fit).mean()) <= TOLERANCE
 
     low, high = 0, _PARTS * _HALVINGS  # the lowest price is taken as harmless
     while low < high:
         middle = (low + high) // 2
-        harmless = float(row_changes(small, at(middle)[0], fit).mean()) <= TOLERANCE
-        low, high = (low, middle) if harmless else (middle + 1, high)
+        low, high = (low, middle) if is_harmless(middle) else (middle + 1, high)
     return at(high)
 
 

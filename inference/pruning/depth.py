@@ -71,13 +71,12 @@ def full_network(fit: Fit) -> PrunedNetwork:
 def settled(fit: Fit, depth: int | None = None) -> Fit:
     """The fit of the network of the chosen depth, which keeps its part of the posterior.
 
-    q(d) knows of first blocks alone. Of the chosen ones those go that are not worth their
-    description in the middle either (:func:`worthwhile`).
+    q(d) knows of first blocks alone. Where ``fit.structure.blocks`` notes which of these are worth
+    their description (:func:`worthwhile`), the others go.
 
     Arguments:
-        fit: of a :class:`~pyroccam.models.BayesianStack`, of which nothing is changed but that the
-            blocks that stay are noted in its ``structure``, to be found once; any other is handed
-            back as it is.
+        fit: of a :class:`~pyroccam.models.BayesianStack`, which is not changed; any other is
+            handed back as it is.
         depth: another than the chosen one, with all blocks up to there.
 
     Raises:
@@ -91,8 +90,6 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
         if not 0 <= depth <= deepest:
             raise ValueError(f"depth {depth} is outside 0 ... {deepest} of this stack.")
         return _of_blocks(fit, depth)
-    if structure.blocks is None:
-        structure = fit.structure = replace(structure, blocks=worthwhile(fit))
     return _of_blocks(fit, structure.depth_chosen, structure.blocks)
 
 
@@ -106,12 +103,19 @@ def worthwhile(fit: Fit) -> tuple[int, ...]:
     .. math:: \sum_n E_q \log p(y_n \mid x_n, w_S) / β - \sum_{l \in S} KL_l + \log p(S),
 
     with the weights that the blocks in S have, the prior of as many first blocks at the price of
-    the numbers of these, and statistics of batch normalisation that are those of what is left. The
+    the numbers of these, and statistics of batch normalisation that are those of S. The
     block whose loss costs least goes, as long as the bound is then no more than
     :data:`~pyroccam.inference.posterior.depth.EQUAL` nats of a row below the greatest so far.
 
+    Each bound is a mean over :data:`PASSES` passes of the training rows, with draws of its own.
+    Blocks whose worth is within the error of that mean, some thousandths of a nat of a row, stay or
+    go by the seed. D blocks take up to D (D + 1) / 2 bounds, which can be longer than the fit; so
+    that no cut asks for it by itself. Note what it finds to have the others cut::
+
+        fit.structure = dataclasses.replace(fit.structure, blocks=worthwhile(fit))
+
     Blocks that change the shape of what they are given cannot be skipped, and stay; of a point
-    estimate, which has no bound, all do.
+    estimate, which has no bound, and where the bound of all of them is not finite, all do.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianStack`.
@@ -129,13 +133,20 @@ def worthwhile(fit: Fit) -> tuple[int, ...]:
         value = found.log_likelihood / weight - found.kl + model.log_prior_of(depth, blocks)
         return value if math.isfinite(value) else -math.inf
 
+    def is_random(blocks: tuple[int, ...]) -> bool:
+        parts = model.exits.at_names(depth, blocks).values()
+        return any(
+            name == part or name.startswith(f"{part}.") for name in model.layers for part in parts
+        )
+
     skippable = model.start_network().skippable(fit.data.head(2)[0])
-    most = bound(kept) if {*kept} & {*skippable} else math.inf
-    others = (name for name in model.layers if not name.startswith("blocks."))
-    least = 0 if any(depth in model.exits.used_at(name) for name in others) else 1
-    while len(kept) > least and (loose := [block for block in kept if block in skippable]):
+    if not {*kept} & {*skippable} or not math.isfinite(most := bound(kept)):
+        return kept
+    while loose := [block for block in kept if block in skippable]:
         without = (tuple(b for b in kept if b != block) for block in loose)
-        rest = {blocks: bound(blocks) for blocks in without}
+        rest = {blocks: bound(blocks) for blocks in without if is_random(blocks)}
+        if not rest:
+            break
         best = max(rest, key=rest.__getitem__)
         if rest[best] < most - EQUAL * fit.data.N / weight:
             break
@@ -161,7 +172,7 @@ def _of_blocks(fit: Fit, depth: int, blocks: Sequence[int] | None = None) -> Fit
     model.likelihood.load_state_dict(network.likelihood.state_dict())
     device = fit.data.device
     model, guide = model.to(device).eval(), guide.to(device)
-    if blocks is not None and len(blocks) < depth and keeps_statistics(model):
+    if blocks is not None and keeps_statistics(model):
         size, seed = fit.settings.batch_size, fit.settings.seed
         renew_statistics(model, guide, fit.data, batch_size=size, seed=seed)
     return replace(fit, model=model, guide=guide, structure=None)

@@ -106,7 +106,7 @@ class PathPoint:
     @property
     def depth(self) -> int | None:
         """Blocks of a stack that are left; ``None`` where the depth is known."""
-        return None if self.fit.structure is None else self.fit.structure.depth_chosen
+        return None if self.fit.structure is None else self.fit.structure.blocks_left
 
     def write(self, file: str | FilePath) -> PackedSize:
         """Write the small network into the file whose bytes were counted; without its description

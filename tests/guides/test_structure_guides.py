@@ -115,7 +115,7 @@ def test_a_pair_trains_or_says_why_not(kind, family, temperature):
     [
         ({"family": "gumble-softmax"}, r"structure family 'gumble-softmax'.*'gumbel-softmax'"),
         ({"temperature": "fixed"}, r"temperature is 'tied' or 'learnt', got 'fixed'"),
-        ({"reach": -1.0}, r"reach\) must be in \(0, inf\], got -1"),
+        ({"reach": -1.0}, r"reach\) must be in \[0.001, inf\], got -1"),
     ],
 )
 def test_a_family_that_is_none(options, message):

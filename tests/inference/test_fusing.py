@@ -116,6 +116,46 @@ def test_a_path_that_values_decide_stays():
     assert normalisations(fused(Decides(), torch.ones(IMAGES))) == 1
 
 
+class Between(nn.Module):
+    """What stands between a convolution and its normalisation, or reads the latter."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.conv, self.bn = with_statistics(conv())[:2]
+        self.how = how
+
+    def forward(self, x):
+        x = self.conv(x)
+        if self.how == "in place":
+            x[..., :2] = 0.0
+        return self.bn(x) * (self.bn.eps > 0 if self.how == "read" else 1)
+
+
+@pytest.mark.parametrize("how", ["in place", "read"])
+def test_what_would_compute_something_else_stays(how):
+    net, x = Between(how).eval(), torch.randn(IMAGES)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(net, x)(x), net(x))
+    assert normalisations(fused(net, x)) == 1
+
+
+def test_a_normalisation_without_a_shift_stays():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    net[1].bias = None
+    assert normalisations(fused(net, torch.randn(5, 3))) == 1
+
+
+def test_what_would_be_rounded_too_much_stays():
+    """Large means over small deviations: what is exported is then the network as it is."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
+    with torch.no_grad():
+        net[0].bias.fill_(5e4)
+        net[1].running_mean.fill_(5e4)
+        net[1].running_var.fill_(1e-8)
+    x = torch.randn(6, 3)
+    assert normalisations(fused(net, x)) == 1
+
+
 def test_what_is_compressed_read_and_fused(tmp_path):
     """The file keeps the digits that the network has; what is read can be fused, and described."""
     digits = data.load("digits", test_fraction=0.5)

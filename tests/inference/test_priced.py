@@ -1,5 +1,6 @@
 """Weights as multiples of a step that are cheap to send: rate and error, and what is refused."""
 
+import dataclasses
 import itertools
 import math
 
@@ -146,6 +147,15 @@ def test_a_file_is_smaller_and_predicts_the_same(tmp_path):
                 assert len(w.unique()) <= 2 ** (one.significand + 1) + 1
                 assert whole.isfinite().all()
     assert sizes["rate"] < sizes["relative"]
+
+
+def test_a_network_that_says_nothing_keeps_a_weight():
+    rows = blobs()
+    rows = dataclasses.replace(rows, y_train=rows.y_train.flip(0))
+    fit = fit_weights(priors.Normal(), wide(), rows, epochs=1, kl_weight=20.0)
+    small = compress(fit, threshold=1e9, significand="rate")
+    assert small.rates.kept > 0
+    assert any(bool(p.any()) for p in small.net.parameters() if p.dim() == 2)
 
 
 def test_what_it_needs_is_said_before_anything_is_cut():

@@ -1,5 +1,6 @@
 """Blocks that are not worth their description, in the middle of a stack."""
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -49,6 +50,11 @@ def at_depth(fit, depth):
     return replace(fit, structure=structure)
 
 
+def noted(fit):
+    """With a note of which blocks are worth their description."""
+    return replace(fit, structure=replace(fit.structure, blocks=worthwhile(fit)))
+
+
 @pytest.fixture(scope="module")
 def fitted():
     model = models.BayesianStack(
@@ -91,16 +97,17 @@ def test_it_ends_where_all_subsets_say(fitted):
     best = max(bounds, key=bounds.__getitem__)
     assert best == (0, 2)
     assert bounds[0, 2] > bounds[0, 1, 2] + 100
-    assert worthwhile(fitted) == best
-    alone = settled(fitted)
-    assert fitted.structure.blocks == best
-    assert fitted.structure.blocks_left == 2
-    assert "blocks 1, 3" in str(fitted.structure)
+    assert settled(fitted).model.start_network()[3].f is not None  # without a note all stay
+    slim = noted(fitted)
+    alone = settled(slim)
+    assert slim.structure.blocks == best
+    assert slim.structure.blocks_left == 2
+    assert "blocks 1, 3" in str(slim.structure)
     found = inference.elbo.evidence(alone.model, alone.guide, DIGITS)
     prior = float(fitted.model.log_prior[2])
     ours = found.log_likelihood / 0.02 - found.kl + prior
     assert ours == pytest.approx(bounds[best], abs=8 * found.error / 0.02)
-    assert fitted.structure.to_json()["blocks"] == best
+    assert slim.structure.to_json()["blocks"] == best
 
 
 def test_the_price_of_numbers_decides(fitted):
@@ -114,6 +121,7 @@ def test_the_price_of_numbers_decides(fitted):
 
 def test_what_is_left_is_cut_and_trained_on(fitted):
     x = DIGITS.x_test[:20]
+    fitted = noted(fitted)
     small = inference.compress(fitted, threshold=3.0)
     assert not any(name.startswith("3") for name in small.bits if name != "3")  # stem, two, head
     again = inference.fit(*inference.narrow(fitted, threshold=3.0), DIGITS, **{**HOW, "epochs": 1})
@@ -165,9 +173,26 @@ def test_blocks_that_change_the_shape_stay():
     assert stack.skippable(DIGITS.x_test[:2]) == (0, 2)
     model = models.BayesianStack(stack, DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6))
     fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
-    fit = at_depth(fit, 3)
+    fit = noted(at_depth(fit, 3))
     assert settled(fit).model.start_network()(DIGITS.x_test[:2]).shape == (2, 10)
     assert fit.structure.blocks == (1,)
+
+
+def test_a_bound_that_is_not_finite_removes_nothing(fitted):
+    fit = replace(fitted, guide=copy.deepcopy(fitted.guide))
+    with torch.no_grad():
+        fit.guide.factor_of("head.weight").centre.fill_(1e30)
+    assert worthwhile(fit) == (0, 1, 2)
+
+
+def test_where_the_last_random_block_is(fitted):
+    """Another that is left has none."""
+    model = models.BayesianStack(
+        plain_stack(), DIGITS, prior=priors.Normal(1.0), depth=priors.Cost(1e6),
+        layers=["blocks.0.f"],
+    )  # fmt: skip
+    fit = inference.fit(model, guides.MeanField(model), DIGITS, **{**HOW, "epochs": 1})
+    assert 0 in worthwhile(at_depth(fit, 3))
 
 
 def test_of_a_point_all_stay():

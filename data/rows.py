@@ -207,9 +207,9 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
     """Inputs and targets of the test rows of a data set with a name."""
     with keeping_raw() as kept:
         other = load(key, **options)
-    if not kept:
+    if not len(other.x_test):
         raise DataError(f"{key} has no test rows", "some to predict")
-    x, y = kept[-1]
+    x, y = _unscaled(other, kept)
     if other.task != like.task:
         other.refuse_another_kind(like)
     if like.classes is None:
@@ -218,6 +218,35 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
         return x, check_labels(key, y, like.classes), other.name
     names = [(other.class_names[k],) * 2 for k in y.tolist()]
     return x, _labels_of_names(key, names, like), other.name
+
+
+def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the test rows of a set, in their own units.
+
+    Arguments:
+        kept: Test rows of the sets that were made meanwhile, as they were: those of this one to the
+            bit, if it is among them. It is not where a function keeps what it made before.
+    """
+    scaling = of.scaling
+    for x, y in reversed(kept):
+        if len(x) != len(of.x_test) or x[0].numel() != of.x_test[0].numel():
+            continue
+        x_own, y_own = x, y
+        if not of.ids:
+            x_own = standardise(x, scaling.x_mean, scaling.x_std)
+        if of.classes is None:
+            y_own = standardise(check_amounts("y", y, of.task), scaling.y_mean, scaling.y_std)
+        pairs = ((x_own, of.x_test), (y_own, of.y_test))
+        if all(torch.equal(a.flatten().to(b), b.flatten()) for a, b in pairs):
+            return x, y
+    x = of.x_test
+    if not of.ids:
+        parts = x.double().reshape(len(x), len(scaling.x_mean), -1)
+        x = parts * scaling.x_std[:, None] + scaling.x_mean[:, None]
+        x = x.reshape(of.x_test.shape).float()
+    if of.classes is not None:
+        return x, of.y_test
+    return x, (of.y_test.double() * scaling.y_std + scaling.y_mean).float()
 
 
 def _names(like: Dataset) -> tuple[str, ...]:

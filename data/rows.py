@@ -229,15 +229,8 @@ def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tenso
     """
     scaling = of.scaling
     for x, y in reversed(kept):
-        if len(x) != len(of.x_test) or x[0].numel() != of.x_test[0].numel():
-            continue
-        x_own, y_own = x, y
-        if not of.ids:
-            x_own = standardise(x, scaling.x_mean, scaling.x_std)
-        if of.classes is None:
-            y_own = standardise(check_amounts("y", y, of.task), scaling.y_mean, scaling.y_std)
-        pairs = ((x_own, of.x_test), (y_own, of.y_test))
-        if all(torch.equal(a.flatten().to(b), b.flatten()) for a, b in pairs):
+        alike = len(x) == len(of.x_test) and y.numel() == of.y_test.numel()
+        if alike and x.numel() == of.x_test.numel() and _same(of, x, y):
             return x, y
     x = of.x_test
     if not of.ids:
@@ -247,6 +240,22 @@ def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tenso
     if of.classes is not None:
         return x, of.y_test
     return x, (of.y_test.double() * scaling.y_std + scaling.y_mean).float()
+
+
+def _same(of: Dataset, x: Tensor, y: Tensor) -> bool:
+    """True for the test rows of a set, as they were before they were scaled."""
+    mean, std, y_mean, y_std = of.scaling
+    if not of.ids:
+        if x.ndim < 2 or x.shape[1] != len(mean):
+            return False
+        x = standardise(x, mean, std)
+    if of.classes is None:
+        try:
+            y = standardise(check_amounts("y", y, of.task), y_mean, y_std)
+        except DataError:  # targets of another task
+            return False
+    pairs = (x, of.x_test), (y, of.y_test)
+    return all(torch.equal(a.flatten().to(b), b.flatten()) for a, b in pairs)
 
 
 def _names(like: Dataset) -> tuple[str, ...]:

@@ -101,7 +101,8 @@ def stream(
             one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
             pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
             `DataLoader`, an `IterableDataset` or whatever else can be iterated once an epoch. In a
-            pair x may be a dict or a tuple of several inputs.
+            pair x may be a dict or a tuple of several inputs; plain numbers in a list or a tuple
+            are one.
         rows: N, the number of rows in each pass, if `source` can only be iterated.
         val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
             many; or the rows themselves, as arrays (x, y) or as what `source` may be. 0 for none.

@@ -22,7 +22,7 @@ from .checks import (
 )
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
-from .labels import are_names, check_labels, count_classes, number_names
+from .labels import are_names, check_labels, count_classes, number_names, refuse_text
 from .marginal import Marginal
 from .raw import keep_raw
 from .record import differences, record
@@ -477,6 +477,7 @@ class Dataset:
         check_truth("standardise", standardise)
         check_truth("ids", ids)
         standardise = standardise and not ids
+        refuse_text("class_names", class_names)
         if are_names(y_train) and are_names(y_test) and task != "regression":
             if not class_names:
                 class_names = np.unique(np.append(y_train, y_test).astype(str)).tolist()

@@ -113,7 +113,8 @@ class Fields:
                     f"{name} is of {part.dtype}", f"whole numbers or truth values ({one.kind})"
                 )
             check_finite(name, part[:, None] if part.ndim == 1 else part)
-            largest = max(int(part.max()), -int(part.min())) if one.kind == "int64" else 0
+            whole = one.kind == "int64" and part.numel() > 0
+            largest = max(int(part.max()), -int(part.min())) if whole else 0
             if largest > _EXACT:
                 raise DataError(
                     f"{name} holds {largest}, or its negative, which float32 cannot",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from .checks import DataError
 
-__all__ = ["fingerprint", "known_rows"]
+__all__ = ["add_rows", "fingerprint", "known_rows"]
 
 _BLOCK = 2048
 """Rows handled at a time, so that no copy of an image set is made."""
@@ -34,11 +35,16 @@ def fingerprint(**parts: Tensor | str) -> str:
             state.update(f"{name}:{len(value)}:{value};".encode("utf-8", "surrogatepass"))
             continue
         state.update(f"{name}:{tuple(value.shape)}:{value.dtype};".encode())
-        for block in value.detach().split(_BLOCK):
-            if block.numel():
-                block = block.cpu().contiguous()
-                state.update(block.view(-1).view(torch.uint8).numpy())
+        add_rows(state, value)
     return state.hexdigest()
+
+
+def add_rows(state: Any, rows: Tensor) -> None:
+    """The bytes of rows (B, ...) for a hash, which rows that follow go on with."""
+    for block in rows.detach().split(_BLOCK):
+        if block.numel():
+            block = block.cpu().contiguous()
+            state.update(block.view(-1).view(torch.uint8).numpy())
 
 
 def known_rows(rows: Tensor, known: list[Tensor]) -> Tensor:

@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["absolute_name", "attribute", "is_function_name", "split_name"]
+__all__ = [
+    "OwnFiles",
+    "absolute_name",
+    "attribute",
+    "is_function_name",
+    "looked_for_beside",
+    "split_name",
+]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -48,7 +55,7 @@ def attribute(module: str, function: str) -> Any:
         FileNotFoundError: if there is no such file.
     """
     if not module.endswith(".py"):
-        with _looked_for_in(""):
+        with looked_for_beside(module):
             return getattr(importlib.import_module(module), function, None)
     path = Path(module).expanduser().resolve()
     if not path.is_file():
@@ -62,16 +69,37 @@ def attribute(module: str, function: str) -> Any:
         made = importlib.util.module_from_spec(spec)
         sys.modules[name] = made
         try:
-            with _looked_for_in(str(path.parent)):
+            with looked_for_beside(module):
                 spec.loader.exec_module(made)
         except BaseException:
             del sys.modules[name]
             raise
+        _files.append(str(path))
     return getattr(sys.modules[name], function, None)
 
 
+_files: list[str] = []
+"""Those that are imported in this process."""
+
+
+class OwnFiles:
+    """The files that are imported. A process to which it is sent imports them, too, before it looks
+    at what comes behind: of their classes, which no name of a module leads to."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imported, ([*_files],)
+
+
+def _imported(files: list[str]) -> OwnFiles:
+    for file in files:
+        attribute(file, "")
+    return OwnFiles()
+
+
 @contextmanager
-def _looked_for_in(folder: str) -> Iterator[None]:
+def looked_for_beside(module: str) -> Iterator[None]:
+    """Within it, modules are looked for in the folder of a file, or in the present one."""
+    folder = str(Path(module).expanduser().resolve().parent) if module.endswith(".py") else ""
     sys.path.insert(0, folder)
     try:
         yield

@@ -15,7 +15,7 @@ import numpy as np
 
 from .checks import DataError, check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
-from .own_code import absolute_name, attribute, is_function_name, split_name
+from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
@@ -285,7 +285,8 @@ def _own(name: str) -> Loader:
         raise DataError(f"{name} takes {listed(odd)} by place", "arguments by name")
 
     def load_own(**options: Any) -> Dataset:
-        made = found(**options)
+        with looked_for_beside(module):  # which it may import only now
+            made = found(**options)
         if not isinstance(made, Dataset):
             raise DataError(
                 f"{name} gives a {type(made).__name__}",

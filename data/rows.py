@@ -207,9 +207,9 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
     """Inputs and targets of the test rows of a data set with a name."""
     with keeping_raw() as kept:
         other = load(key, **options)
-    if not kept:
+    if not len(other.x_test):
         raise DataError(f"{key} has no test rows", "some to predict")
-    x, y = kept[-1]
+    x, y = _unscaled(other, kept)
     if other.task != like.task:
         other.refuse_another_kind(like)
     if like.classes is None:
@@ -218,6 +218,44 @@ def _of_named(key: str, like: Dataset, options: dict[str, Any]) -> tuple[Tensor,
         return x, check_labels(key, y, like.classes), other.name
     names = [(other.class_names[k],) * 2 for k in y.tolist()]
     return x, _labels_of_names(key, names, like), other.name
+
+
+def _unscaled(of: Dataset, kept: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the test rows of a set, in their own units.
+
+    Arguments:
+        kept: Test rows of the sets that were made meanwhile, as they were: those of this one to the
+            bit, if it is among them. It is not where a function keeps what it made before.
+    """
+    scaling = of.scaling
+    for x, y in reversed(kept):
+        alike = len(x) == len(of.x_test) and y.numel() == of.y_test.numel()
+        if alike and x.numel() == of.x_test.numel() and _same(of, x, y):
+            return x, y
+    x = of.x_test
+    if not of.ids:
+        parts = x.double().reshape(len(x), len(scaling.x_mean), -1)
+        x = parts * scaling.x_std[:, None] + scaling.x_mean[:, None]
+        x = x.reshape(of.x_test.shape).float()
+    if of.classes is not None:
+        return x, of.y_test
+    return x, (of.y_test.double() * scaling.y_std + scaling.y_mean).float()
+
+
+def _same(of: Dataset, x: Tensor, y: Tensor) -> bool:
+    """True for the test rows of a set, as they were before they were scaled."""
+    mean, std, y_mean, y_std = of.scaling
+    if not of.ids:
+        if x.ndim < 2 or x.shape[1] != len(mean):
+            return False
+        x = standardise(x, mean, std)
+    if of.classes is None:
+        try:
+            y = standardise(check_amounts("y", y, of.task), y_mean, y_std)
+        except DataError:  # targets of another task
+            return False
+    pairs = (x, of.x_test), (y, of.y_test)
+    return all(torch.equal(a.flatten().to(b), b.flatten()) for a, b in pairs)
 
 
 def _names(like: Dataset) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Images:
         if size is not None:
             check_count("size", size, 1, MOST)
         with reading(path, "a folder of images"):
-            found = ImageFolder(str(path), loader=str)
+            found = _Shown(str(path), loader=str)
         self.classes, self.samples = found.classes, found.samples
         self._shape: tuple[int, ...] | None = None
 
@@ -51,6 +51,9 @@ class Images:
         path, label = self.samples[place]
         image = _decoded(Path(path))
         if self.size is not None:
+            short, long = sorted(image.shape[1:])
+            # a long strip grows; as float numbers, of which bytes are made
+            ask(15.0 * self.size * (self.size * long / short), f"{path}, brought to {self.size}")
             image = functional.resize(image, [self.size], antialias=True)
             image = functional.center_crop(image, [self.size, self.size])
         elif self._shape is None:
@@ -69,13 +72,38 @@ def is_image_folder(path: Path) -> bool:
     """True for a folder that has folders with images in them."""
     if not path.is_dir():
         return False
-    inner = (one for one in path.iterdir() if one.is_dir())
+    inner = (one for one in path.iterdir() if one.is_dir() and not _is_hidden(one.name))
     return any(file.suffix.lower() in IMG_EXTENSIONS for one in inner for file in one.iterdir())
 
 
+class _Shown(ImageFolder):
+    """Its folders, without hidden ones, which programs leave there."""
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        names = sorted(
+            one.name for one in Path(directory).iterdir()
+            if one.is_dir() and not _is_hidden(one.name)
+        )  # fmt: skip
+        return names, {name: number for number, name in enumerate(names)}
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
 def _decoded(path: Path) -> Tensor:
-    """An image (3, height, width) of bytes."""
+    """An image (3, height, width) of bytes.
+
+    Raises:
+        DataError: for one of numbers that bytes cannot hold.
+    """
     with reading(path, "an image"), Image.open(path) as image:
+        if image.mode == "F" or image.mode.startswith("I"):  # of which 255 and more would be one
+            raise DataError(
+                f"{path} is an image of mode {image.mode}, whose numbers do not end at 255",
+                "8 bits a channel",
+                "the numbers as arrays, by pyroccam.data.write_rows; or images scaled to bytes",
+            )
         ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
         found: Tensor = functional.pil_to_tensor(image.convert("RGB"))
     return found

@@ -25,7 +25,7 @@ from ..checks import (
 from ..dataset import Dataset
 from ..fields import are_several
 from ..fingerprint import fingerprint
-from ..labels import check_labels
+from ..labels import check_labels, refuse_text
 from ..limits import ask
 from ..numbering import numbered
 from ..raw import keep_raw
@@ -101,7 +101,8 @@ def stream(
             one of Hugging Face's `datasets`, ...), or anything with a length and `[i]`, that gives
             pairs (x, y) or dicts; a :class:`~pyroccam.data.streaming.placed.Source` of your own; a
             `DataLoader`, an `IterableDataset` or whatever else can be iterated once an epoch. In a
-            pair x may be a dict or a tuple of several inputs.
+            pair x may be a dict or a tuple of several inputs; plain numbers in a list or a tuple
+            are one.
         rows: N, the number of rows in each pass, if `source` can only be iterated.
         val: The share of the rows to keep for validation, at most 10 000, drawn by `seed`; or how
             many; or the rows themselves, as arrays (x, y) or as what `source` may be. 0 for none.
@@ -135,6 +136,7 @@ def stream(
     for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
         if count is not None:
             check_count(what, count, least)
+    refuse_text("class_names", class_names)
     columns = Columns.of(inputs, target, weights)
 
     def opened(one: Any) -> Source:
@@ -152,7 +154,9 @@ def stream(
         if rows not in (None, found.rows):
             raise DataError(f"rows={rows} of {found.name}, which has {found.rows}", "no rows=")
         reader, given, aside = _placed(found, asked, seed, workers, held, opened)
-        raw = reader.take(np.arange(min(reader.rows, EXAMPLES, reader.shuffle.held)))
+        (one,), _ = reader.take(np.arange(1))
+        few = _few(one)
+        raw = reader.take(np.arange(min(reader.rows, max(few, min(EXAMPLES, reader.shuffle.held)))))
     examples = reader.places(np.arange(len(raw[0])))
     rows_of = {
         "train": _Rows.of("train", raw, reader.form, examples),
@@ -237,7 +241,7 @@ def reader_of(
     def opened(one: Any) -> Source:
         return _source(one, columns, class_names)
 
-    return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened)[0]
+    return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened, least=1)[0]
 
 
 def _placed(
@@ -247,13 +251,14 @@ def _placed(
     workers: int | None,
     held: int | None,
     opened: Callable[[Any], Source],
+    least: int = 2,
 ) -> tuple[Placed, list[Pair | None], list[Places | None]]:
-    """Training rows of a source with places; the rows that were taken out of them, or given; and
-    the places of those that were taken."""
+    """Training rows of a source with places, `least` at least; the rows that were taken out of
+    them, or given; and the places of those that were taken."""
     (one,), _ = read_apart(source, np.arange(1))
     aside, given = _aside(source, asked, seed, one.numel(), opened)
     without = np.sort(np.concatenate(aside))
-    if source.rows - len(without) < 2:
+    if source.rows - len(without) < least:
         raise DataError(
             f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
             f"{source.rows} rows",
@@ -384,6 +389,11 @@ def _draw(rows: int, count: int, seed: int) -> Places:
     return np.array([*chosen], dtype=np.int64)
 
 
+def _few(row: Tensor) -> int:
+    """First rows by which a summary is known, of inputs like `row`: as many whatever is held."""
+    return min(TRIED, max(BLOCKS, HELD // max(1, row.numel() * row.element_size())))
+
+
 def _first(chunks: Iterable[Chunk]) -> Pair:
     """The first rows of a stream, as many as are kept as examples."""
     xs, ys, count = [], [], 0
@@ -470,7 +480,8 @@ def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:
 
 def _first_rows(rows: _Rows, columns: Columns, reader: Reader) -> str:
     """A fingerprint of the first training rows, their shapes, types and names."""
-    few = {name: values[:TRIED] for name, values in rows.tensors.items()}
+    assert rows.x is not None
+    few = {name: values[: _few(rows.x[0])] for name, values in rows.tensors.items()}
     names = [*columns.inputs, columns.target, columns.weights]
     return fingerprint(**few, names="\n".join(names), fields=str(reader.fields))
 

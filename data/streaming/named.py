@@ -3,7 +3,7 @@ files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,7 @@ def load_stream(
         DataError: for a folder of another kind, or rows that cannot be used.
     """
     names: dict[str, Any] = {"inputs": inputs, "target": target, "weights": weights}
-    parts = {"train": path}
-    if (path / "train").is_dir():
-        parts = {part: path / part for part in ("train", "val", "test") if (path / part).is_dir()}
+    parts = _parts(path)
     aside: dict[str, Any] = {}
     for what, asked in (("val", val), ("test", test)):
         if what in parts and asked is not None:
@@ -90,7 +88,7 @@ def load_stream(
         **names, "task": task, "classes": classes, "class_names": class_names, "ids": ids,
         "seed": seed,
     }  # fmt: skip
-    key = repr([which, aside, size, [_stamps(one) for one in parts.values()]])
+    key = repr([which, aside, size, held, [_stamps(one) for one in parts.values()]])
     made = stream(
         training,
         **{**aside, **sources},
@@ -123,37 +121,79 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
     classes, if they have their own.
 
     Arguments:
-        path: As of :func:`load_stream`, but for a folder that holds several sets.
+        path: As of :func:`load_stream`; of a folder that holds several sets, `test` is meant.
         like: Whose columns, targets and classes are meant.
 
     Raises:
         DataError: for a folder of another kind.
     """
-    if is_image_folder(path):
+    if _form(path / "train"):  # several sets, of which one is to be predicted
+        parts = _parts(path)
+        if "test" not in parts:
+            raise DataError(
+                f"{path} holds {_listed(parts)}, and no test", "a folder test, or one set of rows",
+                f"{path / 'train'}, for the rows in it",
+            )  # fmt: skip
+        path = parts["test"]
+    if _form(path) == "images":
         size = like.source.get("size")
         images = Images(path, size if isinstance(size, int) else None)
         return reader_of(images), images.classes
     names: dict[str, Any] = {}
-    if is_table(path):
+    if _form(path) == "table":
         names = {"inputs": like.columns, "target": like.target, "class_names": like.class_names}
     return reader_of(_source(path, None, names), **names), ()
 
 
 def is_streamable(path: Path) -> bool:
     """True for a path of :func:`load_stream`."""
-    one = path / "train" if (path / "train").is_dir() else path
-    return is_array_folder(one) or is_table(one) or is_image_folder(one)
+    return bool(_form(path / "train") or _form(path))
+
+
+def _form(path: Path) -> str:
+    """What rows of files are, "arrays", "table" or "images": pictures of one's own, of them, may
+    lie beside the others. Empty for what is no set."""
+    if is_array_folder(path):
+        return "arrays"
+    if is_table(path):
+        return "table"
+    return "images" if is_image_folder(path) else ""
+
+
+def _parts(path: Path) -> dict[str, Path]:
+    """The sets that a folder holds, by what they are for: the folder itself, if it is one.
+
+    Raises:
+        DataError: for sets beside `train` of which it cannot be known what they are for.
+    """
+    if not _form(path / "train"):
+        return {"train": path}
+    known = ("train", "val", "test")
+    if other := sorted(
+        one.name for one in path.iterdir()
+        if one.name not in known and not one.name.startswith(".") and _form(one)
+    ):  # fmt: skip
+        raise DataError(
+            f"{path} holds {_listed(other)} beside train", "train, val and test",
+            "other names for them, or another place",
+        )  # fmt: skip
+    return {part: path / part for part in known if (path / part).is_dir()}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
 
 
 def _source(path: Path, size: int | None, names: dict[str, Any]) -> Any:
     """What :func:`~pyroccam.data.stream` takes."""
-    if is_image_folder(path) and not is_array_folder(path):
+    form = _form(path)
+    if form == "images":
         if given := [name for name, value in names.items() if value]:
             raise DataError(f"{given[0]}= of {path}, a folder of images", f"no {given[0]}=")
         return Images(path, size)
     if size is not None:
         raise DataError(f"size={shown(size)} of {path}, which holds no images", "no size=")
-    if not (is_array_folder(path) or is_table(path)):
+    if not form:
         raise DataError(f"{path} is no set of rows", FORMS)
     return path
 

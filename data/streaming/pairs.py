@@ -156,6 +156,8 @@ class Pairs:
             return x
         if isinstance(x, list):  # as which a loader collates tuples
             x = tuple(x)
+        if isinstance(x, tuple) and x and all(isinstance(o, Tensor) and o.ndim == 1 for o in x):
+            return torch.cat([one[:, None] for one in x], 1)  # numbers of a row, in a list
         if not are_several(x):
             raise DataError(
                 f"{self.name} gives a {type(x).__name__} as inputs of a row",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from ..checks import DataError
 from ..fields import Fields
+from ..own_code import OwnFiles
 from ..splits import generator
 from .pairs import Form
 from .shuffle import Chunk, Places, Shuffle, cut
@@ -117,6 +118,9 @@ class _Reading(TorchDataset):
     def __init__(self, source: Source) -> None:
         self.source = source
 
+    def __reduce__(self) -> tuple[Any, ...]:  # for a process that is not forked
+        return _reading, (OwnFiles(), self.source)
+
     def __getitem__(self, unit: _Unit) -> Chunk | DataError:
         try:
             x, y = read_apart(self.source, unit.places, unit.seed)
@@ -128,6 +132,10 @@ class _Reading(TorchDataset):
         order = torch.from_numpy(unit.order)
         # Whole rows are copied, where x[order] takes number by number.
         return rows[order], x.index_select(0, order), y.index_select(0, order)
+
+
+def _reading(files: OwnFiles, source: Source) -> _Reading:
+    return _Reading(source)
 
 
 class _Plan:

@@ -15,7 +15,7 @@ from ..dataset import Dataset
 from ..fingerprint import known_rows
 from ..marginal import Marginal
 from ..splits import along
-from ..weighting import of_classes
+from ..weighting import of_classes, scaled
 from .placed import Reader
 from .shuffle import Chunk
 from .summary import Summary
@@ -239,7 +239,11 @@ class Streamed(Dataset):
     @property
     def marks(self) -> tuple[Tensor, ...]:
         digest = torch.frombuffer(bytearray(self.digest.encode()), dtype=torch.uint8)
-        return digest, self.x_val, self.y_val
+        scaling = [one.cpu().double() for one in self.scaling]
+        each = self.class_weights
+        each = torch.ones(0) if each is None else each.cpu()  # rows in memory have them in targets
+        transformed = torch.tensor([self.batch_transform is not None])
+        return digest, self.x_val, self.y_val, *scaling, each, transformed
 
     def statistics(self) -> dict[str, Tensor]:
         return self.held.statistics()
@@ -281,16 +285,16 @@ class Streamed(Dataset):
         Validation and test rows, and the scale of all, stay as they are.
 
         Arguments:
-            rows: How many, or all that there are.
-
-        Raises:
-            DataError: for a stream whose rows have no places.
+            rows: How many, or all that there are. What can only be iterated is gone through.
         """
         count = min(check_count("rows", rows, 2), self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
         x, y = self.reader.take(places)
         targets, weights = self._targets(y, False), self._weights(y)
-        return self.held.but(x_train=self._inputs(x), y_train=targets, weights=weights)
+        own, val_weights = {}, self.held.val_weights
+        if weights is not None and val_weights is not None:
+            own = scaled(weights, val_weights)
+        return self.held.but(x_train=self._inputs(x), y_train=targets, **own)
 
     def seen(self, x: Tensor) -> Tensor:
         found = known_rows(x, [self.x_val])

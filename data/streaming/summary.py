@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..checks import DataError, check_inputs, check_pair, with_channel
 from ..fields import Fields
-from ..fingerprint import fingerprint
+from ..fingerprint import add_rows, fingerprint
 from ..labels import check_labels, count_classes
 from ..marginal import Marginal
 from ..numbering import numbered
@@ -132,11 +132,16 @@ def summarise(
     inputs, targets = Moments(), Moments()
     seen: Counter[int] = Counter()
     weight, weights_seen = 0.0, Counter[int]()
-    state, shape, rows, form = hashlib.blake2b(digest_size=16), None, 0, reader.form
+    # of each apart, and of bytes alone: how many rows are read at a time is no part of them
+    of_x, of_y = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+    kinds: set[str] = set()
+    shape, rows, form = None, 0, reader.form
     for numbers, x, y in reader.in_order():
         places = reader.places(numbers.numpy())
         check_pair("x", x, "y", y)
-        state.update(fingerprint(x=with_channel(x), y=y).encode())
+        add_rows(of_x, with_channel(x))
+        add_rows(of_y, y)
+        kinds.add(f"{tuple(with_channel(x).shape[1:])} {x.dtype} {tuple(y.shape[1:])} {y.dtype}")
         of_rows = None
         with numbered(places):
             if form is not None:
@@ -185,7 +190,10 @@ def summarise(
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":
             of_targets = targets.statistics()
+    digest = fingerprint(
+        rows=str(rows), kinds="\n".join(sorted(kinds)), x=of_x.hexdigest(), y=of_y.hexdigest()
+    )
     return Summary(
-        rows, classes, inputs.statistics(reader.fields), of_targets, marginal, state.hexdigest(),
+        rows, classes, inputs.statistics(reader.fields), of_targets, marginal, digest,
         weight=None if form is None else weight, class_weight=class_weight,
     )  # fmt: skip

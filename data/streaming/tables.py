@@ -132,8 +132,10 @@ class Tables:
             rows = places[here] - self.edges[group]
             columns = [_numbers(table[name]) for name in self.inputs]
             if missing := table[self.target].null_count:
+                row = self.edges[group] + table[self.target].is_null().to_numpy().argmax()
                 raise DataError(
-                    f"the target {self.target!r} is missing in {missing} row(s) of row group {own}",
+                    f"the target {self.target!r} is missing in row {row} of {self.paths[number]} "
+                    f"({missing} such row(s) in its row group {own})",
                     "a target for each row",
                 )
             y = table[self.target].to_numpy()

@@ -96,15 +96,16 @@ class RunConfig:
             if "data_root" in data_options:
                 raise ValueError("--set data.data_root is --data-root: give one of them.")
             data_options["data_root"] = data_root
-        if "name" in data_options:
-            raise ValueError("--set data.name=...: that is the option --data.")
         data_seed = data_options.pop("seed", seed)
-        if isinstance(data_seed, bool) or not isinstance(data_seed, int) or data_seed < 0:
-            raise ValueError(f"data.seed={data_seed!r}: give a whole number from 0 on.")
         asked = words().get(str(sets.get("likelihood")))
         if asked is not None and "task" in options_of(data):
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
+        if not dataset.counts["test"]:
+            raise ValueError(
+                f"{dataset.name} has no test rows, by which a run says what it can do.\n"
+                "Give some, such as --set data.test=0.1; from Python, inference.fit needs none."
+            )
         shape = dataset.input_shape
         if network is None:
             image = len(shape) == 3 and min(shape[1:]) >= 16
@@ -268,6 +269,11 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
             f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
             "leave one of them out."
         )
+    if "data.name" in sets:
+        raise ValueError("--set data.name=...: that is the option --data.")
+    seed = sets.get("data.seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"data.seed={seed!r}: give a whole number from 0 on.")
 
 
 def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[str, Any]) -> None:
@@ -282,7 +288,8 @@ def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[st
     """
     row = find(method)
     _refuse_options(sets)
-    of_data = ["seed", "class_weights", "download", "workers", "data_root", *options_of(data)]
+    of_load = ["seed", "class_weights", "download", "workers", "data_root"]
+    of_data = dict.fromkeys([*of_load, *options_of(data)])
     builders = [*row.networks.values()] if network is None else [row.network(network)]
     signatures = [inspect.signature(builder).parameters for builder in builders]
     accepts = list(dict.fromkeys(

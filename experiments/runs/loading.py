@@ -126,7 +126,7 @@ def names_own_data(folder: Path, file: str) -> bool:
         return False
     try:
         return not config.load_data(name=file).differences(read_json(folder / "data.json"))
-    except (PyroccamError, TypeError):  # also of a function that takes other options
+    except PyroccamError:  # also of a function that takes other options
         return False
 
 

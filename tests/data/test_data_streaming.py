@@ -310,8 +310,13 @@ def test_streams_without_places_are_refused_what_they_cannot_give():
         data.stream(stream, rows=N - 1, **none)
     with pytest.raises(data.DataError, match="can be gone through once"):
         data.stream(iter(stream), rows=N, **none)
-    with pytest.raises(data.DataError, match="no places"):
-        data.stream(stream, rows=N, **none).sample(5)
+    streamed = data.stream(stream, rows=N, **none)
+    all_of_it, labels = whole(streamed.parts("train"))
+    places = torch.tensor([N - 1, 3, 300, 3, 0])  # for which a pass is gone through
+    got, of_them = streamed.take("train", places)
+    assert torch.equal(got, all_of_it[places])
+    assert torch.equal(of_them, labels[places])
+    assert torch.equal(streamed.sample(N).x_train, all_of_it)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ def test_processes_are_launched_with_all_that_was_asked_for(monkeypatch, tmp_pat
         (["gnj", "--data", "digits", "--set", "data.noise=1"], "Unknown setting 'data.noise'"),
         (["gnj", "--data", "digits", "--device", "cuda:1"], "2 processes on cuda:1, which is one"),
         (["gnj", "--data", "digits", "--set", "epochs=1", "--epochs", "1"], "were both given"),
+        (["gnj", "--data", "digits", "--set", "data.seed=abc"], "data.seed='abc'"),
+        (["gnj", "--data", "digits", "--set", "data.name=mnist"], "that is the option --data"),
     ],
 )
 def test_what_is_wrong_is_said_before_processes_are_started(given, said, monkeypatch):

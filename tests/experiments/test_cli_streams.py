@@ -26,6 +26,15 @@ def rows(*, seed=0, share=0.2):
     x = torch.arange(600.0).reshape(200, 3) % 7
     items = [(x[i], int(x[i, 0] > 3)) for i in range(200)]
     return data.stream(items, val=share, test=share, seed=seed, workers=0)
+
+class Passing:
+    def __iter__(self):
+        return ((torch.tensor([k % 7.0, k % 3.0]), k % 2) for k in range(120))
+
+def passing():
+    x, y = zip(*Passing())
+    aside = torch.stack(x[:20]), torch.tensor(y[:20])
+    return data.stream(Passing(), rows=120, val=aside, test=aside)
 """
 
 
@@ -162,6 +171,24 @@ def test_code_that_makes_data_runs_where_it_is_trusted_alone(tmp_path, monkeypat
     said = call("fit", "gnj", "--data", "rows_of_mine:rows", "--set", "data.n=3", "--out", "c",
                 code=2)  # fmt: skip
     assert "has no option n" in said
+
+
+def test_rows_that_are_iterated_are_diagnosed(tmp_path):
+    (tmp_path / "passing.py").write_text(OWN)
+    call("fit", "gnj", "--data", f"{tmp_path}/passing.py:passing", *SETTINGS, "--out",
+         tmp_path / "run")  # fmt: skip
+    said = call("diagnose", tmp_path / "run", "--draws", "100", "--trust", "--rows", "60")
+    assert "LOO" in said
+    assert "posterior.nc" in said
+
+
+def test_a_run_without_test_rows_is_refused_before_it_trains(tmp_path):
+    rows = written(tmp_path / "rows")
+    said = call("fit", "ldn", "--data", rows, "--set", "data.test=0", *SETTINGS[:2], "--out",
+                tmp_path / "run", code=2)  # fmt: skip
+    assert "rows has no test rows" in said
+    assert "data.test=0.1" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_sweep_passes_over_the_rows_once(tmp_path, monkeypatch):

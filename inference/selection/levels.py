@@ -161,6 +161,11 @@ class Objectives:
 
     left: ClassVar[str] = "model and guide are as they were {}"
 
+    @property
+    def seen(self) -> float:
+        """Share of the training rows that a posterior is trained with."""
+        return 1.0
+
     def __post_init__(self) -> None:
         self.bound = bound(self.model, self.guide)
         inside = self.model.priors()
@@ -195,7 +200,9 @@ class Objectives:
         for name, value in (*theta.items(), *h.items()):
             self._parameters[name].copy_(value)
 
-    def finish(self, data: Dataset, size: int, steps: int, lr: float, optimizer: str) -> None:
+    def finish(
+        self, data: Dataset, size: int, steps: int, lr: float, optimizer: str, least: float
+    ) -> None:
         """What is to be trained once h is found: nothing, where θ was trained with all rows."""
 
     def key(self, x: Tensor, y: Tensor) -> Key:

@@ -151,6 +151,12 @@ def select(
     counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
     for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
         whole(name, count, 1)
+    if outer_steps * inner_steps < method.least:
+        raise ValueError(
+            f"{method} moves h after {method.least} inner steps, and outer_steps={outer_steps} of "
+            f"inner_steps={inner_steps} are {outer_steps * inner_steps}.\nGive more steps, or a "
+            "method that waits for fewer."
+        )
     positive("lr", lr)
     positive("outer_lr", outer_lr)
     where = pick_device(device)

@@ -69,6 +69,7 @@ class Folds(Objectives):
     """
 
     left = "h is as it was {}, and the guide as it began"
+    stacked = 1
 
     @property
     def folds(self) -> int:

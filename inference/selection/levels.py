@@ -149,6 +149,7 @@ class Objectives:
 
     Attributes:
         left: what a selection leaves that is stopped, for a message.
+        stacked: leading dimensions of θ, beside those of the parameters.
 
     Raises:
         ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
@@ -160,6 +161,7 @@ class Objectives:
     particles: int = 1
 
     left: ClassVar[str] = "model and guide are as they were {}"
+    stacked: ClassVar[int] = 0
 
     @property
     def seen(self) -> float:

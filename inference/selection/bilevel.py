@@ -120,7 +120,8 @@ def select(
         ValueError: for settings that contradict each other, a pair that cannot be traced, or
             nothing to learn at a level.
         NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``Random``
-            goes on with another h); model and guide are left as they were at the best step so far.
+            goes on with another h), or if, with folds, the last training ends far below where it
+            began; model and guide are left as they were at the best step so far.
         Interrupted: on Ctrl-C; the same.
 
     References:

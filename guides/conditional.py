@@ -142,7 +142,8 @@ class Conditional(NetworkGuide):
                                in it as it is (``prior.tau0`` of a half-Cauchy)
     ``structure.temperature``  of a relaxed structure, in prior and posterior
     ``structure.power``        of the probabilities of a structure, or of a depth: the nats that an
-                               edge, or a block, costs are multiplied by it
+                               edge, or a block, costs are multiplied by it (the weights of a
+                               Dirichlet are no such costs)
     =========================  ===================================================================
 
     Random structure has a posterior for each λ as well. A q(d) over the depth of a stack moves by

@@ -21,7 +21,7 @@ from .networks.stack import DepthStack, at_depth
 from .networks.structure_graph import Gammas
 from .numbers import Number, power
 from .priors.base import WeightPrior
-from .priors.depth import DepthPrior, Uniform, Vector
+from .priors.depth import DepthPrior, Powered, Uniform
 from .priors.structure import DepthEdge, EdgePrior
 
 __all__ = ["BayesianStack", "Exits"]
@@ -258,8 +258,7 @@ class BayesianStack(BayesianNetwork):
         multiplied."""
 
         def price(value: float) -> None:
-            logits = value * self.depth_given.log_probs(self.max_depth + 1).double()
-            self.depth_given = Vector((logits - logits.max()).exp().clamp_min(1e-300))
+            self.depth_given = Powered(self.depth_given, value)
             self.number_bits *= value
 
         return super().numbers() | power(self.structure.values(), price)

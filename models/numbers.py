@@ -129,13 +129,21 @@ def _arguments(layer: BayesianLayer) -> dict[str, float]:
     for name, value in _given(made).items():
         other = 1.5 * value + (value == 0.0)
         try:
-            probe = replace(made, **{name: other}).for_layer(layer.affine.shape)  # type: ignore[type-var]
+            probe, usual = (
+                replace(made, **change).for_layer(layer.affine.shape)  # type: ignore[type-var]
+                for change in ({name: other}, {})
+            )
         except (TypeError, ValueError):
             continue
-        new, own = (dict(one.named_buffers()) for one in (probe, layer.prior))
-        moved = {n for n, t in new.items() if n not in own or not torch.equal(t, own[n].to(t))}
+        # What a prior learns begins elsewhere, or has another unit, with some arguments: a slot of
+        # the number would not know.
+        new, own = (
+            {**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (probe, usual)
+        )
+        moved = {n for n, t in new.items() if n not in own or not torch.equal(t, own[n])}
         if (
             moved == {name}
+            and name in dict(probe.named_buffers())
             and new[name].dim() == 0
             and abs(float(new[name]) - other) < 1e-6 * abs(other)
         ):
@@ -153,7 +161,7 @@ def _given(prior: WeightPrior) -> dict[str, float]:
 def power(priors: Iterable[EdgePrior], record: Callable[[float], None]) -> dict[str, Number]:
     """The number ``structure.power`` of priors that do not learn: what a structure costs, in nats,
     is multiplied with it."""
-    fixed = [prior for prior in priors if "logits" in prior._buffers]
+    fixed = [prior for prior in priors if prior.priced and "logits" in prior._buffers]
     slots = tuple(Slot(prior, "logits", raises=True) for prior in fixed)
     return {"structure.power": Number(slots, 1.0, record)} if slots else {}
 

@@ -167,7 +167,7 @@ class StructuredNetwork(BayesianNetwork):
     def numbers(self) -> dict[str, Number]:
         """Numbers of its priors that may be others, by path: of weights, and of the structure the
         ``structure.temperature`` of a relaxation, and the ``structure.power`` of its
-        probabilities."""
+        probabilities, if they are some."""
         edges = list(self.structure.values())
 
         def heat(value: float) -> None:

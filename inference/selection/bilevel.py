@@ -39,11 +39,13 @@ class Selection:
 
     Attributes:
         fit: the pair at the outer step with the largest Q. Early ones, whose θ is not yet the best
-            for L, can have a Q that no solution has.
+            for L, can have a Q that no solution has. With folds its θ is another, trained
+            afterwards with all rows; nobody measured a Q of that.
         method: that found it.
         history: a row for each outer step: ``outer``, ``Q``, ``L``, ``log_likelihood`` and ``kl``
             in nats over all rows (the same noise in every row), ``inner`` steps and ``seconds``
-            up to there.
+            up to there. ``kl`` is that of one posterior; with K folds L has it K / (K - 1) times,
+            for it is of fewer rows.
         best: position in ``history``.
     """
 
@@ -96,7 +98,8 @@ def select(
     ========================  ================================================================
 
     In cross-validation each fold has a θ of its own, and h is common. Of the pair θ is trained in
-    the end, by L on all training rows with the best h, in as many steps as that of a fold was.
+    the end, by L on all training rows with the best h, in as many steps as that of a fold was: no
+    row is held out from it, and the Q that is reported is that of the folds.
 
     Arguments:
         model, guide: a pair, changed in place.
@@ -117,7 +120,8 @@ def select(
         ValueError: for settings that contradict each other, a pair that cannot be traced, or
             nothing to learn at a level.
         NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``Random``
-            goes on with another h); model and guide are left as they were at the best step so far.
+            goes on with another h), or if, with folds, the last training ends far below where it
+            began; model and guide are left as they were at the best step so far.
         Interrupted: on Ctrl-C; the same.
 
     References:
@@ -138,9 +142,22 @@ def select(
         raise ValueError(
             "Level(folds) holds rows out from L, and is an option of Q.\nGive it to Q alone."
         )
+    if Q.folds is not None and (L.split != "train" or data.streamed):
+        given = "the training rows are streamed" if data.streamed else f"L has split={L.split!r}"
+        instead = "Level(split='val')" if data.streamed else "L the training rows"
+        raise ValueError(
+            f"Level(folds={Q.folds}) are parts of training rows in memory, and both levels are of "
+            f"them, but {given}.\nGive {instead}."
+        )
     counts = {"outer_steps": outer_steps, "inner_steps": inner_steps, "draws": draws}
     for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
         whole(name, count, 1)
+    if outer_steps * inner_steps < method.least:
+        raise ValueError(
+            f"{method} moves h after {method.least} inner steps, and outer_steps={outer_steps} of "
+            f"inner_steps={inner_steps} are {outer_steps * inner_steps}.\nGive more steps, or a "
+            "method that waits for fewer."
+        )
     positive("lr", lr)
     positive("outer_lr", outer_lr)
     where = pick_device(device)
@@ -193,7 +210,9 @@ def select(
                     "Q is finite for none of the h that were drawn: take a smaller lr, or ranges=."
                 )
             objectives.put(*kept)
-            objectives.finish(data, batch_size, best * inner_steps, lr, method.optimizer)
+            steps = inner_steps if method.restart else best * inner_steps
+            least = history[best - 1]["L"] / model.size
+            objectives.finish(data, batch_size, steps, lr, method.optimizer, least)
             kept = objectives.theta, objectives.h
         except KeyboardInterrupt:
             where_left = f"at the best, step {best}" if best else "before"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .hypergradient import Tensors
+from .hypergradient import NonFiniteGradient, Tensors
 from .levels import Key, Objectives
 from .search import Rows, Search, drawn
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = ["FoldRows", "Folds", "fold_rows"]
+
+CHECKS = 20  # draws of L that say whether the last training went well
 
 
 class FoldRows(Rows):
@@ -66,6 +69,7 @@ class Folds(Objectives):
     """
 
     left = "h is as it was {}, and the guide as it began"
+    stacked = 1
 
     @property
     def folds(self) -> int:
@@ -73,6 +77,10 @@ class Folds(Objectives):
         count = self.levels[1].folds
         assert count is not None
         return count
+
+    @property
+    def seen(self) -> float:
+        return (self.folds - 1) / self.folds
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -96,13 +104,39 @@ class Folds(Objectives):
         self._graph(key.x[0], key.y[0])  # which is traced outside of the map
         each = torch.vmap(of_fold)(dict(theta), key.x, key.y, list(key.noise))
         log_likelihood, kl = each.mean(0)
-        return torch.stack([log_likelihood, kl * self.folds / (self.folds - 1)])
+        return torch.stack([log_likelihood, kl / self.seen])
 
-    def finish(self, data: Dataset, size: int, steps: int, lr: float, optimizer: str) -> None:
-        """Train θ by L on all training rows, from where it began, with h as it is now."""
+    def finish(
+        self, data: Dataset, size: int, steps: int, lr: float, optimizer: str, least: float
+    ) -> None:
+        """Train θ by L on all training rows, from where it began, with h as it is now.
+
+        Arguments:
+            size, steps: rows of a step, and how many.
+            lr, optimizer: of the folds. L is a mean over them, so a plain gradient step moved that
+                of each by 1/K of its own gradient; Adam knows no unit.
+            least: L of the folds, per observation.
+
+        Raises:
+            NonFiniteGradient: if L in the end is not finite, or a nat an observation below both
+                what it was at first and that of the folds.
+        """
         L, _ = self.levels
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
         rows = Rows(data, "train", size)
+        lr = lr / self.folds if optimizer == "sgd" else lr
         search = Search(whole, [rows, rows], steps, lr, lr, optimizer)
+        first = search.theta
         search.ascend()
+        keys = search.keys(0, CHECKS)
+        with torch.no_grad():
+            before, now = (
+                float(torch.stack([whole.inner(theta, search.h, key) for key in keys]).mean())
+                for theta in (first, search.theta)
+            )
+        if not math.isfinite(now) or now < min(before, least) - 1.0:
+            raise NonFiniteGradient(
+                f"With the best h, L is {now:g} per observation after {steps} steps on all rows; "
+                f"it began at {before:g}, and folds had {least:g}.\nTake a smaller lr."
+            )
         whole.put(search.theta, search.h)

@@ -42,7 +42,8 @@ Update = Callable[[Tensors, Tensors, Any], tuple[dict[str, Tensor], Any]]
 
 
 class NonFiniteGradient(RuntimeError):
-    """A gradient, or a product with second derivatives, became NaN or infinite."""
+    """A gradient, or a product with second derivatives, became NaN or infinite, or a training
+    diverged."""
 
 
 class Solution(NamedTuple):

@@ -149,6 +149,7 @@ class Objectives:
 
     Attributes:
         left: what a selection leaves that is stopped, for a message.
+        stacked: leading dimensions of θ, beside those of the parameters.
 
     Raises:
         ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
@@ -160,6 +161,12 @@ class Objectives:
     particles: int = 1
 
     left: ClassVar[str] = "model and guide are as they were {}"
+    stacked: ClassVar[int] = 0
+
+    @property
+    def seen(self) -> float:
+        """Share of the training rows that a posterior is trained with."""
+        return 1.0
 
     def __post_init__(self) -> None:
         self.bound = bound(self.model, self.guide)
@@ -195,7 +202,9 @@ class Objectives:
         for name, value in (*theta.items(), *h.items()):
             self._parameters[name].copy_(value)
 
-    def finish(self, data: Dataset, size: int, steps: int, lr: float, optimizer: str) -> None:
+    def finish(
+        self, data: Dataset, size: int, steps: int, lr: float, optimizer: str, least: float
+    ) -> None:
         """What is to be trained once h is found: nothing, where θ was trained with all rows."""
 
     def key(self, x: Tensor, y: Tensor) -> Key:

@@ -30,6 +30,11 @@ class Method:
     restart: bool = False
     draws: bool = False
 
+    @property
+    def least(self) -> int:
+        """Inner steps, of all outer ones together, by which h has moved at the earliest."""
+        return 1
+
     def check(self, objectives: Objectives) -> None:
         """Refuse levels and hyperparameters that the method cannot take."""
 

@@ -111,11 +111,12 @@ class Search:
         """Q, L and the terms of L, in nats over all rows."""
         made, (inner, outer) = self.objectives, keys
         terms = torch.stack([made.terms(self.theta, self.h, k) for k in inner]).mean(0)
+        # The KL is that of a posterior, whatever the rows it is divided by in L.
         values = {
             "Q": torch.stack([made.outer(self.theta, self.h, k) for k in outer]).mean(),
             "L": torch.stack([made.inner(self.theta, self.h, k) for k in inner]).mean(),
             "log_likelihood": terms[0],
-            "kl": terms[1],
+            "kl": terms[1] * made.seen,
         }
         return {name: made.model.size * float(value) for name, value in values.items()}
 
@@ -144,7 +145,8 @@ class Search:
                 check=False,
             )  # fmt: skip
 
-        for key in self.keys(0, self.steps):
+        for _ in range(self.steps):  # a key at a time: the batches of many steps are large
+            (key,) = self.keys(0, 1)
             self.theta, self.state = self.traced(step, self.theta, self.h, self.state, key)
 
     def climb(self, gradient: Tensors) -> None:

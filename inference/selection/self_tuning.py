@@ -97,10 +97,14 @@ class SelfTuning(Method):
                 "Give None for a spread that stays."
             )
 
+    @property
+    def least(self) -> int:
+        return (self.warmup // self.steps + 1) * self.steps
+
     def check(self, objectives: Objectives) -> None:
-        theta = objectives.theta
+        found = {one.by for one in _slopes(objectives)}
         for name, value in objectives.h.items():
-            if value.numel() > FEW and not any(t.shape == value.shape for t in theta.values()):
+            if name not in found:
                 raise ValueError(
                     f"SelfTuning() has no response to {name!r}, of {value.numel()} numbers: no "
                     f"parameter of the guide has its shape, {tuple(value.shape)}.\nTake a prior "
@@ -132,7 +136,7 @@ class SelfTuning(Method):
                 (search.h[one.by].shape if _few(search.h[one.by]) else ())
                 + search.theta[one.parameter].shape
             ).to(search.theta[one.parameter])
-            for one in _slopes(search.theta, search.h)
+            for one in _slopes(search.objectives)
         }
         log_spread = {n: torch.full_like(t, math.log(self.spread)) for n, t in search.h.items()}
         return _Kept(slopes, log_spread, 0)
@@ -195,20 +199,24 @@ def _few(t: Tensor) -> bool:
     return t.numel() <= FEW
 
 
-def _slopes(theta: Tensors, h: Tensors) -> list[_Slope]:
-    """Those that are learnt, in the order of θ."""
+def _slopes(objectives: Objectives) -> list[_Slope]:
+    """Those that are learnt, in the order of θ. Of h with many numbers they are tensors of its
+    shape, one for each fold where θ is stacked."""
+    h = objectives.h
     return [
         _Slope(parameter, by)
-        for parameter, t in theta.items()
+        for parameter, t in objectives.theta.items()
         for by, g in h.items()
-        if _few(g) or g.shape == t.shape
+        if _few(g) or g.shape == t.shape[objectives.stacked :]
     ]
 
 
 def _moved(theta: Tensors, slopes: Tensors, offset: Tensors) -> dict[str, Tensor]:
     """θ at h + ``offset``."""
     found = dict(theta)
-    for one in _slopes(theta, offset):
+    for one in (_Slope(parameter, by) for parameter in theta for by in offset):
+        if one.key not in slopes:
+            continue
         slope, by = slopes[one.key], offset[one.by]
         along = torch.tensordot(by, slope, dims=by.dim()) if _few(by) else by * slope
         found[one.parameter] = found[one.parameter] + along

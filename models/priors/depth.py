@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checks import between, positive
 
-__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Uniform", "Vector", "parse"]
+__all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
 
 
 @runtime_checkable
@@ -131,6 +131,30 @@ class Vector:
                 f"(0 to {depths - 1}): give one for each."
             )
         return torch.log_softmax(torch.tensor(self.probs, dtype=torch.float64).log(), 0).float()
+
+
+@dataclass(frozen=True)
+class Powered:
+    r"""``p(d) ∝ p'(d) ** power``: what a block costs in nats, times a number.
+
+    Arguments:
+        prior: p'.
+        power: at least 0. Probabilities may be too small for a number, their logarithms are not.
+
+    Example:
+        >>> Powered(Cost(1.0), 1000.0).log_probs(3)
+        tensor([    0., -1000., -2000.])
+    """
+
+    prior: DepthPrior
+    power: float
+
+    def __post_init__(self) -> None:
+        between("Powered(power)", self.power, 0, math.inf, "[)")
+
+    def log_probs(self, depths: int) -> Tensor:
+        logits = self.power * self.prior.log_probs(depths).double()
+        return torch.log_softmax(logits, 0).float()
 
 
 def parse(text: str) -> DepthPrior:

@@ -51,10 +51,12 @@ class EdgePrior(nn.Module):
     Attributes:
         restriction: of γ.
         family: name of the posteriors of its own kind, those of a guide that is not told another.
+        priced: differences of logits are nats that a primitive costs.
     """
 
     restriction: ClassVar[Restriction]
     family: ClassVar[str]
+    priced: ClassVar[bool] = True
     logits: Tensor
     temperature: Temperature | None
 
@@ -151,8 +153,9 @@ def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cub
                 f"{what}: the probability of primitive {name!r} of edge {edge!r} must be {need}, "
                 f"got {v}."
             )
-    weights = torch.tensor(values)
-    return weights.logit() if cube else weights.log()
+    weights = torch.tensor(values, dtype=torch.float64)  # single precision ends at 1e-38
+    logits = weights.logit() if cube else weights.log()
+    return logits.to(torch.get_default_dtype())
 
 
 class _GumbelSoftmaxEdge(EdgePrior):
@@ -208,6 +211,7 @@ class GumbelSoftmax(StructurePrior):
 
 class _DirichletEdge(EdgePrior):
     restriction, family = "simplex interior", "dirichlet"
+    priced = False  # they are logarithms of a concentration
 
     def forward(self) -> Any:
         assert self.temperature is not None

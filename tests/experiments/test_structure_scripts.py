@@ -12,9 +12,9 @@ def test_the_table(tmp_path):
     small = ("--problems", "polynomial", "--methods", "greedy", "--seeds", 2)
     steps = ("--outer-steps", 3, "--inner-steps", 4, "--out", tmp_path)
     call(hyperparameters, *small, *steps)
-    for method in ("random", "self-tuning"):
+    for method, inner in (("random", 4), ("self-tuning", 40)):  # which warms up for 100
         one = ("--problems", "polynomial", "--methods", method, "--criteria", "elbo", "--seeds", 1)
-        call(hyperparameters, *one, *steps)
+        call(hyperparameters, *one, *steps, "--inner-steps", inner)
     tuned = read(tmp_path / "polynomial-elbo-self-tuning.json")
     assert tuned["config"]["learn"] == "scale"
     assert len(tuned["runs"][0]["history"]) == 3

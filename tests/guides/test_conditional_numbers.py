@@ -149,6 +149,70 @@ def test_power_multiplies_what_a_structure_costs():
     torch.testing.assert_close(each.log_softmax(0), counted.log_prior)
 
 
+LARGE = [
+    (priors.GumbelSoftmax(probs=[1.0, 0.1]), 60.0),
+    (priors.Categorical([0.9, 0.1]), 100.0),
+    (priors.RelaxedBernoulli(probs={"x-h": [0.9, 0.1]}), 10.0),
+]
+
+
+@pytest.mark.parametrize(("prior", "power"), LARGE, ids=lambda one: type(one).__name__)
+def test_a_large_power_is_that_of_a_model_made_anew(prior, power):
+    rows = blobs()
+    net = structured(rows).first_network()
+    model = models.StructuredNetwork(net, rows, structure=prior, prior=priors.Normal())
+    before = model.structure["x-h.structure"].logits.clone()
+    model.numbers()["structure.power"].set(power)
+    anew = model.anew(rows).structure["x-h.structure"]
+    expected = power * before
+    if not prior.cube:
+        expected, logits = expected - expected.max(), anew.logits - anew.logits.max()
+    else:
+        logits = anew.logits
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=0)
+
+
+def test_beyond_what_a_probability_can_be_it_is_finite():
+    rows = blobs()
+    for prior in (priors.GumbelSoftmax(probs=[1.0, 0.1]), priors.Bernoulli({"x-h": [0.9, 0.1]})):
+        net = structured(rows).first_network()
+        model = models.StructuredNetwork(net, rows, structure=prior, prior=priors.Normal())
+        model.numbers()["structure.power"].set(1e4)
+        anew = model.anew(rows).structure["x-h.structure"]
+        assert float(anew.logits.min()) < -600.0
+        assert bool(anew.logits.isfinite().all())
+
+
+def test_a_concentration_is_no_cost():
+    rows = blobs()
+    net = structured(rows).first_network()
+    model = models.StructuredNetwork(
+        net, rows, structure=priors.Dirichlet(probs=[2.0, 3.0]), prior=priors.Normal()
+    )
+    assert "structure.power" not in model.numbers()
+    assert "structure.temperature" in model.numbers()
+
+
+@pytest.mark.parametrize("power", [300.0, 1000.0])
+def test_a_large_power_of_a_depth(power):
+    rows = blobs()
+    stack = models.networks.residual_mlp((2,), 3, width=4, max_depth=4)
+    deep = models.BayesianStack(stack, rows, prior=priors.Normal(), depth=priors.Cost(1.0))
+    for factor in (power / 10.0, 10.0):  # powers of powers
+        deep.numbers()["structure.power"].set(factor)
+    expected = priors.Cost(power).log_probs(5)
+    torch.testing.assert_close(deep.log_prior, expected)
+    torch.testing.assert_close(deep.anew(rows).log_prior, expected)
+    each = torch.tensor([deep.log_prior_of(d, range(d)) for d in range(5)])
+    torch.testing.assert_close(each, expected)
+
+
+def test_an_argument_with_which_a_parameter_moves_is_none():
+    """The rate of a level is its unit, in which the level is kept."""
+    model = network(blobs(), prior=priors.MultiSpike())
+    assert model.numbers() == {}
+
+
 def test_the_number_is_put_back_after_an_error():
     model, guide = conditional(normal, "prior.scale")
     before = model.prior_numbers()

@@ -1,5 +1,6 @@
 """Cross-validation in a selection, against ridge regression of every fold in closed form."""
 
+import copy
 import dataclasses
 import math
 
@@ -7,19 +8,22 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.selection import (
+    Drmad,
     Greedy,
     Implicit,
     Level,
+    NonFiniteGradient,
     OneLevel,
     Random,
     SelfTuning,
+    Unrolled,
     bilevel,
     folds,
     search,
 )
 from pyroccam.inference.selection.levels import Objectives
 from pyroccam.models import priors
-from selecting import F64, QUIET, polynomial, run
+from selecting import F64, POLYNOMIAL, QUIET, polynomial, run
 from torch import nn
 
 SCALE = "model.net.prior.log_scale"
@@ -134,23 +138,77 @@ def test_terms_are_means_over_folds_with_the_kl_of_their_rows():
     assert [len(t) for t in key.noise] == [K] * len(key.noise)
 
 
-METHODS = [Greedy(), Random(), SelfTuning(warmup=0)]
+METHODS = [Greedy(), Random(), SelfTuning(warmup=0), Unrolled(restart=True)]
+IDS = ["greedy", "random", "self-tuning", "begun anew"]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
 def test_every_method_takes_folds(method):
     rows = table()
     before = pair(rows, guides.MeanField)[1].state_dict()
     found = inference.select(
-        *pair(rows, guides.MeanField), rows, Q=CROSS, method=method, draws=3, outer_steps=2,
+        *pair(rows, guides.MeanField), rows, Q=CROSS, method=method, draws=3, outer_steps=3,
         inner_steps=3, batch_size=7, **QUIET,
     )  # fmt: skip
-    assert len(found.history) == 2
+    assert len(found.history) == 3
+    assert found.best > 0  # so that steps from the first θ are fewer than those of all outer steps
     assert all(math.isfinite(row["Q"]) for row in found.history)
     moved = found.fit.guide.state_dict()
     largest = max(float((moved[name] - t).abs().max()) for name, t in before.items())
-    # By Adam with a rate of 0.01, in three steps for each outer one up to the best.
-    assert 0.5 * 0.03 * (found.best + 1) < largest < 1.1 * 0.03 * (found.best + 1)
+    # By Adam with a rate of 0.01, in three steps for each outer one up to the best; in three alone
+    # where each begins at the first θ.
+    outer = 1 if method.restart else found.best + 1
+    assert 0.5 * 0.03 * outer < largest < 1.1 * 0.03 * outer
+
+
+def test_plain_steps_on_all_rows_are_as_long_as_those_of_a_fold():
+    """L is a mean over folds: by its gradient each moves 1/K as far as by its own."""
+    rows = table()
+    found = inference.select(
+        *pair(rows), rows, Q=CROSS, method=Drmad(), draws=1, outer_steps=3, inner_steps=20, lr=1.5,
+        **QUIET,
+    )  # fmt: skip
+    scale = float(found.fit.model.net.prior.log_scale.detach())
+    weights = found.fit.guide.factors["/weight"].value.detach()[0]
+    torch.testing.assert_close(weights, ridge(rows.x_train, rows.y_train, scale), atol=0.02, rtol=0)
+
+
+def test_a_last_training_that_diverges_is_an_error():
+    """The pair stays as it was."""
+    rows = table()
+    model, guide = pair(rows)
+    made = folds.Folds(model, guide, (Level(), CROSS))
+    before = guide.state_dict()["factors./weight.value"].clone()
+    with pytest.raises(NonFiniteGradient, match=r"after 30 steps on all rows.*\nTake a smaller lr"):
+        made.finish(rows, COUNT, 30, 20.0, "sgd", -2.0)
+    assert torch.equal(guide.state_dict()["factors./weight.value"], before)
+
+
+def test_a_key_is_drawn_when_its_step_comes(monkeypatch):
+    made = Objectives(*pair(table()), (Level(), Level()))
+    rows = search.Rows(table(), "train", COUNT)
+    one, events = search.Search(made, [rows, rows], 3, 0.01, 0.01, "adam"), []
+    key, traced = made.key, one.traced
+    made.key = lambda *batch: events.append("key") or key(*batch)
+    one.traced = lambda *args: events.append("step") or traced(*args)
+    one.ascend()
+    assert events == ["key", "step"] * 3
+
+
+def test_the_kl_of_the_history_is_that_of_a_posterior():
+    """Which L has K / (K - 1) times."""
+    rows = table()
+    model, guide = pair(rows, guides.MeanField)
+    made = folds.Folds(model, guide, (Level(), CROSS))
+    others, own = folds.fold_rows(rows, K, COUNT)
+    one = search.Search(made, [others, own], 1, 0.01, 0.01, "adam")
+    found = one.look([[made.key(*part.batch())] for part in (others, own)])
+    whole = Objectives(model, guide, (Level(), Level()))
+    x, y = rows.split("train")
+    _, kl = whole.terms(whole.theta, whole.h, whole.key(x, y))
+    assert found["kl"] == pytest.approx(COUNT * float(kl.detach()))
+    assert found["kl"] > 1.0
+    assert found["L"] == pytest.approx(found["log_likelihood"] - found["kl"] * K / (K - 1))
 
 
 def test_one_fold_more_than_rows_divide_into():
@@ -171,6 +229,12 @@ def test_folds_that_cannot_be():
         Level(folds=4, split="val")
     with pytest.raises(ValueError, match=r"option of Q\.\nGive it to Q alone"):
         run(Greedy(), L=Level(folds=4))
+    with pytest.raises(ValueError, match=r"folds=4\).*L has split='val'\.\nGive L the training"):
+        run(Greedy(), L=Level(split="val"), Q=Level(folds=4))
+    streamed = copy.copy(POLYNOMIAL)
+    object.__setattr__(streamed, "streamed", True)
+    with pytest.raises(ValueError, match=r"folds=4\).*are streamed\.\nGive Level\(split='val'\)"):
+        run(Greedy(), polynomial(), rows=streamed, Q=Level(folds=4))
     with pytest.raises(ValueError, match=r"OneLevel\(\) takes.*in folds"):
         run(OneLevel(), Q=Level(folds=4))
     with pytest.raises(ValueError, match=r"folds=1000\): the data has 40 training rows\.\nGive no"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.selection import Level, SelfTuning, search, self_tuning
+from pyroccam.inference.selection.folds import Folds
 from pyroccam.models import priors
 from selecting import F64, POLYNOMIAL, QUIET, linear, polynomial, run
 from torch import nn
@@ -156,6 +157,71 @@ def test_slopes_by_the_size_of_what_is_learnt():
         assert kept.log_spread[SCALE].shape == made.h[SCALE].shape
 
 
+def test_slopes_of_many_numbers_in_folds():
+    """A weight of every fold responds to its own scale, which all of them have in common; a bias
+    of 40 numbers, of four folds, does not to 4 x 40 scales."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(40, 40, bias=False), nn.Linear(40, 1, bias=False))
+    model = linear(40, net=net, count=12)
+    made = Folds(model, guides.Delta(model).double(), (Level(), Level(prior=0.0, folds=4)))
+    SelfTuning().check(made)
+    kept = SelfTuning()._begin(search.Search(made, [], 1, 0.1, 0.1, "adam"))
+    scales = {n: t.shape for n, t in kept.slopes.items() if n.endswith("prior.log_scale")}
+    assert {name.partition(" by ")[2]: shape for name, shape in scales.items()} == {
+        "model.net.0.prior.log_scale": (4, 40, 40), "model.net.1.prior.log_scale": (4, 1, 40)
+    }  # fmt: skip
+    offset = {n: torch.randn_like(t) for n, t in made.h.items()}
+    slopes = {n: torch.randn_like(t) for n, t in kept.slopes.items()}
+    moved = self_tuning._moved(made.theta, slopes, offset)
+    noise = "model.likelihood.log_scale"
+    for key in scales:
+        name, _, by = key.partition(" by ")
+        for k in range(4):
+            more = slopes[f"{name} by {noise}"].reshape(4, *offset[by].shape)[k] * offset[noise]
+            expected = made.theta[name][k] + slopes[key][k] * offset[by] + more
+            torch.testing.assert_close(moved[name][k], expected)
+
+    class Bent(priors.Normal):
+        def for_layer(self, layer):
+            found = super().for_layer(layer)
+            found.bend = nn.Parameter(torch.zeros(4, 1, 40))
+            return found
+
+    model = linear(40, net=nn.Linear(40, 1, bias=False), prior=Bent(learn="scale"), count=12)
+    made = Folds(model, guides.Delta(model).double(), (Level(), Level(prior=0.0, folds=4)))
+    with pytest.raises(ValueError, match="no response to 'model.net.prior.bend', of 160 numbers"):
+        SelfTuning().check(made)
+
+
+def test_scales_of_many_weights_are_tuned_in_folds():
+    rows = table(rows=40)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 33, generator=g, dtype=F64)
+    rows = data.Dataset.from_tensors(
+        x, rows.y_train, x, rows.y_train, val_fraction=0.0, standardise=False
+    )
+    rows = dataclasses.replace(rows, x_train=x, y_train=rows.y_train.to(F64))
+    model = models.BayesianNetwork(
+        nn.Linear(33, 1, bias=False), rows, prior=priors.Normal(learn="weight")
+    ).double()
+    found = inference.select(
+        model, guides.Delta(model).double(), rows, Q=Level(prior=0.0, folds=4), draws=2,
+        method=SelfTuning(warmup=4), outer_steps=3, inner_steps=6, **QUIET,
+    )  # fmt: skip
+    assert math.isfinite(found.Q)
+    assert model.net.prior.log_scale.detach().unique().numel() > 20
+
+
+def test_steps_that_end_before_h_moves_are_refused():
+    for method, least in ((SelfTuning(), 102), (SelfTuning(steps=7, warmup=3), 7)):
+        with pytest.raises(ValueError, match=rf"after {least} inner steps.*\nGive more steps"):
+            run(method, outer_steps=1, inner_steps=least - 1)
+    model, guide = polynomial()
+    before = model.net.prior.log_scale.detach().clone()
+    run(method, (model, guide), outer_steps=1, inner_steps=7)
+    assert not torch.equal(before, model.net.prior.log_scale.detach())
+
+
 def test_what_cannot_be_tuned():
     for odd, words in (
         ({"steps": 0}, r"SelfTuning\(steps\)"),
@@ -174,4 +240,4 @@ def test_what_cannot_be_tuned():
 
     words = r"no response to 'model\.net\.prior\.bend', of 50 numbers.*\n?.*\nTake a prior"
     with pytest.raises(ValueError, match=words):
-        run(SelfTuning(), polynomial(prior=Bent(learn="weight")), rows=POLYNOMIAL)
+        run(SelfTuning(warmup=0), polynomial(prior=Bent(learn="weight")), rows=POLYNOMIAL)

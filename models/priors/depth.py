@@ -142,7 +142,7 @@ class Powered:
         power: at least 0. Probabilities may be too small for a number, their logarithms are not.
 
     Example:
-        >>> Powered(Cost(1.0), 1000.0).log_probs(3)
+        >>> Powered(Cost(1.0), 1000.0).log_probs(3).round()
         tensor([    0., -1000., -2000.])
     """
 

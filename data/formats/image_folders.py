@@ -69,11 +69,19 @@ class Images:
 
 
 def is_image_folder(path: Path) -> bool:
-    """True for a folder that has folders with images in them."""
+    """True for a folder of which most folders have images in them: a picture that lies about
+    somewhere makes no set of a disk, all of which would be read."""
     if not path.is_dir():
         return False
-    inner = (one for one in path.iterdir() if one.is_dir() and not _is_hidden(one.name))
-    return any(file.suffix.lower() in IMG_EXTENSIONS for one in inner for file in one.iterdir())
+    inner = [one for one in path.iterdir() if one.is_dir() and not _is_hidden(one.name)]
+    return 2 * sum(map(_has_images, inner)) > len(inner)
+
+
+def _has_images(folder: Path) -> bool:
+    try:
+        return any(file.suffix.lower() in IMG_EXTENSIONS for file in folder.iterdir())
+    except OSError:  # what may not be looked into
+        return False
 
 
 class _Shown(ImageFolder):

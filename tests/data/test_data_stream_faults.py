@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from pyroccam import data
 from pyroccam.data.errors import TooLarge
+from pyroccam.data.formats.image_folders import is_image_folder
 from pyroccam.data.limits import allowing
 from pyroccam.data.streaming import making
 from pyroccam.data.streaming.placed import _Reading
@@ -255,3 +256,12 @@ def test_rows_of_a_class_in_a_file_are_read_in_another_process(tmp_path):
     x, y = found.read(np.array([5, 4]))
     assert x.tolist() == [[5, 2], [4, 1]]
     assert y.tolist() == [1, 0]
+
+
+def test_a_picture_in_one_of_many_folders_makes_no_set(tmp_path):
+    """A whole disk would be read for it."""
+    images(tmp_path, classes=("a",))
+    assert is_image_folder(tmp_path)
+    for name in ("bin", "etc", "lib"):
+        (tmp_path / name).mkdir()
+    assert not is_image_folder(tmp_path)

@@ -111,7 +111,9 @@ _passed: dict[str, Summary] = {}
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:
     """Names, sizes and times of files, by which it is seen that they were written to."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    # Arrays and tables lie side by side.
+    deep = path.rglob if _form(path) == "images" else path.glob
+    files = sorted(deep("*")) if path.is_dir() else [path]
     facts = ((str(file), file.stat()) for file in files if file.is_file())
     return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
 

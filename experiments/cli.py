@@ -125,19 +125,21 @@ def fit(
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
     if workers is not None:
-        _refuse_no_repeats(repeats, processes, workers)
+        from .sweeps.command import refuse_no_repeats, request_repeats
+
+        refuse_no_repeats(repeats, processes, workers)
         _settings(sets, epochs, compiled)
         more = [f"{name}={json.dumps(value)}"
                 for name, value in (("epochs", epochs), ("compile", compiled))
                 if value is not None]  # fmt: skip
-        _repeat_by_workers(
+        request = request_repeats(
             method,
             {"data": data, "network": network, "data_root": data_root, "budget": budget,
              "compare": compare, "tensorboard": tensorboard},
-            [*(sets or []), *more], range(seed, seed + repeats),
-            out or new_folder(method, data), resume,
-            {"workers": workers, "threads": threads or 1, "device": device},
+            [*(sets or []), *more], range(seed, seed + repeats), out or new_folder(method, data),
+            resume=resume,
         )  # fmt: skip
+        _train_all(request, workers=workers, threads=threads or 1, device=device)
         return
     if processes > 1:
         if launched() and joined():
@@ -188,42 +190,6 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
-
-
-def _refuse_no_repeats(repeats: int, processes: int, workers: int) -> None:
-    """Refuse workers that would have nothing to share out, or processes in each of them."""
-    if repeats == 1:
-        raise ValueError(
-            f"--workers {workers} train the runs of --repeats, and there is one run.\nGive "
-            "--repeats too, or --processes for one run in several processes."
-        )
-    if processes > 1:
-        raise ValueError(
-            "--workers train whole runs, and --processes share one out.\nGive one of them."
-        )
-
-
-def _repeat_by_workers(
-    method: str,
-    given: dict[str, Any],
-    sets: list[str],
-    seeds: range,
-    out: Path,
-    resume: bool,
-    how: dict[str, Any],
-) -> None:
-    """The runs of ``--repeats`` as a sweep over seeds, whose folder is that of the command."""
-    from .sweeps.command import read_request
-    from .sweeps.plan import PLAN
-    from .sweeps.store import refuse_missing
-
-    refuse_missing()
-    if (out / PLAN).is_file() and not resume:
-        raise FileExistsError(
-            f"{out} holds runs already. Go on with them with --resume, or give another --out."
-        )
-    lists = [f"seed={','.join(map(str, seeds))}"]
-    _train_all(read_request(method, given, sets, lists, out), **how)
 
 
 def _train_all(request: Request, **how: Any) -> None:

@@ -14,9 +14,16 @@ from ..runs.budget import Budget
 from ..runs.config import parse_settings
 from .driver import Ended, devices_of, drive
 from .plan import HOW, PLAN, WHOLE, Asked, Plan, parse_lists, read_file
-from .store import Store, connect
+from .store import Store, connect, refuse_missing
 
-__all__ = ["Request", "read_request", "run_sweep", "train_seeds"]
+__all__ = [
+    "Request",
+    "read_request",
+    "refuse_no_repeats",
+    "request_repeats",
+    "run_sweep",
+    "train_seeds",
+]
 
 _FILES = (".yaml", ".yml")
 
@@ -109,6 +116,53 @@ def _whole(name: str, value: Any) -> Any:
     if name == "data_root":
         return str(Path(value).expanduser().absolute())
     return absolute(value) if name == "data" else value
+
+
+def refuse_no_repeats(repeats: int, processes: int, workers: int) -> None:
+    """Refuse workers of ``fit`` that would have nothing to share out, or processes in each of them.
+
+    Raises:
+        ValueError: if so.
+    """
+    if repeats == 1:
+        raise ValueError(
+            f"--workers {workers} train the runs of --repeats, and there is one run.\nGive "
+            "--repeats too, or --processes for one run in several processes."
+        )
+    if processes > 1:
+        raise ValueError(
+            "--workers train whole runs, and --processes share one out.\nGive one of them."
+        )
+
+
+def request_repeats(
+    method: str,
+    given: Mapping[str, Any],
+    sets: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    resume: bool,
+) -> Request:
+    """The runs of ``fit --repeats`` as a sweep over seeds, whose folder is that of the command.
+
+    Arguments:
+        method, given, sets: as for :func:`read_request`.
+        seeds: of the runs.
+        out: folder of the sweep.
+        resume: go on with what is in it.
+
+    Raises:
+        ValueError: for what cannot be.
+        FileExistsError: if the folder holds runs, and they are not to be gone on with.
+    """
+    refuse_missing()
+    if (out / PLAN).is_file() and not resume:
+        raise FileExistsError(
+            f"{out} holds runs already. Go on with them with --resume, or give another --out."
+        )
+    lists = [f"seed={','.join(map(str, seeds))}"]
+    return read_request(method, given, sets, lists, out)
 
 
 def run_sweep(

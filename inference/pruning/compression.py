@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from torch import Tensor, nn
 
 from ...models.bayesian import BayesianNetwork
+from ...models.checks import one_of
 from ...models.feeding import unfed
 from ...models.networks.normalisation import without_statistics
 from ...models.plain.torch_only import torch_only
@@ -241,6 +242,7 @@ def compress(
             "out=, resume= and progress= are of code='sample', which takes minutes.\n"
             "Leave them out, or give code='sample'."
         )
+    one_of("significand", significand, (*get_args(SignificandRule), "rate"))
     if significand == "rate":
         _refuse_rate(fit, exponent)
     fit, again, temperature = settled(fit), None, 1.0

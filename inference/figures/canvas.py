@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -131,15 +131,17 @@ def log_if_wide(ax: Axes, values: Iterable[Floats]) -> None:
         log_axis(ax, float(flat.min()), float(flat.max()))
 
 
-def log_axis(ax: Axes, low: float, high: float) -> None:
-    """A logarithmic vertical axis for values from ``low`` to ``high``, with plain numbers."""
-    ax.set_yscale("log")
+def log_axis(ax: Axes, low: float, high: float, which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic axis for values from ``low`` to ``high``, with plain numbers, fewer of them
+    where they stand beside each other."""
+    ax.set(**{f"{which}scale": "log"})
+    axis = ax.yaxis if which == "y" else ax.xaxis
     decades = math.log10(high / low)
-    narrow = MaxNLocator(nbins=4, steps=[1, 2, 5, 10])
-    wide = LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,))
-    ax.yaxis.set_major_locator(narrow if decades < 0.7 else wide)
-    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    narrow = MaxNLocator(nbins=4 if which == "y" else 3, steps=[1, 2, 5, 10])
+    wide = LogLocator(subs=(1, 2, 5) if decades < (2.5 if which == "y" else 1.2) else (1,))
+    axis.set_major_locator(narrow if decades < 0.7 else wide)
+    axis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend_above(ax: Axes, labels: Sequence[str], columns: int = 4) -> None:

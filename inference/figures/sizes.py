@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from .canvas import checked_array, cycled, legend_above, log_if_wide, new_figure
+from .canvas import checked_array, cycled, legend_above, log_axis, log_if_wide, new_figure
 from .style import CYCLE, GREY, INK, MARKERS, styled
 
 __all__ = ["bytes_by_bound", "trade_off", "weight_path"]
@@ -60,7 +60,7 @@ def trade_off(
             ax.annotate(
                 label, (x, y), (4, 4), textcoords="offset points", fontsize="small", color=INK
             )
-        ax.set_xscale("log")
+        log_axis(ax, float(cost.min()), float(cost.max()), "x")
         ax.set_xlabel(name)
     axes[0].set_ylabel(ylabel)
     legend_above(axes[0], ["chosen", "other depths"])
@@ -102,7 +102,7 @@ def bytes_by_bound(
         )
     fig = new_figure(3.6)
     ax = fig.subplots()
-    ends = [0.8 * min(one.min() for one in sizes), 1.25 * max(one.max() for one in sizes)]
+    ends = float(0.8 * min(map(min, sizes))), float(1.25 * max(map(max, sizes)))
     ax.plot(ends, ends, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1)
     ax.vlines(x, z, y, color=GREY, linewidth=0.9)
     ax.plot(x, z, "_", color=INK, label="weights alone")
@@ -110,7 +110,9 @@ def bytes_by_bound(
     ax.plot(x[chosen], y[chosen], "o", color=CYCLE[0], label="chosen")
     for label, a, b in zip(labels, x, y, strict=True):
         ax.annotate(label, (a, b), (4, 4), textcoords="offset points", fontsize="small", color=INK)
-    ax.set(xscale="log", yscale="log", xlabel="by the bound, bytes", ylabel="file, bytes")
+    log_axis(ax, *ends, which="x")
+    log_axis(ax, *ends)
+    ax.set(xlabel="by the bound, bytes", ylabel="file, bytes")
     legend_above(ax, ["chosen", "other depths", "weights alone"])
     return fig
 

@@ -245,7 +245,7 @@ def _in_turn(folder: Path) -> Iterable[str]:
         runs = one["runs"]
         yield from header(
             f"{one['config']['data']} (seeds)", "depths", "error, %", "file, bytes", "parameters",
-            "multiply-adds of a row, million", "times faster", "training, s",
+            "multiply-adds of a row, million", "times faster", "fused", "training, s",
         )  # fmt: skip
         for name, spread in one["spread"].items():
             own = [row for run in runs for row in run["contenders"] if row["name"] == name]
@@ -258,6 +258,7 @@ def _in_turn(folder: Path) -> Iterable[str]:
                 plus_minus(spread["parameters"], 0),
                 plus_minus(spread["multiply_adds"], 2, 1e-6),
                 plus_minus(spread["times_faster"], 2),
+                plus_minus(spread["times_faster_fused"], 2),
                 plus_minus(spread["seconds"], 0) if "seconds" in spread else "",
             )
         yield ""

@@ -7,7 +7,8 @@ Every contender ends as a packed file, which is read, scored and timed; all netw
 timed in turn. Three learning rates of the ordinary network are tried, each for 30 passes, and what
 is left of it without a share of its channels is trained for 15 more; its files have weights of 8
 bits, one step for each tensor, by the same entropy coder, and no description of the network, which
-the others have. Each method has its own defaults where nothing is said here: learnt depth begins
+the others have. Batches are timed twice: as the file is read, and with batch normalisation in the
+weights before it, in both cases beside the ordinary network as it is. Each method has its own defaults where nothing is said here: learnt depth begins
 uniform, under the prior of its authors. Seconds are of the processor, for all that a contender is
 trained, cut and scored; those of the joint run count its neighbours on the path, too.
 """
@@ -28,7 +29,7 @@ from torch import nn
 from ... import guides, inference, models
 from ...data import Dataset
 from ...inference.cutting.cost import compare_speed, count_parameters, multiply_adds
-from ...inference.packing import Multiples, read, write
+from ...inference.packing import Multiples, fused, read, write
 from ...inference.posterior.metrics import mean_spread
 from ...models.networks.stack import DepthStack
 from ..methods.weights import FILE
@@ -49,7 +50,8 @@ JOINT = {"kl_weight": 0.02, "lr": 2e-3, **LENGTH}
 RATIOS = (0.3, 0.5, 0.7, 0.85)
 DEEP_COMPRESSION = {"batch_size": 128, "epochs": 30, "retrain": 12, "share": 3}
 
-NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_faster", "seconds")
+NUMBERS = ("error", "nll", "file_bytes", "parameters", "multiply_adds", "times_faster",
+           "times_faster_fused", "seconds")  # fmt: skip
 
 
 def main(
@@ -85,7 +87,9 @@ def _contenders(data: str, root: str | None, seed: int, sets: dict[str, Any]) ->
         made = list(_files(data, root, seed, sets, folder))
         _, dataset = RunConfig.resolve("ddn", data, data_root=root, seed=seed)
         x = dataset.x_test
-        speed = compare_speed({one.name: one.net for one in made}, x, "ordinary")
+        nets = {one.name: one.net for one in made}
+        faster = {_fused(one.name): fused(one.net, x[:2]) for one in made}
+        speed = compare_speed(nets | faster, x, "ordinary")
         rows = []
         for one in made:
             test = scores(one.net, dataset)
@@ -98,6 +102,7 @@ def _contenders(data: str, root: str | None, seed: int, sets: dict[str, Any]) ->
                     "parameters": count_parameters(one.net),
                     "multiply_adds": multiply_adds(one.net, x[:1]),
                     **_of_batches(speed[one.name]),
+                    "times_faster_fused": _of_batches(speed[_fused(one.name)])["times_faster"],
                     "seconds": one.seconds,
                     **one.found,
                 }
@@ -207,6 +212,10 @@ def _packed(
         how = {"bits": steps, "rest": torch.float16}
     write(one.net, folder / name, describe_net=False, **how)
     return _File(name, folder / name, read(folder / name, skeleton=one.net), seconds)
+
+
+def _fused(name: str) -> str:
+    return f"{name}, fused"
 
 
 def _of_batches(timed: list[dict[str, Any]]) -> dict[str, float]:

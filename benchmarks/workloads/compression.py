@@ -29,6 +29,7 @@ from .contenders import (
     svi,
 )
 from .lenet import LeNetProblem
+from .with_jax import local_step
 
 __all__ = ["BASE", "ImageProblem", "LocalNet", "deterministic", "gnj"]
 
@@ -203,5 +204,13 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
         *ours_three(pair, SETTINGS, x, y),
         *in_bfloat16(pair, SETTINGS, x, y, lambda: deterministic(problem, device)),
     ]
+    if isinstance(problem, LeNetProblem) and device.type == "cpu":
+
+        def in_jax() -> Step:
+            net = LocalNet(problem.net(device), problem.N, scales=True)
+            layers = [dict(m.named_parameters()) for m in net.parts if isinstance(m, LocalLayer)]
+            return local_step(layers, problem.N, SETTINGS, x, y)
+
+        rows.append(Contender("JAX by hand", in_jax, "scales for each example", compiled=True))
     parameters = {**asdict(problem), "settings": asdict(SETTINGS)}
     return Workload(name, title, parameters, rows, BASE, expected)

@@ -6,6 +6,8 @@ A step ends when its loss is a number, so that nothing is left to do in the back
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 from ...inference import Settings
 from ..harness import Step
 
-__all__ = ["numpyro_step", "scan_step"]
+__all__ = ["local_step", "numpyro_step", "scan_step"]
 
 
 def _jax() -> Any:
@@ -86,31 +88,89 @@ def scan_step(model: Any, settings: Settings, x: Tensor, y: Tensor) -> Step:
         q = np.exp(log_q)
         return (q * nll).sum() + (q * (log_q - log_prior)).sum() / size, new
 
-    rates = {"weights": settings.lr, "logits": settings.guide_lr}
-    decay = {"weights": settings.weight_decay, "logits": 0.0}
+    rates = ((settings.lr, settings.weight_decay), (settings.guide_lr, 0.0))
+    return _step(
+        lambda parameters, rest, key: loss(parameters, rest), (weights, logits), running, rates
+    )
+
+
+def local_step(
+    layers: Sequence[Mapping[str, Tensor]], size: int, settings: Settings, x: Tensor, y: Tensor
+) -> Step:
+    """Scales of groups and local reparameterisation in JAX, compiled whole.
+
+    Arguments:
+        layers: linear, with a ReLU between them; by name, ``loc`` and ``log_scale`` ``(O, I)``,
+            ``bias`` and ``log_bias_scale`` ``(O,)``, and ``z`` and ``log_z_scale`` ``(I,)``, the
+            scales of the inputs.
+        size: N.
+        settings: of the optimiser.
+        x, y: a batch; rows are flattened.
+    """
+    jax: Any = _jax()
+    np: Any = import_module("jax.numpy")
+    a, b = _array(x.flatten(1)), _array(y)
+
+    def normal_kl(loc: Any, log_scale: Any) -> Any:
+        return (0.5 * (np.exp(2 * log_scale) + loc**2 - 1.0) - log_scale).sum()
+
+    def loss(parameters: Any, rest: Any, key: Any) -> Any:
+        (layers,) = parameters
+        h, kl = a, 0.0
+        for i, one in enumerate(layers):
+            of_scales, of_outputs = jax.random.split(jax.random.fold_in(key, i))
+            z_scale = np.exp(one["log_z_scale"])
+            kl += normal_kl(one["loc"], one["log_scale"])
+            kl += normal_kl(one["bias"], one["log_bias_scale"])
+            ratio = (one["z"] / z_scale) ** 2
+            known = 0.63576 * jax.nn.sigmoid(1.48695 * np.log(ratio + 1e-8) - 1.87320)
+            kl += (known + 0.5 * np.log1p(ratio)).sum()
+            h = jax.nn.relu(h) if i else h
+            h = h * (one["z"] + z_scale * jax.random.normal(of_scales, h.shape))
+            variance = h**2 @ np.exp(2 * one["log_scale"]).T + np.exp(2 * one["log_bias_scale"])
+            h = h @ one["loc"].T + one["bias"]
+            h = h + np.sqrt(variance) * jax.random.normal(of_outputs, h.shape)
+        log_p = jax.nn.log_softmax(h)
+        return -np.take_along_axis(log_p, b[:, None], 1).mean() + kl / size, rest
+
+    start = [{name: _array(t) for name, t in layer.items()} for layer in layers]
+    return _step(loss, (start,), (), ((settings.lr, settings.weight_decay),))
+
+
+def _step(loss: Any, start: Any, rest: Any, rates: Sequence[tuple[float, float]]) -> Step:
+    """A compiled step of AdamW, with torch's constants.
+
+    Arguments:
+        loss: of parameters, the rest of the state and a key, to a loss and the new rest.
+        start: groups of parameters.
+        rest: what else a step changes.
+        rates: of each group, the learning rate and the weight decay.
+    """
+    jax: Any = _jax()
+    np: Any = import_module("jax.numpy")
     mapped = jax.tree_util.tree_map
 
     def update(state: Any) -> Any:
-        """AdamW, with torch's constants."""
-        parameters, first, second, running, count = state
-        (value, running), grads = jax.value_and_grad(loss, has_aux=True)(parameters, running)
+        parameters, first, second, rest, count, key = state
+        key, now = jax.random.split(key)
+        (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(parameters, rest, now)
         count = count + 1
         first = mapped(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
         second = mapped(lambda s, g: 0.999 * s + 0.001 * g * g, second, grads)
 
-        def moved(which: str, p: Any, m: Any, s: Any) -> Any:
+        def moved(rate: float, decay: float, p: Any, m: Any, s: Any) -> Any:
             step = m / (1 - 0.9**count) / (np.sqrt(s / (1 - 0.999**count)) + 1e-8)
-            return p * (1 - rates[which] * decay[which]) - rates[which] * step
+            return p * (1 - rate * decay) - rate * step
 
         parameters = tuple(
-            mapped(lambda p, m, s, which=which: moved(which, p, m, s), *of)
-            for which, *of in zip(("weights", "logits"), parameters, first, second, strict=True)
+            mapped(partial(moved, *how), *group)
+            for how, *group in zip(rates, parameters, first, second, strict=True)
         )
-        return value, (parameters, first, second, running, count)
+        return value, (parameters, first, second, rest, count, key)
 
-    start = (weights, logits)
     zeros = mapped(np.zeros_like, start)
-    state = [(start, zeros, mapped(np.zeros_like, start), running, np.zeros(()))]
+    begun = (start, zeros, mapped(np.zeros_like, start), rest, np.zeros(()), jax.random.PRNGKey(0))
+    state = [begun]
     compiled = jax.jit(update, donate_argnums=0)
 
     def step() -> float:

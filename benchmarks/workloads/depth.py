@@ -22,6 +22,7 @@ from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,
     adamw,
+    around_the_graph,
     compiled_by_hand,
     elbo_module,
     hand_written,
@@ -206,6 +207,7 @@ def depth_contenders(
         Contender(
             "pyroccam compiled", lambda: compiled(replicates), networks=replicates, compiled=True
         ),
+        around_the_graph(pair, SETTINGS, x, y),
         Contender(
             "pyroccam compiled, 5 replicates", lambda: compiled(5), networks=5, compiled=True
         ),

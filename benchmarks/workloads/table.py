@@ -18,7 +18,8 @@ __all__ = ["WORKLOADS", "Entry", "find"]
 _MLP = (
     "torch deterministic", "hand-written eager", "hand-written compiled",
     "hand-written compiled, CUDA graphs", "Pyro SVI", "Pyro ELBO module", "pyroccam eager",
-    "pyroccam traced", "pyroccam compiled", "pyroccam compiled, 5 replicates", "JAX by hand",
+    "pyroccam traced", "pyroccam compiled", "pyroccam compiled, all but the graph",
+    "pyroccam compiled, 5 replicates", "JAX by hand",
 )  # fmt: skip
 _CONV = (LOOP_BASE, "pyroccam eager", "pyroccam compiled")
 

@@ -77,6 +77,27 @@ def test_what_is_not_contiguous_keeps_the_strides_of_torch():
     assert FUSED[aten.scatter_add.default](x, -1, index, torch.ones(3, 6, 1)) is NotImplemented
 
 
+def test_a_bias_is_added_to_small_products_by_what_follows():
+    def f(x, w, b):
+        return torch.addmm(b, x, w.t()).relu().sum(1)
+
+    torch.manual_seed(0)
+    add = FUSED[aten.addmm.default]
+    x, w, b = torch.randn(elementary.FEW // 32, 5), torch.randn(32, 5), torch.randn(32)
+    assert_close(add(b, x, w.t()), torch.addmm(b, x, w.t()))
+    assert add(b, torch.cat([x, x[:1]]), w.t()) is NotImplemented  # too large
+    assert add(torch.randn(len(x), 32), x, w.t()) is NotImplemented  # no vector
+    assert add(b, x, w.t(), beta=2) is NotImplemented
+    layouts = [(t.shape, t.stride(), t.dtype, t.device) for t in (x, w, b)]
+    call, _ = inductor.compiled(make_fx(lambda *t: (f(*t),))(x, w, b), layouts)
+    with torch.profiler.profile() as seen:
+        (found,) = call([x, w, b])
+    assert_close(found, f(x, w, b))
+    calls = {event.name for event in seen.events()}
+    assert "aten::mm" in calls
+    assert "aten::addmm" not in calls
+
+
 @pytest.mark.parametrize("size", [LEAST - 1, LEAST])
 def test_graphs_say_large_operations_otherwise(size):
     def f(x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -11,13 +12,15 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import config
 from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.virtualized import V
+from torch._inductor.ir import Pointwise
+from torch._inductor.lowering import register_lowering
+from torch._inductor.virtualized import V, ops
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .elementary import FUSED, upright
 from .in_regions import Layout
-from .noise import COUNTED
+from .noise import COUNTED, threefry
 
 __all__ = ["compiled"]
 
@@ -61,3 +64,36 @@ def compiled(
             _recursive_joint_graph_passes(found)
             code = compile_fx_inner(found, examples, is_inference=True)
     return getattr(code, "current_callable", None) or code, strides
+
+
+class _Word:
+    """A number of 32 bits in a loop, with the operators that one of a tensor has."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def _with(self, name: str, other: _Word | int) -> _Word:
+        known = ops.constant(other, torch.int32) if isinstance(other, int) else other.value
+        return _Word(getattr(ops, name)(self.value, known))
+
+    __add__ = partialmethod(_with, "add")
+    __and__ = partialmethod(_with, "bitwise_and")
+    __or__ = partialmethod(_with, "bitwise_or")
+    __xor__ = partialmethod(_with, "bitwise_xor")
+    __lshift__ = partialmethod(_with, "bitwise_left_shift")
+    __rshift__ = partialmethod(_with, "bitwise_right_shift")
+
+
+@register_lowering(torch.ops.pyroccam.random_word.default, type_promotion_kind=None)
+def _(key: Any, count: int, which: int) -> Any:
+    load = key.make_loader()
+
+    def word(index: Sequence[Any]) -> Any:
+        counter = _Word(ops.index_expr(index[0], torch.int32))
+        both = [_Word(load([i])) for i in range(2)]
+        zero = _Word(ops.constant(0, torch.int32))
+        return threefry(both, counter, zero)[which].value
+
+    return Pointwise.create(
+        device=key.get_device(), dtype=torch.int32, inner_fn=word, ranges=[count]
+    )

@@ -16,7 +16,7 @@ from ...models.distributions.gamma_quantile import UNIFORMS, gamma_of
 from .fusion import DRAWS
 from .trace import Untraceable
 
-__all__ = ["COUNTED", "Draw", "lift_noise", "threefry"]
+__all__ = ["COUNTED", "Draw", "lift_noise", "random_word", "threefry"]
 
 aten = torch.ops.aten
 
@@ -114,18 +114,19 @@ _ROUNDS = 13
 _ROTATIONS = 13, 15, 26, 6, 17, 29, 16, 24
 
 
-def threefry(key: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def threefry(key: Sequence[Any], first: Any, second: Any) -> tuple[Any, Any]:
     """Threefry-2x32 of 13 rounds: two words of 32 random bits for each counter.
 
     Nothing is kept from one number to the next, so that a compiler makes loops of it which fill
     the processor's registers, and the numbers are the same however many threads there are.
 
     Arguments:
-        key: ``(2,)``, int32.
-        first, second: the words of the counters, int32 of any shape.
+        key: two words of int32.
+        first, second: the words of the counters, int32: tensors of any shape, or whatever has their
+            operators.
 
     Returns:
-        two tensors of that shape, int32, the sign one of the bits.
+        two of that shape, int32, the sign one of the bits.
 
     References:
         Salmon, Moraes, Dror, Shaw 2011, Parallel random numbers: as easy as 1, 2, 3, SC11: with 13
@@ -144,16 +145,36 @@ def threefry(key: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor
     return a, b
 
 
-def _right(word: Tensor, places: int) -> Tensor:
+def _right(word: Any, places: int) -> Any:
     """A word of 32 bits moved to the right, zeros behind it."""
     return (word >> places) & ((1 << (32 - places)) - 1)
+
+
+@torch.library.custom_op("pyroccam::random_word", mutates_args=())
+def random_word(key: Tensor, count: int, which: int) -> Tensor:
+    """The first or the second words of the counters from 0 to ``count``, ``(count,)``, int32.
+
+    One operation, for a compiler writes it down at once. Of a hundred it makes a tree, in which a
+    word stands as often as it is used, and takes seconds for each tensor of noise.
+
+    Arguments:
+        key: ``(2,)``, int32.
+        count: of words.
+        which: 0 or 1.
+    """
+    counter = torch.arange(count, dtype=torch.int32, device=key.device)
+    return threefry(key.unbind(), counter, torch.zeros_like(counter))[which]
+
+
+@random_word.register_fake
+def _(key: Tensor, count: int, which: int) -> Tensor:
+    return key.new_empty(count)
 
 
 def _words(count: int) -> tuple[Tensor, Tensor]:
     """``count`` words twice; the key is from torch's generator, which gives two numbers for it."""
     key = torch.randint(-(2**31), 2**31, (2,), device="cpu").to(torch.int32)
-    counter = torch.arange(count, dtype=torch.int32, device="cpu")
-    return threefry(key, counter, torch.zeros_like(counter))
+    return random_word(key, count, 0), random_word(key, count, 1)
 
 
 def _randn(size: Sequence[int], **options: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -215,7 +215,7 @@ def around_the_graph(
             training._graphs[key] = (lambda x, y: found), sites
             return loss
 
-        steps = chain([first], repeat(partial(training, x, y)))
+        steps: Iterator[Step] = chain([first], repeat(partial(training, x, y)))
         return lambda: next(steps)()
 
     note = "Python around it and the optimiser: the most that several steps a call could save"

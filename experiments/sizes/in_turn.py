@@ -8,9 +8,10 @@ timed in turn. Three learning rates of the ordinary network are tried, each for 
 is left of it without a share of its channels is trained for 15 more; its files have weights of 8
 bits, one step for each tensor, by the same entropy coder, and no description of the network, which
 the others have. Batches are timed twice: as the file is read, and with batch normalisation in the
-weights before it, in both cases beside the ordinary network as it is. Each method has its own defaults where nothing is said here: learnt depth begins
-uniform, under the prior of its authors. Seconds are of the processor, for all that a contender is
-trained, cut and scored; those of the joint run count its neighbours on the path, too.
+weights before it, in both cases beside the ordinary network as it is. Each method has its own
+defaults where nothing is said here: learnt depth begins uniform, under the prior of its authors.
+Seconds are of the processor, for all that a contender is trained, cut and scored; those of the
+joint run count its neighbours on the path, too.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ..run_figures import FORMATS, draw_trade
 from .base import Finished, Pair
 from .occam import FromNumbers, draw_depth
 from .options import Nats, Positive, Rule
-from .weights import evaluate
+from .weights import evaluate, refuse_names
 
 __all__ = ["EverySize"]
 
@@ -96,6 +96,12 @@ class EverySize(FromNumbers):
         return models.BayesianNetwork(net, data, prior=weights, likelihood=self.likelihood)
 
     def _pair(self, model: Any, guide: Any) -> Pair:
+        if model.structure and isinstance(self.threshold, Mapping):
+            raise ValueError(
+                "threshold= has numbers by layer, and networks of other depths have other layers."
+                "\nGive one rule, or one number, for all."
+            )
+        refuse_names(model, self.threshold)
         how: dict[str, Any] = {name: getattr(self, name) for name in ("low", "high", "form")}
         found = guides.Conditional(guide, pivots=self.pivots, **how)
         if all(guide.factor_of(site).is_point for site in guide.sites):

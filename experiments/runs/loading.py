@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,10 @@ def load_fit(
         pair = _loaded(pair, folder / stage.name, where)
         result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
         result.settings = Settings.of(config.settings_of(number))
-    if not options:
-        with reading(folder / "metrics.json"):
-            return chosen.concluded(result, known_of(folder))[0]
-    result, said = chosen.concluded(result, {})
-    if "unmet" in said.get("path", {}):
+    known = {} if options else known_of(folder)
+    with reading(folder / "metrics.json") if known else nullcontext():
+        result, said = chosen.concluded(result, known)
+    if options and "unmet" in said.get("path", {}):
         raise ValueError(said["path"]["unmet"])
     return result
 

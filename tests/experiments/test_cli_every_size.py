@@ -16,7 +16,7 @@ from pyroccam.inference.training.settings import Settings
 from torch import nn
 
 DIGITS = ("--data", "digits")
-FIT = (*DIGITS, "--epochs", "24", "--set", "lr=0.01", "--set", "batch_size=64",
+FIT = (*DIGITS, "--epochs", "6", "--set", "lr=0.01", "--set", "batch_size=64",
        "--set", "points=3", "--set", "scale=null")  # fmt: skip
 NET = (*FIT, "--set", "hidden=[12]", "--set", "low=0.05", "--set", "high=5")
 STACK = ("--network", "mlp", "--set", "width=10", "--set", "max_depth=2")
@@ -75,7 +75,6 @@ def test_it_is_read_back_as_the_fit_of_the_weight_that_was_chosen(run, monkeypat
     call("fit", "every-size", "--out", folder, "--resume", *NET)
     assert (folder / "compressed.pocc").read_bytes() == before
     assert metrics_of(folder)["path"] == found["path"]
-    assert "diagnostics.json" in call("diagnose", folder)
 
 
 def test_another_size_is_chosen_without_training(run, tmp_path):
@@ -131,6 +130,7 @@ def test_a_stack_has_a_depth_for_each_weight(tmp_path):
         (("bytes=0",), "bytes=0: give a positive"),
         (("kl_weight=0.5",), "is one weight of the KL, and all from low= to high= are learnt"),
         (("depth=geometric:0.5",), "the network is no stack of blocks. Leave it out"),
+        (('threshold={"9":1}',), "Unknown Bayesian layer '9'"),
         (("guide=delta", "prior=normal"), "all sizes would be one. Take guide=mean-field"),
         (("guide=rounded", "prior=integers"), "cannot be functions of the weight of the KL"),
         (("data.val_fraction=0",), "there are none. Set data.val_fraction=0.1"),

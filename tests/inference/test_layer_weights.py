@@ -116,7 +116,7 @@ def test_the_gradient_is_that_of_a_precision_of_the_prior():
 def test_self_tuning_finds_the_weights_that_a_grid_finds():
     held = table()
     found = inference.select(
-        *point(held), held, *LEVELS, method=SelfTuning(), outer_steps=30, inner_steps=50, lr=0.02,
+        *point(held), held, *LEVELS, method=SelfTuning(), outer_steps=20, inner_steps=50, lr=0.02,
         outer_lr=0.05, draws=1, **QUIET,
     )  # fmt: skip
 

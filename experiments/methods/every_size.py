@@ -58,7 +58,7 @@ class EverySize(FromNumbers):
     """
 
     over = "net"
-    passes = 40.0  # of the networks along the path, each drawn, cut, rounded and packed
+    passes = 20.0  # of the networks along the path, each drawn, cut, rounded and packed
 
     low: Positive = 0.02
     high: Positive = 2.0

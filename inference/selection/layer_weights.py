@@ -50,21 +50,19 @@ class WeighedBound(Bound):
     def __init__(self, model: BayesianNetwork, guide: Any) -> None:
         super().__init__(model, guide, EnumMeanFieldELBO())
         like = next(guide.parameters())
-        self.weights = nn.ModuleList(LayerWeight(name) for name in model.layers).to(like)
+        self._each = tuple(LayerWeight(name) for name in model.layers)
+        self.weights = nn.ModuleList(self._each).to(like)
         self._layers = {site: layer.name for site, (layer, _) in model.sites.items()}
         # Around the handler of the guide, which the bound finds in place.
         self._weighing = Weighing(self._layers, guide.handler)
 
     def terms(self, *args: Tensor) -> Terms:
         """One evaluation, with the KL of each layer times its weight in ``kl``."""
-        of_layers = {one.layer: one.log_kl_weight.exp() for one in self._each()}
+        of_layers = {one.layer: one.log_kl_weight.exp() for one in self._each}
         with self._weighing as weighing:
             weighing.take_each({site: of_layers[name] for site, name in self._layers.items()})
             return super().terms(*args)
 
     def values(self) -> dict[str, float]:
         """The weights by layer."""
-        return {one.layer: one.value for one in self._each()}
-
-    def _each(self) -> list[LayerWeight]:
-        return [one for one in self.weights if isinstance(one, LayerWeight)]
+        return {one.layer: one.value for one in self._each}

@@ -190,6 +190,8 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+    if unmet := [one["path"]["unmet"] for one in found if "unmet" in one.get("path", {})]:
+        raise ValueError(unmet[0])
 
 
 def _train_all(request: Request, **how: Any) -> None:
@@ -367,6 +369,20 @@ def compress(
         Literal["range", "published_three", "published_code"],
         typer.Option(help="Rule for the exponent's bits."),
     ] = "range",
+    bytes_: Annotated[
+        int | None,
+        typer.Option(
+            "--bytes",
+            min=1,
+            help="Of a run of every size: take the best network whose file has no more bytes.",
+        ),
+    ] = None,
+    milliseconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Of a run of every size: take the best that takes no longer for 256 rows, here."
+        ),
+    ] = None,
     codebook: Annotated[
         int | None,
         typer.Option(min=1, max=16, help="Bits of an index: round each layer to 2^bits values."),
@@ -416,7 +432,11 @@ def compress(
             "leave one of them out."
         )
     need_file(out)
-    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    budget = {"bytes": bytes_, "milliseconds": milliseconds}
+    budget = budget if any(value is not None for value in budget.values()) else {}
+    result = load_fit(
+        folder, device, network=network, trust=trust, data_root=data_root, options=budget
+    )
     config = RunConfig.read(folder)
     options = config.options
     cut_at: Threshold | None = options.get("threshold") if tolerance is None else "validation"
@@ -453,7 +473,7 @@ def compress(
     if size is not None or epochs is not None or resume:
         raise ValueError("--size, --epochs and --resume are of --code sample: give that, too.")
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
-    asked = {"threshold": threshold, "tolerance": tolerance, **rules}
+    asked = {"threshold": threshold, "tolerance": tolerance, **budget, **rules}
     asked |= {"significand": None} if significand == "relative" else {}
     asked |= {"exponent": None} if exponent == "range" else {}
     target = out or folder / weights.file_of(asked)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,15 @@ from ..inference.pruning.intervals import scale_intervals
 from ..inference.pruning.inventory import bytes_by_part, input_use, remains
 from ..inference.pruning.relevance import of_groups
 
-__all__ = ["FORMATS", "draw", "draw_compressed", "draw_repeats", "joined_history", "unit_of"]
+__all__ = [
+    "FORMATS",
+    "draw",
+    "draw_compressed",
+    "draw_repeats",
+    "draw_trade",
+    "joined_history",
+    "unit_of",
+]
 
 FORMATS = ("png", "svg")  # for everywhere, and for print
 _MOST_TARGETS = 4  # of a regression, with a figure each
@@ -120,6 +129,39 @@ def draw_compressed(
         drawn["scales"] = figures.scale_posteriors(scales, groups, cut)
     files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
     return [path for one in files for path in one]
+
+
+def draw_trade(
+    result: Fit,
+    networks: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    chosen: int,
+    folder: Path,
+    *,
+    others: str = "other depths",
+    seconds: str = "seconds_per_batch",
+) -> list[Path]:
+    """Draw the test error of small networks against what they cost.
+
+    Arguments:
+        result: on whose data they were tested.
+        networks: as ``metrics.json`` has them, with their bytes, multiply-adds, seconds and test.
+        labels, chosen, others: see :func:`~pyroccam.inference.figures.trade_off`.
+        folder: is made.
+        seconds: the name of the seconds of a batch.
+    """
+    classes = result.data.task == "classification"
+    costs = {
+        "file, bytes": [row["file_bytes"] for row in networks],
+        "multiply-adds of a row": [max(1, row["multiply_adds"]) for row in networks],
+        "ms, 256 rows": [1e3 * row[seconds] for row in networks],
+    }
+    errors = [
+        100 * (1 - row["test"]["accuracy"]) if classes else row["test"]["nll"] for row in networks
+    ]
+    ylabel = "test error, %" if classes else f"test NLL, {unit_of(result)}"
+    picture = figures.trade_off(costs, errors, labels, chosen, ylabel=ylabel, others=others)
+    return figures.save(picture, folder / "trade", FORMATS)
 
 
 def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:

@@ -145,7 +145,8 @@ class _Masking(Messenger):
 
 
 class Weighing(Messenger):
-    """Latents whose divergence has a weight in the bound, which a guide draws when it is called.
+    """Latents whose divergence has a weight in the bound, such as one that a guide draws when it is
+    called.
 
     Put it around guide and model together. A bound then has the weight times the KL of its sites;
     Pyro's ``TraceMeanField_ELBO`` takes the scale of a KL from the guide, ``Trace_ELBO`` from both.
@@ -155,13 +156,14 @@ class Weighing(Messenger):
         within: a handler that goes around both as well, if any.
 
     Attributes:
-        weight: of the KL, ``()``; ``None`` leaves it as it is. It is forgotten at the exit.
+        weights: of the KL by site, ``()`` each; others are left as they are. They are forgotten at
+            the exit.
     """
 
     def __init__(self, sites: Collection[str], within: Any = None) -> None:
         super().__init__()
         self.sites, self.within = frozenset(sites), within
-        self.weight: Tensor | None = None
+        self.weights: Mapping[str, Tensor] = {}
         self.slots: tuple[Any, ...] = ()  # where a number stands that is set, see Numbering
 
     @property
@@ -170,8 +172,12 @@ class Weighing(Messenger):
         return None if self.within is None else self.within.scales
 
     def take(self, value: Tensor | None) -> None:
-        """Have another weight from here on, or none."""
-        self.weight = value
+        """Have another weight of all sites from here on, or none."""
+        self.take_each({} if value is None else dict.fromkeys(self.sites, value))
+
+    def take_each(self, weights: Mapping[str, Tensor]) -> None:
+        """Have other weights from here on, by site."""
+        self.weights = weights
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -182,11 +188,12 @@ class Weighing(Messenger):
     def __exit__(self, *exception: Any) -> None:
         if self.within is not None:
             self.within.__exit__(*exception)
-        self.weight = None  # it may hang on the graph of a step
+        self.weights = {}  # they may hang on the graph of a step
         super().__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
-        if self.weight is not None and msg["name"] in self.sites:
+        weight = self.weights.get(msg["name"])
+        if weight is not None:
             # One tensor in guide and model, by which a bound knows that both are weighed alike.
             alone = not isinstance(msg["scale"], Tensor) and msg["scale"] == 1.0
-            msg["scale"] = self.weight if alone else self.weight * msg["scale"]
+            msg["scale"] = weight if alone else weight * msg["scale"]

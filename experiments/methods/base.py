@@ -24,7 +24,7 @@ from ...models.networks.plain import PLAIN
 from ..boundary import place_in_own_code
 from .options import Likelihood, taken
 
-__all__ = ["Finished", "Method", "Pair", "Stage", "timed"]
+__all__ = ["Finished", "Method", "Pair", "Stage", "length_in", "timed"]
 
 _OF_ROW = 4  # fields that say what a row is: its name, title, reference and settings
 
@@ -59,7 +59,8 @@ class Finished:
     """A run whose fits are done, on which its method reports.
 
     Attributes:
-        fits: in their order.
+        fits: in their order, the last as :meth:`Method.concluded` gives it.
+        said: what that says beside it.
         numbers: the network with which they began, if it was trained before.
         fixed: the network of the chosen depth, if it was trained for comparison.
         begin: makes the network as it was before the first fit.
@@ -71,6 +72,7 @@ class Finished:
     """
 
     fits: Sequence[Fit]
+    said: Mapping[str, Any]
     numbers: Numbers | None
     fixed: Fit | None
     begin: Callable[[], nn.Module]
@@ -79,6 +81,11 @@ class Finished:
     out: Path | None
     figures: bool
     compare: bool
+
+
+def length_in(settings: Settings) -> str:
+    """The setting that says how long a run is, ``steps`` or ``epochs``."""
+    return "steps" if settings.epochs is None else "epochs"
 
 
 def timed(speed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -196,6 +203,15 @@ class Method(ABC):
         """Options that cannot be, or change nothing, as the others and the data are, each with the
         reason. Those that were asked for are refused."""
         return iter(())
+
+    def concluded(self, result: Fit, known: Mapping[str, Any]) -> tuple[Fit, Mapping[str, Any]]:
+        """The fit for which a run stands in the end, and what ``metrics.json`` says of its choice.
+
+        Arguments:
+            result: the last fit.
+            known: ``metrics.json`` of the run, if it was finished before; empty if not.
+        """
+        return result, {}
 
     @property
     def chosen_share(self) -> float:

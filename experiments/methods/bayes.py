@@ -21,7 +21,7 @@ from ...inference.pruning.thresholds import Threshold, by_validation, refuse_unc
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
 from ...models.layers.local_reparameterisation import Scales
-from .base import Pair, Stage
+from .base import Pair, Stage, length_in
 from .options import Layers, Nats, Part, Rule
 from .weights import OverWeights, named_layers, refuse_names, tell_uncuttable, try_to_cut
 
@@ -201,7 +201,7 @@ class Bayes(OverWeights):
             ValueError: if the KL has not its full weight by then: nothing could be told by it.
         """
         first, *rest = self._lengths(settings)
-        unit, whole = _unit(settings), first + sum(rest)
+        unit, whole = length_in(settings), first + sum(rest)
         if not rest:
             return {} if whole == sum(self._parts(settings)) else {unit: whole}
         warmup = settings.kl_warmup * whole / first
@@ -229,12 +229,8 @@ class Bayes(OverWeights):
         rest = self._lengths(settings)[1:]
         for k, n in enumerate(rest, start=1):
             last = k == len(rest)
-            own: dict[str, Any] = {_unit(settings): n, "kl_warmup": 0.0}
+            own: dict[str, Any] = {length_in(settings): n, "kl_warmup": 0.0}
             own |= {} if last else {"schedule": "constant"}
             all_rows = last and self.last_rows == "all"
             found.append(Stage(f"narrow-{k}", over(all_rows), own, all_rows))
         return found
-
-
-def _unit(settings: Settings) -> str:
-    return "steps" if settings.epochs is None else "epochs"

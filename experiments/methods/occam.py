@@ -18,7 +18,7 @@ from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
-from ...inference.figures import bytes_by_bound, depth_posterior, save, trade_off
+from ...inference.figures import bytes_by_bound, depth_posterior, save
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.family import require
@@ -30,20 +30,20 @@ from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
-from ..run_figures import FORMATS, unit_of
-from .base import Finished, Pair, Stage
+from ..run_figures import FORMATS, draw_trade, unit_of
+from .base import Finished, Pair, Stage, length_in
 from .options import Nats, NotNegative, Part, Positive
 from .weights import FILE, OverWeights, compress_run, try_to_cut
 
-__all__ = ["Occam"]
+__all__ = ["FromNumbers", "Occam", "draw_depth"]
 
 _AROUND = 3  # depths on both sides of the chosen one that are cut for comparison
 _POINTS = "normal:1"  # prior of the weights while they are numbers
 
 
 @dataclass(frozen=True)
-class Occam(OverWeights):
-    """A posterior over the depth of a stack and its weights, then over what is left of it.
+class FromNumbers(OverWeights):
+    """A posterior over weights, and the depth of a stack, that begins where a fit of points ends.
 
     Attributes:
         prior: prior of the weights, in words.
@@ -51,23 +51,16 @@ class Occam(OverWeights):
         depth: prior of the depth, in words.
         number_bits: what a number that is no random weight costs, a scale or a shift, in that
             prior.
-        start: fraction of the run in which weights are numbers, at first.
         scale: standard deviation of the weights where their posterior begins; the prior's
             suggestion if null. It is wide, so that what blocks cost has settled by the time their
             number is decided on.
         hold: fraction of the next fit in which q(d) stays as it begins.
         reach: depths that have half of q(d) where it begins, were there no deepest; uniform if
             null.
-        last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
-        finish: fraction of the run in which what is left in the end is trained as numbers.
-        threshold: rule or number by which the network is cut in the end.
-        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
-        narrow_at: rule or number of the cut before the last fit.
+        start: fraction of the run in which weights are numbers, at first.
     """
 
-    over = "stack"
-    passes = 10.0  # of the neighbours, too
-    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
+    fractions: ClassVar[tuple[str, ...]] = ("start",)
 
     prior: str = "gnj"
     guide: str = "mean-field"
@@ -77,6 +70,100 @@ class Occam(OverWeights):
     start: Part = 0.2
     hold: Part = 0.5
     reach: Positive | None = None
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        model, guide = self._posterior(net, data)
+        if guide.zero_mean:
+            raise ValueError(
+                f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
+                "\nTake guide=mean-field, or the method bayes."
+            )
+        deepest = {site: torch.eye(len(one.logits))[-1] for site, one in model.structure.items()}
+        alone = model.settled(data, deepest)
+        try:
+            try_to_cut(model if alone is None else alone[0], data)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"This method cuts the network, which cannot be done: {error}"
+            ) from error
+        pair = self._pair(model, guide)
+        return self._points(net, data) if self.start else pair
+
+    def _pair(self, model: Any, guide: Any) -> Pair:
+        """What is trained of a model and the posterior of its weights."""
+        return model, guide
+
+    def _model(self, net: nn.Module, data: Dataset, prior: str, **more: Any) -> Any:
+        """A model of the network.
+
+        Arguments:
+            more: of a stack, the prior of its depth.
+        """
+        weights = models.priors.parse_weights(prior)
+        return models.BayesianStack(net, data, prior=weights, likelihood=self.likelihood, **more)
+
+    def _posterior(self, net: nn.Module, data: Dataset) -> tuple[Any, Any]:
+        depth = models.priors.parse(self.depth)
+        model = self._model(net, data, self.prior, depth=depth, number_bits=self.number_bits)
+        family = self._family(self.hold)
+        return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
+
+    def _family(self, hold: float) -> guides.StructureFamily:
+        reach = math.inf if self.reach is None else self.reach
+        return guides.StructureFamily(hold=hold, reach=reach)
+
+    def _points(self, net: nn.Module, data: Dataset) -> Pair:
+        model = self._model(net, data, _POINTS)
+        return model, guides.Delta(model, structure=self._family(0.99))
+
+    def _joint(self, before: Fit) -> Pair:
+        net = mean_network(*require(before, models.BayesianNetwork, self.name))
+        return self._pair(*self._posterior(net, before.data))
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        yield from super().refusals(settings, data)
+        if settings.kl_warmup > self.hold:
+            late = f"while the KL still gains weight (kl_warmup={settings.kl_warmup})"
+            yield "hold", f"lets q(d) go {late}. Set it to more, or kl_warmup to less."
+
+    def _parts(self, settings: Settings) -> dict[str, int]:
+        """Epochs, or steps, of the fits and of what follows them, by the fractions of the run."""
+        whole = settings.steps if settings.epochs is None else settings.epochs
+        found = {name: round(getattr(self, name) * whole) for name in self.fractions}
+        return {**found, "joint": max(1, whole - sum(found.values()))}
+
+    def first(self, settings: Settings) -> dict[str, Any]:
+        parts, unit = self._parts(settings), length_in(settings)
+        if not self.start:
+            return {unit: parts["joint"]}
+        return {unit: max(1, parts["start"]), "kl_warmup": 0.0}
+
+    def stages(self, settings: Settings) -> list[Stage]:
+        """The posterior, if the first fit was of points."""
+        if not self.start:
+            return []
+        length = self._parts(settings)["joint"]
+        own = {length_in(settings): length, "kl_warmup": settings.kl_warmup}
+        return [Stage("joint", self._joint, own)]
+
+
+@dataclass(frozen=True)
+class Occam(FromNumbers):
+    """A posterior over the depth of a stack and its weights, then over what is left of it.
+
+    Attributes:
+        last: fraction of the run in which the network of the chosen depth, narrowed, is trained on.
+        finish: fraction of the run in which what is left in the end is trained as numbers.
+        threshold: rule or number by which the network is cut in the end.
+        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
+        narrow_at: rule or number of the cut before the last fit.
+    """
+
+    over = "stack"
+    passes = 10.0  # of the neighbours, too
+    fractions = ("start", "last", "finish")
+    without: ClassVar[Mapping[str, Any]] = {"number_bits": 0.0}
+
     last: Part = 0.25
     finish: Part = 0.15
     threshold: Threshold | None = None
@@ -87,48 +174,14 @@ class Occam(OverWeights):
     def cuts(self) -> dict[str, Threshold | None]:
         return {**super().cuts, **({"narrow_at": self.narrow_at} if self.last else {})}
 
-    def build(self, net: nn.Module, data: Dataset) -> Pair:
-        model, guide = self._pair(net, data)
-        if guide.zero_mean:
-            raise ValueError(
-                f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
-                "\nTake guide=mean-field, or the method bayes."
-            )
+    def _pair(self, model: Any, guide: Any) -> Pair:
         if self.finish and (guide.steps or levels_of(model)):
             raise ValueError(
                 f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
                 f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
                 "Set finish=0."
             )
-        deepest = torch.eye(model.max_depth + 1)[-1]
-        try:
-            try_to_cut(model.settled(data, {"depth": deepest})[0], data)
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"This method cuts the stack, which cannot be done: {error}"
-            ) from error
-        return self._points(net, data) if self.start else (model, guide)
-
-    def _pair(self, net: nn.Module, data: Dataset) -> tuple[models.BayesianStack, Any]:
-        model = models.BayesianStack(
-            net,
-            data,
-            prior=models.priors.parse_weights(self.prior),
-            depth=models.priors.parse(self.depth),
-            likelihood=self.likelihood,
-            number_bits=self.number_bits,
-        )
-        family = self._family(self.hold)
-        return model, guides.parse(self.guide, model, structure=family, scale=self.scale)
-
-    def _family(self, hold: float) -> guides.StructureFamily:
-        reach = math.inf if self.reach is None else self.reach
-        return guides.StructureFamily(hold=hold, reach=reach)
-
-    def _points(self, net: nn.Module, data: Dataset) -> Pair:
-        prior = models.priors.parse_weights(_POINTS)
-        model = models.BayesianStack(net, data, prior=prior, likelihood=self.likelihood)
-        return model, guides.Delta(model, structure=self._family(0.99))
+        return model, guide
 
     def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
         yield from super().refusals(settings, data)
@@ -136,15 +189,6 @@ class Occam(OverWeights):
             yield "narrow_at", "changes nothing: no fit follows that cut. Set last=0.25."
         if not len(data.x_val):
             yield "finish", "needs validation rows, and there are none."
-        if settings.kl_warmup > self.hold:
-            late = f"while the KL still gains weight (kl_warmup={settings.kl_warmup})"
-            yield "hold", f"lets q(d) go {late}. Set it to more, or kl_warmup to less."
-
-    def _parts(self, settings: Settings) -> dict[str, int]:
-        """Epochs, or steps, of the fits and of the training in the end."""
-        whole = settings.steps if settings.epochs is None else settings.epochs
-        found = {name: round(getattr(self, name) * whole) for name in ("start", "last", "finish")}
-        return {**found, "joint": max(1, whole - sum(found.values()))}
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         return round(self.finish * settings.epochs_for(rows))
@@ -156,20 +200,7 @@ class Occam(OverWeights):
         number = len(RATES) if self.threshold is not None else searched(False)
         return {"search": (number, epochs)} if epochs else {}
 
-    def first(self, settings: Settings) -> dict[str, Any]:
-        parts, unit = self._parts(settings), _unit(settings)
-        if not self.start:
-            return {unit: parts["joint"]}
-        return {unit: max(1, parts["start"]), "kl_warmup": 0.0}
-
     def stages(self, settings: Settings) -> list[Stage]:
-        parts, unit = self._parts(settings), _unit(settings)
-        found: list[Stage] = []
-
-        def joint(before: Fit) -> Pair:
-            points, guide = require(before, models.BayesianStack, "occam")
-            return self._pair(mean_network(points, guide), before.data)
-
         def rest(before: Fit) -> Pair:
             one = settled(before)
             if one.guide.is_point:
@@ -177,25 +208,24 @@ class Occam(OverWeights):
             allowed = self.tolerance if by_validation(self.narrow_at, before.data) else None
             return narrow(one, threshold=self.narrow_at, tolerance=allowed)
 
-        if self.start:
-            own = {unit: parts["joint"], "kl_warmup": settings.kl_warmup}
-            found.append(Stage("joint", joint, own))
+        found = super().stages(settings)
         if self.last:
-            found.append(Stage("narrow-1", rest, {unit: max(1, parts["last"]), "kl_warmup": 0.0}))
+            own = {length_in(settings): max(1, self._parts(settings)["last"]), "kl_warmup": 0.0}
+            found.append(Stage("narrow-1", rest, own))
         return found
 
     def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
-        joint = self._joint(fits)
+        joint = self._with_depth(fits)
         stack: Any = mean_network(*require(joint, models.BayesianStack, "occam"))
         return settled(joint), stack.at(stack.max_depth)
 
-    def _joint(self, fits: Sequence[Fit]) -> Fit:
+    def _with_depth(self, fits: Sequence[Fit]) -> Fit:
         """The fit over depth and weights."""
         return fits[1 if self.start else 0]
 
     def report(self, run: Finished) -> dict[str, Any]:
         """What was learnt of the depth, and the report of all methods over weights."""
-        joint = self._joint(run.fits)
+        joint = self._with_depth(run.fits)
         assert joint.structure is not None
         neighbours = self._neighbours(joint)
         if run.out is not None and run.figures:
@@ -240,8 +270,8 @@ class Occam(OverWeights):
         return [row | {"seconds_per_batch": speed[str(d)]} for d, row in rows.items()]
 
 
-def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """q(d) beside the losses of the exits of the mean network, and the trade of error for size."""
+def draw_depth(joint: Fit, folder: Path) -> None:
+    """q(d) of a fit over a stack, beside the losses of the exits of its mean network."""
     net: Any = mean_network(joint.model, joint.guide)
 
     def outputs(x: torch.Tensor) -> torch.Tensor:
@@ -259,26 +289,18 @@ def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> 
         nll, unit=unit_of(joint),
     )  # fmt: skip
     save(picture, folder / "depth", FORMATS)
+
+
+def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """q(d), and the trade of error for size."""
+    draw_depth(joint, folder)
     chosen = [k for k, row in enumerate(neighbours) if row["chosen"]]
     if not chosen:
         return
-    classes = joint.data.task == "classification"
-    costs = {
-        "file, bytes": [row["file_bytes"] for row in neighbours],
-        "multiply-adds of a row": [max(1, row["multiply_adds"]) for row in neighbours],
-        "ms, 256 rows": [1e3 * row["seconds_per_batch"] for row in neighbours],
-    }
-    errors = [
-        100 * (1 - row["test"]["accuracy"]) if classes else row["test"]["nll"] for row in neighbours
-    ]
     labels = [str(row["depth"]) for row in neighbours]
-    ylabel = "test error, %" if classes else f"test NLL, {unit_of(joint)}"
-    save(trade_off(costs, errors, labels, chosen[0], ylabel=ylabel), folder / "trade", FORMATS)
+    draw_trade(joint, neighbours, labels, chosen[0], folder)
     predicted = [max(1.0, row["kl_bytes"] + row["number_bytes"]) for row in neighbours]
     coded = [max(1.0, row["weight_bytes"]) for row in neighbours]
-    picture = bytes_by_bound(predicted, costs["file, bytes"], coded, labels, chosen[0])
+    sizes = [row["file_bytes"] for row in neighbours]
+    picture = bytes_by_bound(predicted, sizes, coded, labels, chosen[0])
     save(picture, folder / "bytes", FORMATS)
-
-
-def _unit(settings: Settings) -> str:
-    return "steps" if settings.epochs is None else "epochs"

@@ -14,9 +14,9 @@ from .bayes import Bayes
 from .coded import Coded
 from .depth import AtDepth, ByGradient, ClosedForm, MarginalLikelihood
 from .dropout import Dropout, GaussianDropout
+from .every_size import EverySize
 from .occam import Occam
-from .points import DeepCompression, Surgery
-from .sharing import SoftSharing
+from .points import DeepCompression, SoftSharing, Surgery
 from .structure import RandomStructure
 
 __all__ = ["METHODS", "Method", "find"]
@@ -192,6 +192,22 @@ METHODS: dict[str, Method] = {
             {
                 **_ADAM,
                 "lr": 3e-3,
+                "kl_warmup": 0.3,
+                "batch_size": 256,
+                "epochs": None,
+                "steps": 20000,
+            },
+        ),
+        EverySize(
+            "every-size",
+            "a network of every size from one fit; the best, or the best within a budget "
+            "(--set bytes=... or milliseconds=...)",
+            "Grebenkova, Bakhteev, Strijov 2023, ICAART; Lorraine, Duvenaud 2018, "
+            f"arXiv:1802.09419; {_COMPRESSION}",
+            {
+                **_ADAM,
+                "lr": 3e-3,
+                "guide_lr": 0.03,
                 "kl_warmup": 0.3,
                 "batch_size": 256,
                 "epochs": None,

@@ -31,9 +31,16 @@ _CATALOGUE = (
         "below the negative log-likelihood of the network cut at each depth.",
     ),
     _Entry(
+        r"path",
+        "A network for every weight of the KL",
+        "All are read off one fit: their losses, the bytes of their files, and what is left of the "
+        "network. The line is at the one that was chosen.",
+    ),
+    _Entry(
         r"trade",
-        "What do other depths cost?",
-        "Networks of the depths around the chosen one, cut and packed by the same posterior.",
+        "What do other sizes cost?",
+        "Networks beside the chosen one, of other depths or of other weights of the KL, cut and "
+        "packed by the same posterior.",
     ),
     _Entry(
         r"bytes",
@@ -147,6 +154,14 @@ def _said(run: RunFiles, name: str) -> str:
         q = run.first["structure"]["depth_probs"]
         d = run.first["structure"]["depth_chosen"]
         return f"q(d) over depths 0 to {len(q) - 1}; chosen is depth {d}, with q = {q[d]:.3f}."
+    if name == "path" and "path" in run.first:
+        found = run.first["path"]["networks"]
+        chosen = next(one for one in found if one["chosen"])
+        sizes = [one["file_bytes"] for one in found]
+        return (
+            f"{len(found)} networks of {min(sizes):,} to {max(sizes):,} bytes; chosen is that of "
+            f"λ = {chosen['weight']:.3g}, with {chosen['file_bytes']:,} bytes."
+        )
     if name == "sparsity" and "nonzero_percent" in structure:
         return f"{structure['nonzero_percent']:.1f} % of the weights are left."
     if name == "bits" and "file_bytes" in structure:

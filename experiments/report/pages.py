@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.opening import reading
-from ..runs.summary import METRICS
+from ..runs.summary import METRICS, path_table
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
 from .html import Cell, Page, Picture, Remark, Section, Table, render
@@ -58,9 +58,7 @@ def _told_apart(runs: list[RunFiles]) -> list[RunFiles]:
 
 def _single(run: RunFiles) -> Page:
     sections = [Section("Networks on the test rows", tables=[_scores(run)])]
-    learnt = _learnt(run)
-    if learnt is not None:
-        sections.append(Section("What was learnt", tables=[learnt]))
+    sections += _what_was_learnt(run)
     drawn = pictures(run).values()
     if drawn:
         shown = [replace(p, text=f"{p.text} {seed}".strip()) for p, seed in drawn]
@@ -84,10 +82,10 @@ def _several(runs: list[RunFiles]) -> Page:
     if parts:
         sections.append(Section("Figures", parts=parts))
     for run in runs:
-        learnt, diagnosis = _learnt(run), _diagnosis(run)
+        diagnosis = _diagnosis(run)
         inner = [
             Section("Networks on the test rows", tables=[_scores(run)]),
-            *([] if learnt is None else [Section("What was learnt", tables=[learnt])]),
+            *_what_was_learnt(run),
             *([] if diagnosis is None else [diagnosis]),
             *_how(run),
         ]
@@ -137,6 +135,26 @@ def _spread_cell(spread: dict[str, Any] | None) -> Cell:
         return Cell("")
     sd = "" if spread["sd"] is None else f" ± {spread['sd']:.4f}"
     return Cell(f"{spread['mean']:.4f}{sd}", spread["mean"])
+
+
+def _what_was_learnt(run: RunFiles) -> list[Section]:
+    """The structure, and the networks along a path; nothing where there are none."""
+    tables = [table for table in (_learnt(run), _path(run)) if table is not None]
+    return [Section("What was learnt", tables=tables)] if tables else []
+
+
+def _path(run: RunFiles) -> Table | None:
+    """The networks of all weights of the KL, of the first seed."""
+    if "path" not in run.first:
+        return None
+    head, lines = path_table(run.first["path"])
+    seed = f", of the first seed, {run.first['seed']}" if len(run.seeds) > 1 else ""
+    note = (
+        f"Scores are of the test rows{seed}; bytes of the file, units those left of each layer, "
+        "ms of 256 rows. None of these networks was trained by itself."
+    )
+    rows = [[Cell(text) for text in line] for line in lines]
+    return Table(f"A network for each weight λ of the KL, {run.name}", head, rows, note)
 
 
 def _learnt(run: RunFiles) -> Table | None:

@@ -15,6 +15,7 @@ from ...data.registry import options_of
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
 from ...models.likelihoods import for_data, parse, words
+from ...models.networks.ready import NETWORKS
 from ..methods import Method, find
 from ..methods.base import Stage
 from .opening import read_json, reading
@@ -113,7 +114,7 @@ class RunConfig:
         builder = inspect.signature(row.network(network)).parameters
         accepts = [n for n, p in builder.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         toy = network == "mlp" and len(dataset.input_shape) == 1 and dataset.input_shape[0] <= 2
-        stack = row.over == "stack"
+        stack = row.over == "stack" or row.network(network) is NETWORKS.get(network)
         network_options = dict(_TOY if toy else _NETWORK.get(network, {})) if stack else {}
         options = row.options
         usual = _FIT.get(network, _FIT["conv" if len(shape) == 3 else "mlp"])

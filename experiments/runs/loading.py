@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load
@@ -24,7 +26,7 @@ from .building import build_network
 from .config import RunConfig
 from .described import network_of
 from .opening import RunError, check_files, read_json, reading, refuse_other_data
-from .run import pair_of
+from .run import known_of, pair_of
 
 __all__ = ["load_fit", "names_own_data", "was_compressed"]
 
@@ -37,6 +39,7 @@ def load_fit(
     trust: bool = False,
     data_root: str | None = None,
     data_file: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Fit:
     """Rebuild the fit of a finished run from its folder; runs no code that the folder names.
 
@@ -49,13 +52,16 @@ def load_fit(
         data_root: folder where the files of the run's data are now, if they are not where they
             were.
         data_file: where the run's data are now, a file, a folder or a function, by whatever name.
+        options: of the method, by which the fit is chosen anew that the run stands for.
 
     Raises:
         FileNotFoundError: if the folder is not a finished run.
+        ValueError: for options that the method has not, or that no fit meets.
         RunError, DamagedFile: if a file in it is not what was written, or the data is not that of
             the run, or its network is code that nobody vouches for.
     """
     config = RunConfig.read(folder)
+    chosen = config.chosen.with_options(options or {})
     check_files(folder)
     # In a run of before there was numbers.safetensors they were a fit, and the posterior the next.
     began = folder / "posterior" if (folder / "posterior" / WEIGHTS).is_file() else folder
@@ -83,6 +89,11 @@ def load_fit(
         pair = _loaded(pair, folder / stage.name, where)
         result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
         result.settings = Settings.of(config.settings_of(number))
+    known = {} if options else known_of(folder)
+    with reading(folder / "metrics.json") if known else nullcontext():
+        result, said = chosen.concluded(result, known)
+    if options and "unmet" in said.get("path", {}):
+        raise ValueError(said["path"]["unmet"])
     return result
 
 

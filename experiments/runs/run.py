@@ -37,7 +37,16 @@ from .config import RunConfig, changed_settings
 from .described import words_of
 from .opening import FORMAT, read_json, reading, refuse_other_data
 
-__all__ = ["Outcome", "RunOptions", "begun", "fixed_depth", "pair_of", "run", "run_repeats"]
+__all__ = [
+    "Outcome",
+    "RunOptions",
+    "begun",
+    "fixed_depth",
+    "known_of",
+    "pair_of",
+    "run",
+    "run_repeats",
+]
 
 NARROWED = "narrowed.json"
 
@@ -324,7 +333,8 @@ def _narrowed(folder: Path | None) -> dict[str, Any]:
 
 def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions) -> Outcome:
     """Cut, measure and write one run, of one fit or of several."""
-    config, out, result, numbers = job.config, job.out, fits[-1], job.numbers
+    config, out, last, numbers = job.config, job.out, fits[-1], job.numbers
+    result, said = config.chosen.concluded(last, known_of(out))
     data = result.data
     device = data.device
     metrics: dict[str, Any] = {
@@ -336,7 +346,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
         "best_epoch": result.best_epoch,
         "val_nll": result.val_nll,
-        "warnings": [*result.warnings, *_too_short(result, twice(config, data, options.compare))],
+        "warnings": [*result.warnings, *_too_short(last, twice(config, data, options.compare))],
         "seconds": sum(one.seconds for one in fits) + (numbers.seconds if numbers else 0.0),
         "engine": result.engine,
         "parameters": count_parameters(result.model),
@@ -355,16 +365,33 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         own = config.settings_of(0)
         return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
 
-    begin, whole = partial(build_network, config, data), Settings.of(config.settings)
     metrics |= config.chosen.report(
-        Finished(fits, numbers, ddn, begin, train, whole, out, options.figures, options.compare)
+        Finished(
+            fits=[*fits[:-1], result],
+            said=said,
+            numbers=numbers,
+            fixed=ddn,
+            begin=partial(build_network, config, data),
+            train=train,
+            settings=Settings.of(config.settings),
+            out=out,
+            figures=options.figures,
+            compare=options.compare,
+        )
     )
     if out is not None:
         write_json(out / "metrics.json", metrics)
         seal(out)
         if options.figures:
-            draw(result, ddn, out / "figures", fits[:-1], config.chosen.predictor)
+            before = [one for one in fits if one is not result]
+            draw(result, ddn, out / "figures", before, config.chosen.predictor)
     return Outcome(result, metrics)
+
+
+def known_of(folder: Path | None) -> dict[str, Any]:
+    """``metrics.json`` of a run, if it is finished; empty if not."""
+    path = None if folder is None else folder / "metrics.json"
+    return {} if path is None or not path.is_file() else read_json(path)
 
 
 def _too_short(result: Fit, longer: str) -> list[str]:

@@ -14,6 +14,7 @@ from ..console import Part, PlainConsole
 
 __all__ = [
     "METRICS",
+    "path_table",
     "print_repeats",
     "print_run",
     "said_of_labels",
@@ -52,7 +53,16 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
     structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
     for sentence in doubtful:
         console.say("\n", ("Beware:", "yellow"), f" {sentence}")
-    if "not_compressed" in metrics:
+    if "path" in metrics:
+        head, lines = path_table(metrics["path"])
+        table = Table(*head, box=None)
+        for column in table.columns:
+            column.justify, column.overflow = "right", "fold"
+        for line in lines:
+            table.add_row(*line)
+        console.say()
+        console.print(table)
+    elif "not_compressed" in metrics:
         reason = metrics["not_compressed"]
         console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
     if "not_drawn" in metrics:
@@ -107,6 +117,37 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
             f"Pruned: {fewer:.1f} x fewer parameters. Beside the network of all depths it is "
             f"{said_of_speed(part['seconds_by_batch'])}. {_trained(metrics)}"
         )
+
+
+def path_table(path: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The networks along the weight of the KL in a table: its head, and its lines. Bytes are of
+    the file, units those that are left of each layer, ms of 256 rows, scores of the test rows.
+
+    Arguments:
+        path: as ``metrics.json`` has it.
+    """
+    networks = path["networks"]
+    scores = [name for name in ("accuracy", "rmse", "nll") if name in networks[0]["test"]]
+    deep = networks[0]["depth"] is not None
+    named = (METRICS[name].partition(",")[0] for name in scores)
+    head = ["λ", "", "bytes", "parameters", *(["blocks"] if deep else []), "units", "ms", *named]
+    lines = []
+    for one in networks:
+        widths = [str(width) for width in one["widths"].values()]
+        shown = widths if len(widths) <= 6 else [*widths[:3], "…", *widths[-2:]]
+        lines.append(
+            [
+                f"{one['weight']:.3g}",
+                "chosen" if one["chosen"] else "",
+                f"{one['file_bytes']:,}",
+                f"{one['parameters']:,}",
+                *([str(one["depth"])] if deep else []),
+                "-".join(shown),
+                f"{1e3 * one['seconds']:.2g}",
+                *(f"{one['test'][name]:.4f}" for name in scores),
+            ]
+        )
+    return head, lines
 
 
 def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:

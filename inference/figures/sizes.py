@@ -18,6 +18,7 @@ def trade_off(
     chosen: int,
     *,
     ylabel: str = "test error, %",
+    others: str = "other depths",
 ) -> Figure:
     """The error of each network against each of its costs, on logarithmic axes of these, with the
     chosen one filled.
@@ -28,6 +29,7 @@ def trade_off(
         labels: of the networks, short.
         chosen: position of the chosen one.
         ylabel: of the errors.
+        others: what those are that were not chosen.
 
     Returns:
         The figure, with an axis for each cost.
@@ -54,7 +56,7 @@ def trade_off(
             )
         order = cost.argsort()
         ax.plot(cost[order], error[order], color=CYCLE[0], linewidth=0.9)
-        ax.plot(cost, error, "o", color=CYCLE[0], markerfacecolor="white", label="other depths")
+        ax.plot(cost, error, "o", color=CYCLE[0], markerfacecolor="white", label=others)
         ax.plot(cost[chosen], error[chosen], "o", color=CYCLE[0], label="chosen")
         for label, x, y in zip(labels, cost, error, strict=True):
             ax.annotate(
@@ -63,7 +65,7 @@ def trade_off(
         log_axis(ax, float(cost.min()), float(cost.max()), "x")
         ax.set_xlabel(name)
     axes[0].set_ylabel(ylabel)
-    legend_above(axes[0], ["chosen", "other depths"])
+    legend_above(axes[0], ["chosen", others])
     return fig
 
 
@@ -127,12 +129,14 @@ def weight_path(
     widths: Mapping[str, Sequence[float]],
     chosen: int,
     *,
+    depths: Sequence[int] = (),
     rows: str = "validation",
     label: str = "weight λ of the KL",
 ) -> Figure:
     """What a weight λ of the KL costs and leaves, one below the other on one axis of λ: the loss of
     the posterior, with a band of the networks drawn from it, and of the small network; the bytes of
-    its file; the units that are left of each layer. A line marks one of the points.
+    its file; the blocks of a stack and the units of each layer that are left. A line marks one of
+    the points.
 
     Arguments:
         weights: λ, in rising order, ``(P,)``.
@@ -142,11 +146,13 @@ def weight_path(
         file_bytes: of its file.
         widths: units that are left, by layer.
         chosen: position of the point that is marked.
+        depths: blocks that are left; none where there is no stack.
         rows: whose loss it is.
         label: what λ is.
 
     Returns:
-        The figure, with three axes, or two where there are no widths.
+        The figure, with an axis each for losses and bytes, and for depths and widths where there
+        are some.
 
     Raises:
         ValueError: for numbers that are not as many as the weights, weights or sizes that are not
@@ -154,6 +160,7 @@ def weight_path(
     """
     found = checked_array("bands", bands, 2)
     given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, **widths}
+    given |= {"depths": depths} if depths else {}
     values = {name: checked_array(name, one, 1) for name, one in given.items()}
     at = checked_array("weights", weights, 1)
     if any(len(one) != len(at) for one in [*values.values(), found]):
@@ -166,7 +173,7 @@ def weight_path(
             f"weights, file_bytes: expected positive numbers, and chosen={chosen} to be the "
             f"position of one of {len(at)}"
         )
-    panels = 3 if widths else 2
+    panels = 2 + bool(depths) + bool(widths)
     fig = new_figure(1.75 * panels)
     loss, size, *left = fig.subplots(panels, 1, sharex=True)
     loss.fill_between(at, found[:, 0], found[:, 1], color=CYCLE[0], alpha=0.2, linewidth=0,
@@ -179,7 +186,11 @@ def weight_path(
     size.plot(at, values["file_bytes"], color=CYCLE[1], marker=MARKERS[1])
     size.set_ylabel("file,\nbytes")
     log_if_wide(size, [values["file_bytes"]])
-    for ax in left:
+    if depths:
+        left[0].plot(at, values["depths"], color=CYCLE[1], marker=MARKERS[1])
+        left[0].set_ylabel("blocks\nleft")
+        left[0].set_ylim(0, 1.05 * max(1, *depths))
+    for ax in left[bool(depths) :]:
         looks = zip(widths, cycled(CYCLE[2:]), cycled(MARKERS[2:]), strict=False)
         for name, colour, marker in looks:
             ax.plot(at, values[name], color=colour, marker=marker, label=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...guides.base import Guide
@@ -47,12 +47,15 @@ class Selection:
             up to there. ``kl`` is that of one posterior; with K folds L has it K / (K - 1) times,
             for it is of fewer rows.
         best: position in ``history``.
+        kl_weights: by layer, where they were learnt (``L=Level(prior="layer")``); ``kl`` in the
+            history is then the sum with these weights.
     """
 
     fit: Fit[BayesianNetwork, Guide]
     method: Method
     history: list[dict[str, float]]
     best: int
+    kl_weights: dict[str, float] = field(default_factory=dict)
 
     @property
     def Q(self) -> float:
@@ -84,7 +87,8 @@ def select(
     .. math:: h^* = \arg\max_h Q(θ^*(h), h), \qquad θ^*(h) = \arg\max_θ L(θ, h)
 
     h are the parameters of priors (``priors.Normal(learn="weight")``,
-    ``priors.GumbelSoftmax(learn=True)``) and the noise of a regression; θ those of the guide.
+    ``priors.GumbelSoftmax(learn=True)``), weights of the KL of layers (``L=Level(prior="layer")``)
+    and the noise of a regression; θ those of the guide.
     Some choices of L and Q that have names:
 
     ========================  ================================================================
@@ -93,6 +97,7 @@ def select(
     least complexity          ``Q=Level(likelihood=0)``
     sample of size m / λ      ``L=Level(prior=λ)``, ``Q=Level(prior=λ)``
     hold-out                  ``Q=Level(prior=0, split="val")``
+    λ by layer, hold-out      ``L=Level(prior="layer")``, ``Q=Level(prior=0, split="val")``
     cross-validation          ``Q=Level(prior=0, folds=4)``
     all structures in turn    ``Q=Level(..., structure=[Against(found, -1)])``
     ========================  ================================================================
@@ -141,6 +146,17 @@ def select(
     if L.folds is not None:
         raise ValueError(
             "Level(folds) holds rows out from L, and is an option of Q.\nGive it to Q alone."
+        )
+    if Q.by_layer or (L.by_layer and (Q.kl_weight or (Q.split, Q.folds) == (L.split, None))):
+        raise ValueError(
+            "Weights of the KL by layer, L=Level(prior='layer'), are learnt by the likelihood of "
+            f"rows that L does not see; got Q={Q}.\nGive Q=Level(prior=0.0, split='val'), or "
+            "folds=4."
+        )
+    if L.by_layer and guide.undecided is not None:
+        raise ValueError(
+            f"{guide.undecided.partition(chr(10))[0]} It has no further weights, of layers.\nGive "
+            "the guide that is inside."
         )
     if Q.folds is not None and (L.split != "train" or data.streamed):
         given = "the training rows are streamed" if data.streamed else f"L has split={L.split!r}"
@@ -247,7 +263,7 @@ def select(
         weights=pair.weights(),
         engine={"kind": "graph", "replicates": 1},
     )  # fmt: skip
-    return Selection(found, method, history, best - 1)
+    return Selection(found, method, history, best - 1, objectives.kl_weights())
 
 
 def _named(name: str) -> Method:

@@ -123,6 +123,7 @@ class Folds(Objectives):
         """
         L, _ = self.levels
         whole = Objectives(self.model, self.guide, (L, L), self.particles)
+        whole.put({}, self.h)
         rows = Rows(data, "train", size)
         lr = lr / self.folds if optimizer == "sgd" else lr
         search = Search(whole, [rows, rows], steps, lr, lr, optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import positive, whole
+from ...models.checks import one_of, positive, whole
 from ...models.priors.structure import EdgePrior, StructurePrior
 from ..compilation.fusion import differentiable
 from ..compilation.graphs import graph_of
@@ -21,11 +21,15 @@ from ..compilation.noise import Draw, lift_noise
 from ..compilation.trace import TracedBound, Untraceable
 from ..elbo.estimator import bound
 from .hypergradient import Tensors
+from .layer_weights import WeighedBound
 
 if TYPE_CHECKING:
     from ...data import Dataset
 
 __all__ = ["Against", "InverseGamma", "Level", "Objectives", "structure_kl"]
+
+LAYER = "layer"
+"""A λ_prior of each layer."""
 
 DRAWS_OF_STRUCTURE = 100  # for a KL that is not known in closed form
 
@@ -88,7 +92,10 @@ class Level:
         - \textstyle\sum λ_{struct} KL(p(Γ \mid h) \| p') + \log p(h)
 
     Arguments:
-        likelihood, prior: λ_lik and λ_prior, at least 0.
+        likelihood, prior: λ_lik and λ_prior, at least 0. In L the second may be ``"layer"``: a
+            λ_prior for each layer, of the KL of its weights, which is learnt beside h. It begins at
+            1, and Q has to be one without a KL (``prior=0``), on rows that L does not see: Q with a
+            KL would be best where it weighs nothing.
         structure: the terms of λ_struct, for Q.
         hyperprior: p(h), for Q.
         split: whose rows are the data: ``val`` makes Q that of hold-out.
@@ -101,15 +108,16 @@ class Level:
     """
 
     likelihood: float = 1.0
-    prior: float = 1.0
+    prior: float | Literal["layer"] = 1.0
     structure: Sequence[Against] = ()
     hyperprior: InverseGamma | None = None
     split: Literal["train", "val"] = "train"
     folds: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("likelihood", "prior"):
-            value = getattr(self, name)
+        if isinstance(self.prior, str):
+            one_of("Level(prior), if it is no number,", self.prior, (LAYER,))
+        for name, value in (("likelihood", self.likelihood), ("prior", self.kl_weight)):
             if not 0.0 <= value < float("inf"):
                 raise ValueError(f"Level({name}) must be at least 0 and finite, got {value}.")
         if self.split not in ("train", "val"):
@@ -120,6 +128,16 @@ class Level:
                 raise ValueError(
                     "Level(folds) are of the training rows, got split='val'.\nLeave split out."
                 )
+
+    @property
+    def by_layer(self) -> bool:
+        """λ_prior is one of each layer."""
+        return self.prior == LAYER
+
+    @property
+    def kl_weight(self) -> float:
+        """λ_prior, beside those of layers."""
+        return 1.0 if isinstance(self.prior, str) else self.prior
 
 
 class Key(NamedTuple):
@@ -150,6 +168,7 @@ class Objectives:
     Attributes:
         left: what a selection leaves that is stopped, for a message.
         stacked: leading dimensions of θ, beside those of the parameters.
+        kl_weights: gives the weights of the KL by layer, where they are learnt.
 
     Raises:
         ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
@@ -169,8 +188,12 @@ class Objectives:
         return 1.0
 
     def __post_init__(self) -> None:
-        self.bound = bound(self.model, self.guide)
-        inside = self.model.priors()
+        self.bound, inside = bound(self.model, self.guide), [*self.model.priors()]
+        self.kl_weights: Callable[[], dict[str, float]] = dict
+        if self.levels[0].by_layer:
+            self.bound = weighed = WeighedBound(self.model, self.guide)
+            self.kl_weights = weighed.values
+            inside.append(weighed.weights)
         outer = {id(p) for m in (*inside, self.model.likelihood) for p in m.parameters()}
         self._parameters = dict(self.bound.named_parameters())
         wanted = {n: p for n, p in self._parameters.items() if p.requires_grad}
@@ -181,7 +204,8 @@ class Objectives:
         if not self.h_names:
             raise ValueError(
                 "Nothing to learn at the outer level: give the model a prior that learns, such as "
-                "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True)."
+                "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True), or L a weight "
+                "of the KL for each layer, Level(prior='layer')."
             )
         self._graphs: dict[Any, tuple[Any, Any]] = {}
         self._others = [self._other(term) for term in self.levels[1].structure]
@@ -243,7 +267,7 @@ class Objectives:
 
     def _value(self, level: Level, theta: Tensors, h: Tensors, key: Key) -> Tensor:
         log_likelihood, kl = self.terms(theta, h, key)
-        return level.likelihood * log_likelihood - level.prior * kl
+        return level.likelihood * log_likelihood - level.kl_weight * kl
 
     def _other(self, term: Against) -> tuple[float, Any, Draw]:
         """The weight of a term, and its KL as a graph of h and of noise."""

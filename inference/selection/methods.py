@@ -49,11 +49,12 @@ class OneLevel(Method):
 
     def check(self, objectives: Objectives) -> None:
         L, Q = objectives.levels
-        same = Q.likelihood > 0 and abs(Q.prior / Q.likelihood - L.prior / L.likelihood) < 1e-12
+        ours, theirs = L.kl_weight, Q.kl_weight
+        same = Q.likelihood > 0 and abs(theirs / Q.likelihood - ours / L.likelihood) < 1e-12
         if not same or Q.split != L.split or Q.folds is not None:
             raise ValueError(
                 "OneLevel() takes rows and prior / likelihood that are equal in both levels: L has "
-                f"{L.prior:g} / {L.likelihood:g} on {L.split!r}, Q {Q.prior:g} / {Q.likelihood:g} "
+                f"{ours:g} / {L.likelihood:g} on {L.split!r}, Q {theirs:g} / {Q.likelihood:g} "
                 f"on {Q.split!r}{'' if Q.folds is None else ' in folds'}. Use Greedy()."
             )
 
@@ -186,6 +187,7 @@ class Drmad(Method):
 RANGES = {
     "log_scale": (-5.0, 1.0),  # of a precision, (-2, 10) in its logarithm, as in the source
     "log_scale_bias": (-5.0, 1.0),
+    "log_kl_weight": (-5.0, 3.0),
     "loc": (-1.0, 1.0),
     "logits": (-3.0, 3.0),
     "likelihood": (-3.0, 1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path as FilePath
@@ -32,7 +32,7 @@ from ..pruning.thresholds import TOLERANCE, Threshold, check_threshold
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-__all__ = ["Path", "PathPoint", "path", "within"]
+__all__ = ["Path", "PathPoint", "path", "path_figure", "within"]
 
 POINTS = 13
 """Weights of a path, if nobody says which."""
@@ -140,11 +140,13 @@ class Path(Sequence[PathPoint]):
         points: of the path.
         split: whose rows were predicted, ``val``, or ``train`` where there are no others.
         over: what λ is, ``kl_weight`` or a number of the model by its path.
+        measure: points of other weights, in the same way.
     """
 
     points: tuple[PathPoint, ...]
     split: str
-    over: str = "kl_weight"
+    over: str
+    measure: Callable[[Sequence[float]], tuple[PathPoint, ...]] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -165,6 +167,40 @@ class Path(Sequence[PathPoint]):
             return max(self.points, key=lambda point: point.elbo)
         return min(self.points, key=lambda point: point.nll)
 
+    def within(
+        self, *, bytes: float | None = None, milliseconds: float | None = None
+    ) -> tuple[Path, PathPoint]:
+        """The best small network that meets a budget, see :func:`~pyroccam.inference.within`.
+
+        Arguments:
+            bytes: that the packed file may have.
+            milliseconds: that a pass of at most 256 rows may take.
+
+        Returns:
+            This path with the points between its own that were looked at, and the one of them.
+
+        Raises:
+            ValueError: for no budget, one that is not positive, or one that nothing on the path
+                meets.
+        """
+        budget = _Budget(bytes, milliseconds)
+        budget.refuse_unmet(self.points)
+        points = {point.weight: point for point in self}
+        for _ in range(BISECTIONS):
+            best = budget.best(points.values())
+            order = sorted(points)
+            at = order.index(best.weight)
+            # A neighbour is worth a look where it is better, and not affordable.
+            near = [points[order[k]] for k in (at - 1, at + 1) if 0 <= k < len(order)]
+            better = [one for one in near if one.nll < best.nll and not budget.met(one)]
+            if not better:
+                break
+            other = min(better, key=lambda point: point.nll)
+            (between,) = self.measure([math.sqrt(best.weight * other.weight)])
+            points[between.weight] = between
+        whole = replace(self, points=tuple(points[weight] for weight in sorted(points)))
+        return whole, budget.best(whole)
+
     def to_json(self) -> list[dict[str, Any]]:
         """The numbers of all points, for a result file."""
         return [point.to_json() for point in self.points]
@@ -173,18 +209,7 @@ class Path(Sequence[PathPoint]):
         """Loss with its band, bytes of the file and widths of layers over λ, with one of the points
         marked: by default the best."""
         marked = self.best() if chosen is None else chosen
-        layers = dict.fromkeys(name for point in self for name in point.widths)
-        return weight_path(
-            [point.weight for point in self],
-            [point.scores["nll"] for point in self],
-            [point.band for point in self],
-            [point.nll for point in self],
-            [point.file_bytes for point in self],
-            {name: [point.widths.get(name, 0) for point in self] for name in layers},
-            self.points.index(marked),
-            rows={"val": "validation", "train": "training"}.get(self.split, self.split),
-            **({} if self.over == "kl_weight" else {"label": self.over}),
-        )
+        return path_figure(self.to_json(), self.points.index(marked), self.split, self.over)
 
     def knob(self) -> Widget:
         """A slider over the weights for a notebook: the figure with the point marked, and what is
@@ -201,6 +226,31 @@ class Path(Sequence[PathPoint]):
                 "Run pip install ipywidgets, or take the figure of the path."
             ) from error
         return Knob(self)
+
+
+def path_figure(
+    rows: Sequence[Mapping[str, Any]], chosen: int, split: str, over: str = "kl_weight"
+) -> Figure:
+    """The figure of a path by its numbers, such as those in a result file.
+
+    Arguments:
+        rows: of :meth:`Path.to_json`.
+        chosen: position of the point that is marked.
+        split, over: of the path.
+    """
+    layers = dict.fromkeys(name for row in rows for name in row["widths"])
+    return weight_path(
+        [row["weight"] for row in rows],
+        [row["scores"]["nll"] for row in rows],
+        [row["band"] for row in rows],
+        [row["small_scores"]["nll"] for row in rows],
+        [row["file_bytes"] for row in rows],
+        {name: [row["widths"].get(name, 0) for row in rows] for name in layers},
+        chosen,
+        depths=[row["depth"] for row in rows if row["depth"] is not None],
+        rows={"val": "validation", "train": "training"}.get(split, split),
+        **({} if over == "kl_weight" else {"label": over}),
+    )
 
 
 def path(
@@ -240,8 +290,11 @@ def path(
     """
     chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
     how = (rows, draws, threshold, tolerance)
-    points = _timed([_measured(fit.at(weight), weight, *how) for weight in chosen])
-    return Path(points, rows, fit.guide.over)
+
+    def measure(weights: Sequence[float]) -> tuple[PathPoint, ...]:
+        return _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
+
+    return Path(measure(chosen), rows, fit.guide.over, measure)
 
 
 def within(
@@ -282,28 +335,10 @@ def within(
         >>> inference.within(fit, bytes=5_000, weights=3).file_bytes <= 5_000
         True
     """
-    budget = _Budget(bytes, milliseconds)
-    chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
-
-    def measured(weights: Sequence[float]) -> dict[float, PathPoint]:
-        how = (rows, draws, threshold, tolerance)
-        made = _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
-        return {point.weight: point for point in made}
-
-    points = measured(chosen)
-    budget.refuse_unmet(list(points.values()))
-    for _ in range(BISECTIONS):
-        best = budget.best(points.values())
-        order = sorted(points)
-        at = order.index(best.weight)
-        # A neighbour is worth a look where it is better, and not affordable.
-        near = [points[order[k]] for k in (at - 1, at + 1) if 0 <= k < len(order)]
-        better = [one for one in near if one.nll < best.nll and not budget.met(one)]
-        if not better:
-            break
-        other = min(better, key=lambda point: point.nll)
-        points |= measured([math.sqrt(best.weight * other.weight)])
-    return budget.best(points.values())
+    _Budget(bytes, milliseconds)  # which is checked before anything is measured
+    how: dict[str, Any] = {"split": split, "draws": draws, "tolerance": tolerance}
+    whole = path(fit, weights, threshold=threshold, **how)
+    return whole.within(bytes=bytes, milliseconds=milliseconds)[1]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from .shared_normal import *
 from .spike_slab import *
 from .structure import *
 from .student_t import *
+from .unsquared_norm import *
 
 __all__ = [
     name

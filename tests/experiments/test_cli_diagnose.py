@@ -86,6 +86,7 @@ def test_every_method(name: str) -> None:
         "graph": ("perceptron-graph", {}),
     }
     network, sets = small[method.over]
+    sets |= {"points": 2} if "points" in method.options else {}
     config, data = RunConfig.resolve(name, "digits", network=network, seed=0, sets=sets)
     data = replace(data, x_train=data.x_train[:150], y_train=data.y_train[:150])
     with torch.random.fork_rng():
@@ -98,6 +99,7 @@ def test_every_method(name: str) -> None:
             stages.pop()
         for stage in stages:
             fit = inference.fit(*stage.build(fit), data, **whole)
+        fit, _ = config.chosen.concluded(fit, {})
         tree = fit.to_arviz(3, rows=20)
         found = diagnostics.diagnose(fit, draws=100)
     groups = {*(tree.children if hasattr(tree, "children") else tree.groups())}

@@ -53,7 +53,7 @@ NO_MODE = {
 }  # fmt: skip
 
 # Priors of weights to which a normal has no KL in closed form.
-NO_KL = {"GaussianMixture", "Integers"}
+NO_KL = {"GaussianMixture", "Integers", "UnsquaredNorm"}
 NO_KL_OF_BIASES = {"Integers"}
 
 
@@ -86,6 +86,7 @@ DRAWN = (
     priors.ARD(),
     priors.GaussianMixture(),
     priors.Integers(),
+    priors.UnsquaredNorm(),
 )
 MATRIX = [
     *((prior, kind) for prior in PRIORS for kind in GUIDES if kind != "mean-field-drawn"),
@@ -113,7 +114,9 @@ def test_a_pair_trains_or_says_why_not(prior, kind):
     drawn = kind in ("zero-mean-uniform", "zero-mean-rademacher")  # but for their biases
     refused = NO_KL_OF_BIASES if drawn else NO_KL
     if guide.handler is not None and type(prior).__name__ in refused:
-        message = r"no analytic KL .* (NormalMixture|BlurredLogistics).*local=False"
+        message = (
+            r"no analytic KL .* (NormalMixture|BlurredLogistics|SphericalLaplace).*local=False"
+        )
         with pytest.raises(ValueError, match=message):
             inference.fit(model, guide, rows, device="cpu", progress=False, compile=False, **one)
         return

@@ -113,6 +113,7 @@ def path_figure(**changes):
 EVERY = {
     "path": path_figure,
     "path, bare": lambda: path_figure(widths={}),
+    "path, deep": lambda: path_figure(depths=[9, 5, 2, 0]),
     "trade": trade_figure,
     "bytes": bytes_figure,
     "depth, 4": lambda: depth_figure(4),
@@ -147,6 +148,9 @@ def test_a_path_marks_its_choice_on_every_axis():
         assert any(list(line.get_xdata()) == [0.1, 0.1] for line in ax.get_lines())
     drawn = {tuple(line.get_ydata()) for ax in axes for line in ax.get_lines()}
     assert {(90_000, 4_000, 900, 300), (50, 48, 20, 2), (0.1, 0.12, 0.21, 2.0)} <= drawn
+    deep = path_figure(depths=[9, 5, 2, 0]).axes
+    assert len(deep) == 4
+    assert next(tuple(line.get_ydata()) for line in deep[2].get_lines()) == (9, 5, 2, 0)
 
 
 @pytest.mark.parametrize(

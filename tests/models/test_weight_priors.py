@@ -144,6 +144,13 @@ class TestStudentT(PriorCase):
     )
 
 
+class TestUnsquaredNorm(PriorCase):
+    variants = (priors.UnsquaredNorm(0.7),)
+    words = (("unsquared_norm:2", priors.UnsquaredNorm(2.0)),)
+    refused = (({"rate": 0.0}, r"rate\) must be positive and finite, got 0.0"),)
+    closed = False
+
+
 class TestSpikeSlab(PriorCase):
     variants = (priors.SpikeSlab(0.1), priors.SpikeSlab(0.1, per="weight"))
     words = (("spike-slab:0.1", priors.SpikeSlab(0.1)),)

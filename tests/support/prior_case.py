@@ -119,7 +119,11 @@ class PriorCase:
                     x, slope = y.exp(), y.exp()
                 else:  # a sinh reaches far into the tails
                     x, slope = y.sinh(), y.cosh()
-                return float((fn.log_prob(x.expand(fn.batch_shape)) + slope.log()).exp().detach())
+                return float(
+                    (fn.log_prob(x.expand(fn.batch_shape + fn.event_shape)) + slope.log())
+                    .exp()
+                    .detach()
+                )
 
             cuts = pairwise([centre + a for a in (-34, -4, 0, 4, 34)])
             total = sum(quad(density, a, b, limit=200)[0] for a, b in cuts)

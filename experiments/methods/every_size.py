@@ -1,0 +1,174 @@
+"""A network of every size, from one fit over all weights of the KL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from torch import nn
+
+from ... import guides, models
+from ...data import Dataset
+from ...guides.forms import FORMS
+from ...inference.cutting.cost import count_parameters
+from ...inference.figures import save
+from ...inference.fits.fitting import Fit
+from ...inference.posterior.family import require
+from ...inference.posterior.weight_moments import mean_network
+from ...inference.pruning.depth import settled
+from ...inference.pruning.thresholds import Threshold, by_validation
+from ...inference.selection.weight_path import PathPoint, path, path_figure
+from ...inference.training.settings import Settings
+from ...models.networks import ready
+from ...models.networks.stack import DepthStack
+from ..run_figures import FORMATS, draw_trade
+from .base import Finished, Pair
+from .occam import FromNumbers, draw_depth
+from .options import Nats, Positive, Rule
+from .weights import evaluate, refuse_names
+
+__all__ = ["EverySize"]
+
+_OF_STACKS = ("depth", "number_bits", "hold", "reach")  # options of a depth that is learnt
+_LABELS = 5  # of networks in a figure, the chosen one apart
+
+Form = Annotated[str, Rule(", ".join(FORMS), lambda word: word in FORMS)]
+Pivots = Annotated[int, Rule("a whole number of at least 2", lambda n: n >= 2)]
+
+
+@dataclass(frozen=True)
+class EverySize(FromNumbers):
+    """A posterior for every weight of the KL, over the weights of any network and the depth of a
+    stack. In the end networks are read off along that weight, and one of them is chosen: the best
+    by the validation rows, of those that a budget allows where there is one.
+
+    Attributes:
+        low: the least weight of the KL that is trained, for the largest network.
+        high: the largest weight, for the smallest network.
+        form: what the parameters of the posterior are as functions of the weight, see
+            :class:`~pyroccam.guides.Conditional`.
+        pivots: of the forms ``piecewise`` and ``film``; 6 if null.
+        points: networks that are read off, at first.
+        bytes: that the file of the chosen network may have.
+        milliseconds: that the chosen network may take for 256 rows, here.
+        threshold: rule or number by which the networks are cut.
+        tolerance: nats of a row that a cut by the validation rows may cost; 0.001 if left out.
+    """
+
+    over = "net"
+    passes = 20.0  # of the networks along the path, each drawn, cut, rounded and packed
+
+    low: Positive = 0.02
+    high: Positive = 2.0
+    form: Form = "piecewise"
+    pivots: Pivots | None = None
+    points: Pivots = 9
+    bytes: Positive | None = None
+    milliseconds: Positive | None = None
+    threshold: Threshold | None = None
+    tolerance: Nats | None = None
+
+    @property
+    def networks(self) -> dict[str, Callable[..., nn.Module]]:
+        return {**super().networks, **ready.NETWORKS}
+
+    def build(self, net: nn.Module, data: Dataset) -> Pair:
+        if not len(data.x_val):
+            raise ValueError(
+                f"{self.name} chooses one of many networks by validation rows, and there are none."
+                "\nSet data.val_fraction=0.1."
+            )
+        return super().build(net, data)
+
+    def _model(self, net: nn.Module, data: Dataset, prior: str, **more: Any) -> Any:
+        if isinstance(net, DepthStack):
+            return super()._model(net, data, prior, **more)
+        for one in fields(self):
+            if one.name in _OF_STACKS and (value := getattr(self, one.name)) != one.default:
+                raise ValueError(
+                    f"{one.name}={value!r} is of a depth that is learnt, and the network is no "
+                    "stack of blocks.\nLeave it out, or give a stack, such as --network "
+                    f"{' or '.join(ready.NETWORKS)}."
+                )
+        weights = models.priors.parse_weights(prior)
+        return models.BayesianNetwork(net, data, prior=weights, likelihood=self.likelihood)
+
+    def _pair(self, model: Any, guide: Any) -> Pair:
+        if model.structure and isinstance(self.threshold, Mapping):
+            raise ValueError(
+                "threshold= has numbers by layer, and networks of other depths have other layers."
+                "\nGive one rule, or one number, for all."
+            )
+        refuse_names(model, self.threshold)
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("low", "high", "form")}
+        found = guides.Conditional(guide, pivots=self.pivots, **how)
+        if all(guide.factor_of(site).is_point for site in guide.sites):
+            raise ValueError(
+                f"guide={self.guide!r} has weights that are points, which do not say what they do "
+                "not need: all sizes would be one.\nTake guide=mean-field."
+            )
+        return model, found
+
+    def further(self, begin: Callable[[], nn.Module], data: Dataset) -> dict[str, Pair]:
+        return {"joint": self._pair(*self._posterior(begin(), data))} if self.start else {}
+
+    def refusals(self, settings: Settings, data: Dataset) -> Iterator[tuple[str, str]]:
+        yield from super().refusals(settings, data)
+        if settings.kl_weight != 1.0:
+            yield "kl_weight", "is one weight of the KL, and all from low= to high= are learnt."
+
+    def concluded(self, result: Fit, known: Mapping[str, Any]) -> tuple[Fit, Mapping[str, Any]]:
+        """The fit of one weight of the KL, and the networks along it."""
+        if "path" in known:
+            return result.at(known["path"]["weight"]), {"path": known["path"]}
+        allowed = self.tolerance if by_validation(self.threshold, result.data) else None
+        found = path(result, self.points, threshold=self.threshold, tolerance=allowed)
+        best, said = found.best(), {}
+        if self.bytes is not None or self.milliseconds is not None:
+            try:
+                found, best = found.within(bytes=self.bytes, milliseconds=self.milliseconds)
+            except ValueError as error:  # which is raised when all is written
+                said = {"unmet": str(error)}
+        rows = [_row(point, point.weight == best.weight) for point in found]
+        return best.fit, {"path": {"weight": best.weight, "split": found.split, **said,
+                                   "networks": rows}}  # fmt: skip
+
+    def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
+        whole: Any = mean_network(*require(fits[0], models.BayesianNetwork, self.name))
+        if fits[0].structure is not None:
+            whole = whole.at(whole.max_depth)
+        return settled(fits[0]), whole
+
+    def report(self, run: Finished) -> dict[str, Any]:
+        """The networks along the path, and the report of all methods over weights on the one that
+        was chosen."""
+        chosen, found = run.fits[-1], dict(run.said)
+        if chosen.structure is not None:
+            found["depth"] = chosen.structure.to_json()
+        if run.out is not None and run.figures:
+            _draw(chosen, found["path"], run.out / "figures")
+        alone = [chosen, settled(chosen)]
+        if "unmet" not in found["path"]:
+            return {**found, **super().report(replace(run, fits=alone))}
+        whole = count_parameters(self.compared(alone)[1])
+        return {**found, "parameters": whole, "not_compressed": found["path"]["unmet"]}
+
+
+def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:
+    test = evaluate(point.fit, point.net)
+    return {**point.to_json(), "chosen": chosen, "test": test}
+
+
+def _draw(chosen: Fit, found: Mapping[str, Any], folder: FilePath) -> None:
+    """What the networks cost and leave by weight, their trade of error for size, and q(d)."""
+    networks = found["networks"]
+    place = next(k for k, row in enumerate(networks) if row["chosen"])
+    save(path_figure(networks, place, found["split"]), folder / "path", FORMATS)
+    named = {round(k * (len(networks) - 1) / (_LABELS - 1)) for k in range(_LABELS)} | {place}
+    labels = [f"{row['weight']:.2g}" if k in named else "" for k, row in enumerate(networks)]
+    how = {"others": "other λ", "seconds": "seconds"}
+    draw_trade(chosen, networks, labels, place, folder, **how)
+    if chosen.structure is not None:
+        draw_depth(chosen, folder)

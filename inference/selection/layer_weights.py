@@ -1,0 +1,68 @@
+"""A weight of the KL for each layer, as hyperparameters of the bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...models.bayesian import BayesianNetwork
+from ...models.contexts import Weighing
+from ..elbo.estimator import Bound, EnumMeanFieldELBO, Terms
+
+__all__ = ["LayerWeight", "WeighedBound"]
+
+
+class LayerWeight(nn.Module):
+    """The weight of the KL of one layer, by its logarithm; 1 at first.
+
+    Arguments:
+        layer: its name.
+    """
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.layer = layer
+        self.log_kl_weight = nn.Parameter(torch.zeros(()))
+
+    @property
+    def value(self) -> float:
+        """The weight."""
+        return float(self.log_kl_weight.detach().exp())
+
+
+class WeighedBound(Bound):
+    r"""The bound of a pair with a weight of its own for the KL of each layer,
+
+    .. math:: E_q \log p(y \mid w) - \sum_l λ_l \, KL_l, \qquad KL_l = KL(q(w_l) \,\|\, p(w_l))
+
+    whose logarithms are parameters beside those of the pair. Latents that are of no layer, such as
+    random structure, have the weight 1.
+
+    Arguments:
+        model, guide: the pair.
+
+    Attributes:
+        weights: of the layers, in the order of their use.
+    """
+
+    def __init__(self, model: BayesianNetwork, guide: Any) -> None:
+        super().__init__(model, guide, EnumMeanFieldELBO())
+        like = next(guide.parameters())
+        self._each = tuple(LayerWeight(name) for name in model.layers)
+        self.weights = nn.ModuleList(self._each).to(like)
+        self._layers = {site: layer.name for site, (layer, _) in model.sites.items()}
+        # Around the handler of the guide, which the bound finds in place.
+        self._weighing = Weighing(self._layers, guide.handler)
+
+    def terms(self, *args: Tensor) -> Terms:
+        """One evaluation, with the KL of each layer times its weight in ``kl``."""
+        of_layers = {one.layer: one.log_kl_weight.exp() for one in self._each}
+        with self._weighing as weighing:
+            weighing.take_each({site: of_layers[name] for site, name in self._layers.items()})
+            return super().terms(*args)
+
+    def values(self) -> dict[str, float]:
+        """The weights by layer."""
+        return {one.layer: one.value for one in self._each}

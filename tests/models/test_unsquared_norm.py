@@ -1,0 +1,107 @@
+"""The density that falls with the norm: against quadrature, draws of another law, and a minimum
+that is known."""
+
+import math
+
+import pytest
+import torch
+from conjugate import NOISE, model_of, rows
+from pyroccam import guides, inference
+from pyroccam.models import priors
+from pyroccam.models.priors import SphericalLaplace
+from scipy import stats
+from scipy.integrate import dblquad
+
+RATE = torch.tensor(1.7, dtype=torch.float64)
+
+
+def test_of_one_number_it_is_the_laplace_distribution():
+    x = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    expected = torch.distributions.Laplace(0.0, 1 / RATE).log_prob(x)
+    torch.testing.assert_close(SphericalLaplace(RATE, (1,)).log_prob(x[:, None]), expected)
+
+
+def test_of_two_numbers_it_is_normalised():
+    fn = SphericalLaplace(RATE, (2,))
+
+    def density(y, x):
+        return float(fn.log_prob(torch.tensor([x, y], dtype=torch.float64)).exp())
+
+    quarter, _ = dblquad(density, 0, 25, 0, 25, epsabs=1e-7)
+    assert 4 * quarter == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
+def test_of_more_numbers_it_is_normalised(shape):
+    """By importance: draws of Student's t in so many dimensions, whose tails are heavier."""
+    fn = SphericalLaplace(RATE, shape)
+    n = math.prod(shape)
+    scale = (n + 1.0) / float(RATE) ** 2  # the variance of a number is (n + 1) / rate²
+    t = stats.multivariate_t(shape=scale * torch.eye(n).numpy(), df=5, seed=0)
+    draws = t.rvs(40_000)
+    log_p = fn.log_prob(torch.from_numpy(draws).reshape(-1, *shape))
+    ratio = (log_p - torch.from_numpy(t.logpdf(draws))).exp()
+    error = float(ratio.std() / math.sqrt(len(ratio)))
+    assert error < 0.02
+    assert float(ratio.mean()) == pytest.approx(1.0, abs=5.0 * error)
+
+
+def test_draws_have_the_radius_of_a_gamma_law_and_every_direction():
+    fn = SphericalLaplace(RATE, (2, 3))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        draws = fn.expand((4,)).sample((2_000,))
+    assert draws.shape == (2_000, 4, 2, 3)
+    flat = draws.reshape(-1, 6)
+    norm = flat.norm(dim=1)
+    assert stats.kstest(norm, stats.gamma(6, scale=1 / float(RATE)).cdf).pvalue > 1e-4
+    # The square of a coordinate of a direction is Beta(½, (n - 1) / 2).
+    squares = (flat[:, 0] / norm).square()
+    assert stats.kstest(squares, stats.beta(0.5, 2.5).cdf).pvalue > 1e-4
+    assert abs(float((flat[:, 0] > 0).double().mean()) - 0.5) < 5 * 0.5 / math.sqrt(len(flat))
+
+
+def test_the_gradient_is_the_direction_and_zero_at_zero():
+    fn = SphericalLaplace(RATE, (2, 2))
+    w = torch.tensor([[3.0, 0.0], [0.0, -4.0]], dtype=torch.float64, requires_grad=True)
+    fn.log_prob(w).backward()
+    torch.testing.assert_close(w.grad, -RATE * w.detach() / 5.0)
+    zero = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+    fn.log_prob(zero).backward()
+    assert not zero.grad.any()
+
+
+def shrunk(table, penalty):
+    """``(1 - penalty s² / (N ‖ŵ‖)) ŵ`` of the least squares ŵ, or zero: the proximal operator of
+    the norm, where the inputs are at right angles, ``X'X = N``."""
+    x, y = table.split("train")
+    best = (x.T @ y).T / len(x)
+    return max(0.0, 1.0 - penalty * NOISE**2 / (len(x) * float(best.norm()))) * best
+
+
+def test_points_are_those_of_the_proximal_operator():
+    """Shorter, and in the same direction, or nothing; for one weight of the norm, and for all."""
+    table = rows(n=64, features=3, orthogonal=True)
+    how = {"epochs": 300, "batch_size": 64, "lr": 0.03, "schedule": "linear", "evaluations": 1,
+           "progress": False, "device": "cpu", "compile": False}  # fmt: skip
+    for rate in (50.0, 200.0, 1000.0):
+        model = model_of(table, prior=priors.UnsquaredNorm(rate))
+        model.likelihood.requires_grad_(False)
+        fit = inference.fit(model, guides.Delta(model), table, **how)
+        found = fit.guide.posterior("0.weight").mean.detach()
+        torch.testing.assert_close(found, shrunk(table, rate), atol=5e-3, rtol=0.0)
+        assert (rate == 1000.0) == (float(shrunk(table, rate).norm()) == 0.0)
+    model = model_of(table, prior=priors.UnsquaredNorm(100.0))
+    model.likelihood.requires_grad_(False)
+    every = {
+        "kl_weight": guides.Conditional(guides.Delta(model), low=0.5, high=2.0, pivots=3),
+        "prior.rate": guides.Conditional(
+            guides.Delta(model), over="prior.rate", model=model, low=50.0, high=200.0, pivots=3
+        ),
+    }
+    for over, guide in every.items():
+        fit = inference.fit(model, guide, table, **{**how, "epochs": 500})
+        for rate in (50.0, 100.0, 200.0):
+            at = fit.at(rate / 100.0 if over == "kl_weight" else rate)
+            found = at.guide.posterior("0.weight").mean.detach()
+            torch.testing.assert_close(found, shrunk(table, rate), atol=0.05, rtol=0.0)

@@ -115,7 +115,7 @@ def fit(
     from .runs.paces import within
     from .runs.repeats import put_together
     from .runs.run import RunOptions, run, run_repeats
-    from .runs.summary import print_run
+    from .runs.summary import print_run, refuse_unmet
 
     if resume and out is None:
         raise ValueError("--resume needs --out, the folder of the run to go on with.")
@@ -190,8 +190,8 @@ def fit(
         confirm(out)
     console.say("Written to ", (str(out), "bold"))
     console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
-    if unmet := [one["path"]["unmet"] for one in found if "unmet" in one.get("path", {})]:
-        raise ValueError(unmet[0])
+    for metrics in found:
+        refuse_unmet(metrics)
 
 
 def _train_all(request: Request, **how: Any) -> None:
@@ -374,7 +374,8 @@ def compress(
         typer.Option(
             "--bytes",
             min=1,
-            help="Of a run of every size: take the best network whose file has no more bytes.",
+            help="Of a run of every size: take the best network whose file has no more bytes, in "
+            "place of the run's budget.",
         ),
     ] = None,
     milliseconds: Annotated[
@@ -424,7 +425,8 @@ def compress(
     from .methods.options import taken
     from .runs.config import RunConfig, parse_settings
     from .runs.loading import load_fit
-    from .runs.summary import said_of_tensors
+    from .runs.run import known_of
+    from .runs.summary import refuse_unmet, said_of_tensors
 
     if tolerance is not None and threshold not in (None, "validation"):
         raise ValueError(
@@ -434,9 +436,18 @@ def compress(
     need_file(out)
     budget = {"bytes": bytes_, "milliseconds": milliseconds}
     budget = budget if any(value is not None for value in budget.values()) else {}
+    rounding = (significand, exponent, codebook) != ("relative", "range", None)
+    if budget and (rounding or threshold is not None or tolerance is not None or code == "sample"):
+        raise ValueError(
+            "--bytes and --milliseconds choose among networks that are cut and rounded by the "
+            "rules of the run.\nLeave out --threshold, --tolerance, --significand, --exponent, "
+            "--codebook and --code sample, or the budget."
+        )
     result = load_fit(
         folder, device, network=network, trust=trust, data_root=data_root, options=budget
     )
+    if not budget:
+        refuse_unmet(known_of(folder))
     config = RunConfig.read(folder)
     options = config.options
     cut_at: Threshold | None = options.get("threshold") if tolerance is None else "validation"
@@ -451,7 +462,7 @@ def compress(
         )
     allowed = options.get("tolerance") if tolerance is None else tolerance
     if code == "sample":
-        if (significand, exponent, codebook) != ("relative", "range", None):
+        if rounding:
             raise ValueError(
                 "--significand, --exponent and --codebook round weights, and a draw is not rounded."
                 "\nLeave them out, or give --code digits."

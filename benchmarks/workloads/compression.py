@@ -19,6 +19,7 @@ from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,
     adamw,
+    around_the_graph,
     cuda_graphs,
     expected_loss,
     hand_written,
@@ -202,6 +203,7 @@ def gnj(name: str, title: str, problem: Problem, device: torch.device) -> Worklo
         *cuda_graphs(lambda **options: by_hand(True, **options), device),
         Contender("Pyro SVI", with_handler, "TraceMeanField_ELBO under guide.handler"),
         *ours_three(pair, SETTINGS, x, y),
+        around_the_graph(pair, SETTINGS, x, y),
         *in_bfloat16(pair, SETTINGS, x, y, lambda: deterministic(problem, device)),
     ]
     if isinstance(problem, LeNetProblem) and device.type == "cpu":

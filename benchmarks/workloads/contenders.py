@@ -195,7 +195,6 @@ def ours_three(
             lambda: ours([pair()], settings, x, y, compile=True),
             compiled=True,
         ),
-        around_the_graph(pair, settings, x, y),
     ]
 
 

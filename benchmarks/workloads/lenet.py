@@ -21,6 +21,7 @@ from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,
     adamw,
+    around_the_graph,
     compiled_by_hand,
     expected_loss,
     hand_written,
@@ -197,6 +198,7 @@ def lenet(name: str, title: str, problem: LeNetProblem, device: torch.device) ->
             "TraceMeanField_ELBO and pyro.optim.AdamW (fused); validation off",
         ),
         *ours_three(pair, SETTINGS, x, y),
+        around_the_graph(pair, SETTINGS, x, y),
         *in_bfloat16(pair, SETTINGS, x, y, deterministic),
         Contender(
             "TyXe",

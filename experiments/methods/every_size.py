@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
@@ -122,18 +123,28 @@ class EverySize(FromNumbers):
     def concluded(self, result: Fit, known: Mapping[str, Any]) -> tuple[Fit, Mapping[str, Any]]:
         """The fit of one weight of the KL, and the networks along it."""
         if "path" in known:
-            return result.at(known["path"]["weight"]), {"path": known["path"]}
+            return _of(result, known["path"]["weight"]), {"path": known["path"]}
         allowed = self.tolerance if by_validation(self.threshold, result.data) else None
-        found = path(result, self.points, threshold=self.threshold, tolerance=allowed)
+        try:
+            found = path(result, self.points, threshold=self.threshold, tolerance=allowed)
+        except (ValueError, RuntimeError) as error:  # of a cut, say; what was trained is written
+            weight = math.sqrt(self.low * self.high)
+            told = {"weight": weight, "split": "val", "unmet": str(error), "networks": []}
+            return _of(result, weight), {"path": told}
         best, said = found.best(), {}
         if self.bytes is not None or self.milliseconds is not None:
             try:
                 found, best = found.within(bytes=self.bytes, milliseconds=self.milliseconds)
             except ValueError as error:  # which is raised when all is written
                 said = {"unmet": str(error)}
-        rows = [_row(point, point.weight == best.weight) for point in found]
-        return best.fit, {"path": {"weight": best.weight, "split": found.split, **said,
-                                   "networks": rows}}  # fmt: skip
+        rows = [_row(point, "unmet" not in said and point.weight == best.weight) for point in found]
+        if self.bytes is None and self.milliseconds is None:
+            ends = {found[0].weight: "low", found[-1].weight: "high"}
+            if name := ends.get(best.weight):
+                reason = f"The best network is that of {name}={best.weight:g}, the end of what was "
+                said = {"edge": f"{reason}trained: there may be a better one beyond. Set {name}=."}
+        told = {"weight": best.weight, "split": found.split, **said, "networks": rows}
+        return _of(result, best.weight), {"path": told}
 
     def compared(self, fits: Sequence[Fit]) -> tuple[Fit, nn.Module]:
         whole: Any = mean_network(*require(fits[0], models.BayesianNetwork, self.name))
@@ -147,13 +158,20 @@ class EverySize(FromNumbers):
         chosen, found = run.fits[-1], dict(run.said)
         if chosen.structure is not None:
             found["depth"] = chosen.structure.to_json()
-        if run.out is not None and run.figures:
+        if run.out is not None and run.figures and "unmet" not in found["path"]:
             _draw(chosen, found["path"], run.out / "figures")
         alone = [chosen, settled(chosen)]
         if "unmet" not in found["path"]:
             return {**found, **super().report(replace(run, fits=alone))}
         whole = count_parameters(self.compared(alone)[1])
         return {**found, "parameters": whole, "not_compressed": found["path"]["unmet"]}
+
+
+def _of(result: Fit, weight: float) -> Fit:
+    """The fit of one weight, with the history of the training that all have in common."""
+    found = result.at(weight)
+    found.history = result.history
+    return found
 
 
 def _row(point: PathPoint, chosen: bool) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def _what_was_learnt(run: RunFiles) -> list[Section]:
 
 def _path(run: RunFiles) -> Table | None:
     """The networks of all weights of the KL, of the first seed."""
-    if "path" not in run.first:
+    if not run.first.get("path", {}).get("networks"):
         return None
     head, lines = path_table(run.first["path"])
     seed = f", of the first seed, {run.first['seed']}" if len(run.seeds) > 1 else ""

@@ -17,6 +17,7 @@ __all__ = [
     "path_table",
     "print_repeats",
     "print_run",
+    "refuse_unmet",
     "said_of_labels",
     "said_of_message",
     "said_of_speed",
@@ -48,12 +49,23 @@ _WAYS = {
 }
 
 
+def refuse_unmet(metrics: Mapping[str, Any]) -> None:
+    """Refuse a run of every size of which no network was cut, or none meets the budget; all that
+    was trained is written by then.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    if "unmet" in metrics.get("path", {}):
+        raise ValueError(metrics["path"]["unmet"])
+
+
 def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
     """The chosen depth and how sure it is, then full, pruned and fixed-depth networks."""
     structure, doubtful = metrics.get("structure"), metrics.get("warnings", [])
     for sentence in doubtful:
         console.say("\n", ("Beware:", "yellow"), f" {sentence}")
-    if "path" in metrics:
+    if metrics.get("path", {}).get("networks"):
         head, lines = path_table(metrics["path"])
         table = Table(*head, box=None)
         for column in table.columns:
@@ -62,7 +74,9 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
             table.add_row(*line)
         console.say()
         console.print(table)
-    elif "not_compressed" in metrics:
+        if "edge" in metrics["path"]:
+            console.say(("Beware:", "yellow"), f" {metrics['path']['edge']}")
+    if "not_compressed" in metrics and "unmet" not in metrics.get("path", {}):
         reason = metrics["not_compressed"]
         console.say("\n", ("Not compressed:", "yellow"), f" {reason}")
     if "not_drawn" in metrics:

@@ -124,6 +124,7 @@ class Worker:
         from ..runs.budget import Budget
         from ..runs.paces import within
         from ..runs.run import RunOptions, run
+        from ..runs.summary import refuse_unmet
 
         folder, asked = self.folder / trial.name, trial.asked
         if not (folder / "metrics.json").is_file():
@@ -137,7 +138,9 @@ class Worker:
                 length, sets = Budget.parse(asked.budget), dict(asked.sets or {})
                 config = within(length, config, data, options, folder, sets, began)
             run(config, data, out=folder, options=options)
-        found = json.loads((folder / "metrics.json").read_text(encoding="utf-8")).get("val_nll")
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        refuse_unmet(metrics)
+        found = metrics.get("val_nll")
         return float("inf") if found is None else float(found)
 
 

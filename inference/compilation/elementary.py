@@ -67,7 +67,9 @@ def _addmm(bias: Tensor, one: Tensor, other: Tensor, *, beta: float = 1, alpha: 
     library adds sooner than a loop of its own.
     """
     numbers = one.shape[0] * other.shape[1]
-    if bias.dim() != 1 or bias.device.type != "cpu" or numbers > FEW or (beta, alpha) != (1, 1):
+    # Of fewer digits the library rounds once, after the addition.
+    exact = one.device.type == "cpu" and one.dtype in (torch.float32, torch.float64)
+    if not exact or bias.dim() != 1 or numbers > FEW or (beta, alpha) != (1, 1):
         return NotImplemented
     # A dimension in between, for the compiler joins a product and what is right behind it.
     return (torch.mm(one, other)[None] + bias)[0]
@@ -86,7 +88,7 @@ def _is_at(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 FEW = 4096
-"""Numbers of a product from which on its bias is better left to the library."""
+"""Numbers of a product above which its bias is better left to the library."""
 
 FUSED: dict[Any, Any] = {
     aten.log1p.default: log1p,

@@ -97,9 +97,7 @@ class CutReport:
     def __str__(self) -> str:
         before = f"{self.parameters_before} parameters"
         if self.parameters_given is not None:
-            before += (
-                f" that the last narrowing left of {self.parameters_given}, since which this counts"
-            )
+            before += f" that the last cut left of {self.parameters_given}, since which this counts"
         lines = [f"{self.architecture}: {self.parameters_after} of {before}"]
         for name, layer in self.layers.items():
             lines.append(

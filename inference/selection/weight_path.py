@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path as FilePath
 from tempfile import TemporaryDirectory
@@ -146,7 +147,7 @@ class Path(Sequence[PathPoint]):
     points: tuple[PathPoint, ...]
     split: str
     over: str
-    measure: Callable[[Sequence[float]], tuple[PathPoint, ...]] = field(repr=False)
+    measure: Callable[[Sequence[float]], tuple[PathPoint, ...]] = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -289,12 +290,14 @@ def path(
         Grebenkova, Bakhteev, Strijov, ICAART 2023, of networks by λ out of one training.
     """
     chosen, rows = _checked(fit, weights, split, draws, threshold, tolerance)
-    how = (rows, draws, threshold, tolerance)
-
-    def measure(weights: Sequence[float]) -> tuple[PathPoint, ...]:
-        return _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
-
+    measure = partial(_points, fit, (rows, draws, threshold, tolerance))
     return Path(measure(chosen), rows, fit.guide.over, measure)
+
+
+def _points(
+    fit: Fit[Any, Any], how: tuple[Any, ...], weights: Sequence[float]
+) -> tuple[PathPoint, ...]:
+    return _timed([_measured(fit.at(weight), weight, *how) for weight in weights])
 
 
 def within(
@@ -352,14 +355,12 @@ class _Budget:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if not given:
             raise ValueError(
-                "inference.within got no budget.\nGive bytes=, milliseconds= or both; for the "
-                "network that predicts best, inference.path(fit).best()."
+                "A path got no budget.\nGive bytes=, milliseconds= or both; for the network that "
+                "predicts best, inference.path(fit).best()."
             )
         for name, value in given.items():
             if not 0 < as_number(value) < math.inf:
-                raise ValueError(
-                    f"inference.within got {name}={value!r}.\nGive a positive, finite number."
-                )
+                raise ValueError(f"A budget got {name}={value!r}.\nGive a positive, finite number.")
 
     def met(self, point: PathPoint) -> bool:
         return all(costs <= limit for costs, limit in self._costs(point).values())

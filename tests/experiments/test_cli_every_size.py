@@ -5,7 +5,7 @@ import json
 import pytest
 from command_line import call, metrics_of
 from pyroccam import data, guides, inference, models
-from pyroccam.experiments.methods import find
+from pyroccam.experiments.methods import every_size, find
 from pyroccam.experiments.report import pages
 from pyroccam.experiments.report.files import read_run
 from pyroccam.experiments.report.words import summary
@@ -46,6 +46,8 @@ def test_a_run_ends_with_the_best_network_of_its_path(run):
     assert {one["name"] for one in found["stages"]} == {"every-size", "joint"}
     for one in networks:
         assert f"{one['file_bytes']:,}" in said
+    at_end = chosen["weight"] in (networks[0]["weight"], networks[-1]["weight"])
+    assert ("the end of what was trained" in " ".join(said.split())) == at_end
     for name in ("path", "trade", "training", "sparsity"):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
 
@@ -66,6 +68,7 @@ def test_it_is_read_back_as_the_fit_of_the_weight_that_was_chosen(run, monkeypat
     fit, found = load_fit(folder), metrics_of(folder)
     assert type(fit.guide) is guides.MeanField
     assert fit.settings.kl_weight == found["path"]["weight"]
+    assert fit.history  # of the training that all weights have in common
     ways = found["test"]["deterministic"]
     assert fit.evaluate(how="deterministic") == pytest.approx(ways, abs=1e-5)
     net = read(folder / "compressed.pocc")
@@ -88,6 +91,9 @@ def test_another_size_is_chosen_without_training(run, tmp_path):
     said = call("compress", folder, "--bytes", 10, code=2)
     assert "meets bytes=10 (the least is" in said
     assert "Give a larger budget" in said
+    said = call("compress", folder, "--bytes", budget, "--exponent", "published_three", code=2)
+    assert "--bytes and --milliseconds choose among networks" in said
+    assert "Leave out --threshold" in said
 
 
 def test_a_budget_that_nothing_meets_loses_nothing(tmp_path):
@@ -100,8 +106,25 @@ def test_a_budget_that_nothing_meets_loses_nothing(tmp_path):
     best = min(found["path"]["networks"], key=lambda one: one["small_scores"]["nll"])
     assert load_fit(out).settings.kl_weight == best["weight"]
     assert found["parameters"] > 0
+    assert not any(one["chosen"] for one in found["path"]["networks"])
+    assert "meets bytes=20" in call("compress", out, code=2)  # which would be larger
+    assert not (out / "compressed.pocc").exists()
     call("compress", out, "--bytes", 100_000)  # with what was trained
     assert any("Nothing was cut: No network on the path" in one for one in summary(read_run(out)))
+
+
+def test_a_path_that_cannot_be_measured_loses_nothing(tmp_path, monkeypatch):
+    def refuse(*given, **how):
+        raise RuntimeError("a layer of 3 units cannot be cut")
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as broken:
+        broken.setattr(every_size, "path", refuse)
+        said = call("fit", "every-size", "--out", out, *NET, code=2)
+        assert "a layer of 3 units cannot be cut" in said
+        assert load_fit(out).settings.kl_weight == pytest.approx(0.5)  # between 0.05 and 5
+    assert "Nothing was cut: a layer of 3 units" in " ".join(summary(read_run(out)))
+    call("compress", out, "--bytes", 100_000)  # where it can
 
 
 def test_a_stack_has_a_depth_for_each_weight(tmp_path):

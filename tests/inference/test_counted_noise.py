@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.inference.compilation.noise import COUNTED, FEWEST, threefry
+from pyroccam.inference.compilation.inductor import compiled
+from pyroccam.inference.compilation.noise import COUNTED, FEWEST, random_word, threefry
 from scipy import stats
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -28,6 +29,19 @@ def test_words_are_those_of_random123(counter, key, expected):
     """The known answers that come with its authors' library."""
     found = threefry(torch.cat([word(k) for k in key]), *map(word, counter))
     assert tuple(int(w) & 0xFFFFFFFF for w in found) == expected
+
+
+@pytest.mark.parametrize("key", [(-(2**31), 2**31 - 1), (7, -9)])
+def test_compiled_words_are_those_of_the_operation(key):
+    def words(key):
+        return random_word(key, 1003, 0), random_word(key, 1003, 1)
+
+    given = torch.tensor(key, dtype=torch.int32)
+    layouts = [(given.shape, given.stride(), given.dtype, given.device)]
+    call, _ = compiled(make_fx(words)(given), layouts)
+    found, expected = call([given]), words(given)
+    assert not torch.equal(*expected)
+    assert all(map(torch.equal, found, expected))
 
 
 def drawn(target, count=COUNT, seed=0):

@@ -88,6 +88,7 @@ def test_a_bias_is_added_to_small_products_by_what_follows():
     assert add(b, torch.cat([x, x[:1]]), w.t()) is NotImplemented  # too large
     assert add(torch.randn(len(x), 32), x, w.t()) is NotImplemented  # no vector
     assert add(b, x, w.t(), beta=2) is NotImplemented
+    assert add(*(t.bfloat16() for t in (b, x, w.t()))) is NotImplemented  # rounded twice
     layouts = [(t.shape, t.stride(), t.dtype, t.device) for t in (x, w, b)]
     call, _ = inductor.compiled(make_fx(lambda *t: (f(*t),))(x, w, b), layouts)
     with torch.profiler.profile() as seen:

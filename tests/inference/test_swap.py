@@ -174,5 +174,5 @@ def test_what_a_narrowed_network_was_is_not_forgotten(digits: data.Dataset) -> N
     assert small.rates.total == 64 * 8 + 8 * 10
     whole = sum(p.numel() for p in net().parameters())
     for report in (inference.compress(narrowed, threshold=100.0).report, small.report):
-        assert f"parameters that the last narrowing left of {whole}, since" in str(report)
+        assert f"parameters that the last cut left of {whole}, since" in str(report)
     assert "narrowing" not in str(inference.compress(fit, threshold=100.0).report)

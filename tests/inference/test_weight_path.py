@@ -1,6 +1,7 @@
 """The path of networks by the weight of the KL: what is told of a point, and choices on it."""
 
 import math
+import pickle
 import re
 from dataclasses import replace
 from functools import partial
@@ -204,6 +205,12 @@ def test_a_network_of_several_inputs():
     layers = [m.weight.numel() for m in path[0].small.net.modules() if isinstance(m, nn.Linear)]
     assert path[0].multiply_adds >= sum(layers) > 0
     assert path[0].seconds > 0
+
+
+def test_a_path_is_written_and_read_again(path):
+    again = pickle.loads(pickle.dumps(path))
+    assert again.to_json() == path.to_json()
+    assert replace(path, measure=len) == path
 
 
 def test_the_knob_turns(path):

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
-from torch._inductor import config
+from torch._inductor import config, virtualized
 from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.ir import Pointwise
 from torch._inductor.lowering import register_lowering
-from torch._inductor.virtualized import V, ops
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -73,8 +73,10 @@ class _Word:
         self.value = value
 
     def _with(self, name: str, other: _Word | int) -> _Word:
-        known = ops.constant(other, torch.int32) if isinstance(other, int) else other.value
-        return _Word(getattr(ops, name)(self.value, known))
+        known = (
+            virtualized.ops.constant(other, torch.int32) if isinstance(other, int) else other.value
+        )
+        return _Word(getattr(virtualized.ops, name)(self.value, known))
 
     __add__ = partialmethod(_with, "add")
     __and__ = partialmethod(_with, "bitwise_and")
@@ -89,9 +91,9 @@ def _(key: Any, count: int, which: int) -> Any:
     load = key.make_loader()
 
     def word(index: Sequence[Any]) -> Any:
-        counter = _Word(ops.index_expr(index[0], torch.int32))
+        counter = _Word(virtualized.ops.index_expr(index[0], torch.int32))
         both = [_Word(load([i])) for i in range(2)]
-        zero = _Word(ops.constant(0, torch.int32))
+        zero = _Word(virtualized.ops.constant(0, torch.int32))
         return threefry(both, counter, zero)[which].value
 
     return Pointwise.create(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ..inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .harness import Measured, Report
 from .report import brief, number
+from .workloads.contenders import AROUND
 
 __all__ = ["Line", "bars", "lines"]
 
@@ -37,10 +39,15 @@ def bars(reports: Sequence[Report]) -> Figure:
     """Time of a step over that of the base, one panel for each workload.
 
     The axis is logarithmic and bars start at 1: as long to the left as to the right means as many
-    times faster as slower. Whiskers are quartiles over rounds; what failed is named.
+    times faster as slower. Whiskers are quartiles over rounds; what failed is named. What is a
+    part of a step has no bar among the steps.
     """
     if not reports:
         raise ValueError("bars: got no reports, expected at least one")
+    reports = [
+        replace(report, contenders=[row for row in report.contenders if row.name != AROUND])
+        for report in reports
+    ]
     counts = [len(report.contenders) for report in reports]
     fig = _figure(0.5 + sum(0.45 + 0.21 * n for n in counts))
     axes = fig.subplots(len(reports), 1, squeeze=False, sharex=True, height_ratios=counts)[:, 0]

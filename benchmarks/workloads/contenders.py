@@ -22,10 +22,13 @@ from ...models.base import Model
 from ..harness import Contender, Expected, Step
 
 __all__ = [
-    "Pair", "adamw", "around_the_graph", "autograd", "compiled_by_hand", "cuda_graphs",
+    "AROUND", "Pair", "adamw", "around_the_graph", "autograd", "compiled_by_hand", "cuda_graphs",
     "elbo_module", "expected_loss", "hand_written", "in_bfloat16", "in_turn", "ours", "ours_three",
     "plain", "random_images", "svi",
 ]  # fmt: skip
+
+AROUND = "pyroccam compiled, all but the graph"
+"""Of what is no way to take the step, but a part of one."""
 
 Pair = tuple[Model, Guide]
 
@@ -218,7 +221,7 @@ def around_the_graph(
         return lambda: next(steps)()
 
     note = "Python around it and the optimiser: the most that several steps a call could save"
-    return Contender("pyroccam compiled, all but the graph", build, note, compiled=True)
+    return Contender(AROUND, build, note, compiled=True)
 
 
 def in_turn(steps: Sequence[Step]) -> Step:

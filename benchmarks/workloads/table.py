@@ -10,6 +10,7 @@ import torch
 from ...models.checks import unknown_name
 from ..harness import Plan, Workload
 from .compression import ImageProblem, gnj
+from .contenders import AROUND
 from .depth import LOOP_BASE, DepthProblem, depth_workload
 from .lenet import LeNetProblem, lenet
 
@@ -18,7 +19,7 @@ __all__ = ["WORKLOADS", "Entry", "find"]
 _MLP = (
     "torch deterministic", "hand-written eager", "hand-written compiled",
     "hand-written compiled, CUDA graphs", "Pyro SVI", "Pyro ELBO module", "pyroccam eager",
-    "pyroccam traced", "pyroccam compiled", "pyroccam compiled, all but the graph",
+    "pyroccam traced", "pyroccam compiled", AROUND,
     "pyroccam compiled, 5 replicates", "JAX by hand",
 )  # fmt: skip
 _CONV = (LOOP_BASE, "pyroccam eager", "pyroccam compiled")

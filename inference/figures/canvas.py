@@ -11,7 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import (
+    FormatStrFormatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+)
 from numpy.typing import ArrayLike, NDArray
 
 from ...models.checks import as_number
@@ -140,8 +146,13 @@ def log_axis(ax: Axes, low: float, high: float, which: Literal["x", "y"] = "y") 
     narrow = MaxNLocator(nbins=4 if which == "y" else 3, steps=[1, 2, 5, 10])
     wide = LogLocator(subs=(1, 2, 5) if decades < (2.5 if which == "y" else 1.2) else (1,))
     axis.set_major_locator(narrow if decades < 0.7 else wide)
-    axis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.set_major_formatter(FormatStrFormatter("%g") if which == "y" else FuncFormatter(_short))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _short(value: float, place: int) -> str:
+    """A number that leaves room for the next one: thousands, from ten of them on."""
+    return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
 def legend_above(ax: Axes, labels: Sequence[str], columns: int = 4) -> None:

@@ -395,6 +395,13 @@ def compress(
             "and a draw of its posterior is coded: much smaller, in minutes."
         ),
     ] = "digits",
+    posterior: Annotated[
+        Literal["trained", "own"],
+        typer.Option(
+            help="Of --code sample. trained: what is left, anew under normal priors. own: that of "
+            "the run, uncut; its priors have to be normal, and its KL says the size."
+        ),
+    ] = "trained",
     size: Annotated[
         int | None, typer.Option(min=1, help="Of --code sample: bytes that the file may have.")
     ] = None,
@@ -454,6 +461,9 @@ def compress(
     if threshold is not None:
         (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
         cut_at = taken("--threshold", asked_for, Threshold)
+    whole = posterior == "own" and threshold is None and tolerance is None
+    if whole:  # whatever the run's own rule is
+        cut_at = None
     if cut_at == "validation" and not len(result.data.x_val):
         why = "the last fit trained on them" if options.get("last_rows") else "there are none"
         raise ValueError(
@@ -469,10 +479,10 @@ def compress(
             )
         # A seed is sent, and a short one is as good.
         seed = int(config.settings["seed"]) % 2**20
-        sample = {"size": size, "epochs": epochs, "seed": seed}
+        sample = {"posterior": posterior, "size": size, "epochs": epochs, "seed": seed}
         target = out or folder / weights.DRAW
         drawn, scores = weights.draw_run(
-            result, cut_at, allowed, target, resume=resume,
+            result, cut_at, None if whole else allowed, target, resume=resume,
             **{name: value for name, value in sample.items() if value is not None},
         )  # fmt: skip
         console.say(
@@ -481,8 +491,10 @@ def compress(
         )
         console.say("Written to ", (str(target), "bold"))
         return
-    if size is not None or epochs is not None or resume:
-        raise ValueError("--size, --epochs and --resume are of --code sample: give that, too.")
+    if size is not None or epochs is not None or resume or posterior != "trained":
+        raise ValueError(
+            "--posterior, --size, --epochs and --resume are of --code sample: give that, too."
+        )
     rules: dict[str, Any] = {"significand": significand, "exponent": exponent, "codebook": codebook}
     asked = {"threshold": threshold, "tolerance": tolerance, **budget, **rules}
     asked |= {"significand": None} if significand == "relative" else {}

@@ -103,7 +103,7 @@ def _code(
     config = RunConfig.read(folder)
     seed = int(config.settings["seed"])
     whole = asdict(Sample(size=size, seed=seed, **how))
-    settings = {k: v for k, v in whole.items() if k != "seed"}
+    settings = {k: v for k, v in whole.items() if k not in ("seed", "posterior")}
     shift, code = how["shift"], how["code"]
     parts = [config.flat()["network"], *([f"shift-{shift}"] if shift else [])]
     parts += [code] if code != "minimal-random" else []

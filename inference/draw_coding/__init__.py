@@ -1,6 +1,15 @@
 """A network in a small file, as a draw of a posterior that is trained for the size."""
 
 from .draw_file import decoded, is_draw, read
-from .drawn import CodeWord, Drawn, Sample, code_draw
+from .drawn import CodeWord, Drawn, Sample, code_draw, code_posterior
 
-__all__ = ["CodeWord", "Drawn", "Sample", "code_draw", "decoded", "is_draw", "read"]
+__all__ = [
+    "CodeWord",
+    "Drawn",
+    "Sample",
+    "code_draw",
+    "code_posterior",
+    "decoded",
+    "is_draw",
+    "read",
+]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...guides.base import NetworkGuide
 from ...guides.mean_field import MeanField
 from ...guides.mean_kl import MeanKL
 from ...models.bayesian import BayesianNetwork
@@ -20,6 +23,7 @@ from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
 from ...models.turns import fitting
+from ..posterior.weight_moments import mean_network
 from ..relative_entropy import CODES
 from ..relative_entropy.blocks import assignment, block_sizes
 from ..storage.checkpoint import fingerprint
@@ -27,16 +31,18 @@ from ..storage.lock import claimed
 from ..training.settings import Settings
 from ..training.terminal import StopSignal
 from .draw_file import Draw, encoded, overhead
+from .own import deviations
 from .phases import Run
-from .posterior import Blocks, Budgeted
+from .posterior import Blocks, Budgeted, divergences
 from .scales import deviation, nearest
 from .sending import Sending
 from .steps import Steps
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ..fits.fitting import Fit
 
-__all__ = ["CodeWord", "Drawn", "Sample", "code_draw"]
+__all__ = ["CodeWord", "Drawn", "Sample", "code_draw", "code_posterior"]
 
 CodeWord = Literal["minimal-random", "ordered-random", "a-star"]
 """Codes of draws, of :data:`~pyroccam.inference.relative_entropy.CODES`."""
@@ -47,8 +53,12 @@ class Sample:
     """How a draw is coded.
 
     Attributes:
-        size: of the file, in bytes, that may not be exceeded. ``None`` for two bits a weight, or
-            4,000 bytes where that is less.
+        posterior: ``trained``: what is left begins anew under normal priors, and is trained for the
+            size. ``own``: that of the fit, uncut, whose KL says what the file takes; its priors
+            have to be normal, and are sent as they are.
+        size: of the file, in bytes, that may not be exceeded. ``None`` for what the KL takes if the
+            posterior is the fit's own; or else two bits a weight, or 4,000 bytes where that is
+            less.
         code: ``minimal-random``, ``ordered-random`` or ``a-star``
             (:data:`~pyroccam.inference.relative_entropy.CODES`). The size is kept by the first,
             whose indices have a fixed length; the others are told the same KL, and take what they
@@ -56,7 +66,8 @@ class Sample:
         bits: of an index; twice the time for each more. The others look at 2^bits candidates.
         slack: bits of an index by which the KL of a block is less: more of them bring what is sent
             closer to a draw of the posterior.
-        epochs: passes over the training rows of each of the two trainings before the first block.
+        epochs: passes over the training rows of each of the two trainings before the first block;
+            the posterior of the fit has the second alone, which brings its blocks to equal KLs.
         steps: optimiser steps after each block.
         batch_size: rows in a step.
         lr, coding_lr: learning rates of the trainings, and between blocks.
@@ -66,6 +77,7 @@ class Sample:
         seed: of the candidates, the blocks, the order of the rows and the noise.
     """
 
+    posterior: Literal["trained", "own"] = "trained"
     size: int | None = None
     code: CodeWord = "minimal-random"
     bits: int = 14
@@ -79,6 +91,7 @@ class Sample:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        one_of("Sample(posterior)", self.posterior, ("trained", "own"))
         one_of("Sample(code)", self.code, ("minimal-random", "ordered-random", "a-star"))
         for name, least, most in (
             ("bits", 2, 20), ("epochs", 1, 10**6), ("steps", 0, 10**6), ("batch_size", 1, 10**9),
@@ -163,9 +176,69 @@ def code_draw(
         progress: show a bar; ``None`` shows it on a terminal only.
 
     Raises:
-        ValueError: for a size that the file cannot have.
+        ValueError: for a size that the file cannot have, or the posterior of a fit.
         Interrupted: on a signal, after saving.
     """
+    if how.posterior == "own":
+        raise ValueError(
+            "Sample(posterior='own') is of a fit, and code_draw begins with a network.\nGive "
+            "inference.compress(fit, code=...) the fit."
+        )
+    return _coded(lambda: (_model(net, data, likelihood), None), data, how, out, resume, progress)
+
+
+def code_posterior(
+    fit: Fit,
+    how: Sample,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Drawn:
+    """Code a draw of the posterior of a fit, under its own priors, at about the price of its KL.
+
+    Its weights are assigned to so many blocks as its KL fills, each of which is brought to the same
+    KL while it trains on (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another,
+    as :func:`code_draw` does. Deviations of priors are rounded as they are sent, to 4.5 % at most.
+
+    Arguments:
+        fit: of a :class:`~pyroccam.models.BayesianNetwork` under priors N(0, s²) with one s for
+            each layer, by independent normals. It is not changed.
+        how, out, resume, progress: as those of :func:`code_draw`.
+
+    Raises:
+        ValueError: for another prior, another posterior, or a size that the KL does not fit into,
+            with the size that it needs.
+        Interrupted: on a signal, after saving.
+    """
+    model, guide = fit.model, fit.guide
+
+    def begin() -> tuple[BayesianNetwork, NetworkGuide]:
+        scales = deviations(model, guide)
+        net = unfed(mean_network(model, guide))
+        likelihood = copy.deepcopy(model.likelihood)
+        made = _model(net, fit.data, likelihood, scales, random_biases=model.random_biases)
+        if {n: v.shape for n, v in _names(made).items()} != {
+            n: v.shape for n, v in _names(model).items()
+        }:
+            raise ValueError(
+                "The plain network of this fit has its weights in other tensors than its posterior "
+                "has.\nGive Sample(posterior='trained')."
+            )
+        return made, guide
+
+    return _coded(begin, fit.data, how, out, resume, progress)
+
+
+def _coded(
+    begin: Callable[[], tuple[BayesianNetwork, NetworkGuide | None]],
+    data: Dataset,
+    how: Sample,
+    out: Path | None,
+    resume: bool,
+    progress: bool | None,
+) -> Drawn:
+    """Train, if there is no posterior yet, divide into blocks, and code them."""
     with ExitStack() as held:
         stop = held.enter_context(StopSignal())
         if out is not None:
@@ -175,7 +248,7 @@ def code_draw(
                 f"Sample(shift={how.shift}) moves images (channels, height, width), and the inputs "
                 f"are {tuple(data.input_shape)}.\nLeave shift out."
             )
-        model = _model(net, data, likelihood)
+        model, own = begin()
         names = _names(model)
         count = sum(numbers.numel() for numbers in names.values())
         usual = Settings(
@@ -183,19 +256,25 @@ def code_draw(
             seed=how.seed, compile="graph",
         )  # fmt: skip
         plain = unfed(model.start_network()).cpu()
-        blocks = _blocks(plain, names, count, how)
         nats = (how.bits - how.slack) * math.log(2)
         total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
         units = min(total, 4 * how.epochs)
         rows = fingerprint(data.x_train, data.targets)
         run = Run(out, resume, progress, stop, {**asdict(how), "training rows": rows})
-        begin = MeanField(model)
-        held.enter_context(fitting(model, begin))
+        held.enter_context(fitting(model))
         held.enter_context(torch.enable_grad())
-        steps = Steps(model, begin, data, usual, total, how.shift)
-        Budgeted(model, begin, steps, units, nats * blocks).run(run)
-        scales = _freeze(model)
-        guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=begin)
+        if own is None:
+            blocks = _blocks(plain, names, count, how)
+            own = MeanField(model)
+            steps = Steps(model, own, data, usual, total, how.shift)
+            Budgeted(model, own, steps, units, nats * blocks).run(run)
+            scales = _freeze(model)
+        else:
+            scales = _freeze(model)
+            kl = float(divergences(model, own).sum())
+            blocks = _needed(plain, _of_tensors(model, scales), how, kl, count)
+            nats = kl / blocks
+        guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=own)
         Blocks(model, guide, Steps(model, guide, data, usual, total, how.shift), units).run(run)
         again = replace(usual, lr=how.coding_lr, schedule="linear")
         sending = Sending(
@@ -203,36 +282,54 @@ def code_draw(
             code=CODES[how.code], bits=how.bits, seed=how.seed,
         )  # fmt: skip
         sending.run(run)
-    of_layer = dict(zip(model.layers, scales, strict=True))
-    tensors = {name: of_layer[layer.name] for name, layer in _layers(model).items()}
+    tensors = _of_tensors(model, scales)
     draw = Draw(tensors, how.code, how.seed, how.bits, sending.indices)
-    content, decoded = encoded(_plain(model, guide), draw)
+    content, decoded = encoded(unfed(mean_network(model, guide)).cpu(), draw)
     bits = 8 * (len(content) - overhead(plain, tensors, how.code, how.seed))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
     return Drawn(decoded, content, kl, bits, distance, count, blocks)
 
 
-def _model(net: nn.Module, data: Dataset, likelihood: Any) -> BayesianNetwork:
-    """The network with a normal prior of each layer, that begins as wide as its weights."""
-    parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
-    if not parts:
-        raise ValueError(
-            "The network has no layer whose weights could be drawn.\nGive one with linear or "
-            "convolutional layers."
-        )
-    prior = {}
-    for name, part in parts.items():
-        weight: Any = part.weight
-        spread = float(weight.detach().square().mean().sqrt())
-        prior[name] = Normal(spread if spread > 0 else 1.0, learn="scale")
-    model = BayesianNetwork(net, data, prior=prior, likelihood=likelihood)
+def _model(
+    net: nn.Module,
+    data: Dataset,
+    likelihood: Any,
+    scales: Mapping[str, float] | None = None,
+    random_biases: bool = True,
+) -> BayesianNetwork:
+    """The network with a normal prior of each layer, that begins as wide as its weights.
+
+    Arguments:
+        scales: of the priors of the layers that are random, where they are known.
+    """
+    if scales is None:
+        parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
+        if not parts:
+            raise ValueError(
+                "The network has no layer whose weights could be drawn.\nGive one with linear or "
+                "convolutional layers."
+            )
+        scales = {name: _width(part) for name, part in parts.items()}
+    prior = {name: Normal(scale, learn="scale") for name, scale in scales.items()}
+    model = BayesianNetwork(
+        net, data, prior=prior, likelihood=likelihood, random_biases=random_biases
+    )
     return model.to(data.device)
 
 
-def _layers(model: BayesianNetwork) -> dict[str, Any]:
-    """The layer of each coded tensor, by its name in the plain network, in the order of sites."""
-    return {f"{layer.name}.{name}".lstrip("."): layer for layer, name in model.sites.values()}
+def _width(part: Any) -> float:
+    spread = float(part.weight.detach().square().mean().sqrt())
+    return spread if spread > 0 else 1.0
+
+
+def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
+    """Of each coded tensor what is given by layer, by its name in the plain network, in the order
+    of sites."""
+    own = dict(zip(model.layers, scales, strict=True))
+    return {
+        f"{layer.name}.{name}".lstrip("."): own[layer.name] for layer, name in model.sites.values()
+    }
 
 
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:
@@ -256,6 +353,30 @@ def _blocks(net: nn.Module, names: dict[str, Tensor], count: int, how: Sample) -
         raise ValueError(
             f"A file of {size} bytes was asked for, but how the network is built takes {beside}, "
             f"and a block {how.bits / 8:.3g}.\nGive at least {needed}, or a smaller network."
+        )
+    return blocks
+
+
+def _needed(net: nn.Module, scales: dict[str, int], how: Sample, kl: float, count: int) -> int:
+    """How many blocks the KL of so many weights fills, in nats.
+
+    Raises:
+        ValueError: if there are fewer weights; if a file of the size has fewer blocks, with the
+            size that it needs.
+    """
+    blocks = max(math.ceil(kl / math.log(2) / (how.bits - how.slack)), 1)
+    if blocks > count:
+        raise ValueError(
+            f"The posterior of the fit has {kl / math.log(2) / count:.3g} bits of KL a weight, and "
+            f"an index of {how.bits} bits names one block of weights.\nGive Sample(bits=) up to "
+            "20, fit with a larger kl_weight, or give Sample(posterior='trained')."
+        )
+    size = overhead(net, scales, how.code, how.seed) + math.ceil(blocks * how.bits / 8)
+    if how.size is not None and size > how.size:
+        raise ValueError(
+            f"A file of {how.size} bytes was asked for, but the posterior of the fit has a KL of "
+            f"{kl / math.log(2):,.0f} bits, which takes {size}.\nGive at least that, fit with a "
+            "larger kl_weight, or give Sample(posterior='trained')."
         )
     return blocks
 
@@ -284,13 +405,3 @@ def _freeze(model: BayesianNetwork) -> list[int]:
         prior.log_scale.fill_(math.log(deviation(found[-1])))
         prior.requires_grad_(False)
     return found
-
-
-@torch.no_grad()
-def _plain(model: BayesianNetwork, guide: MeanKL) -> nn.Module:
-    """The plain network, with what was learnt as numbers."""
-    weights: dict[str, tuple[Tensor, Tensor | None]] = {}
-    for name, layer in model.layers.items():
-        own = {key: guide.posterior(f"{name}.{key}").mean for key in layer.latents()}
-        weights[name] = layer.effective(own)
-    return unfed(model.plain(weights)).cpu()

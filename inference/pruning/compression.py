@@ -17,7 +17,7 @@ from ...models.feeding import unfed
 from ...models.networks.normalisation import without_statistics
 from ...models.plain.torch_only import torch_only
 from ..cutting.report import CutReport
-from ..draw_coding import Drawn, Sample, code_draw
+from ..draw_coding import Drawn, Sample, code_draw, code_posterior
 from ..fits.retraining import Retrained, retrain, row_changes, tempered
 from ..packing.bits import MOST, ExponentRule, LayerBits, SignificandRule, bit_precision
 from ..packing.priced import priced
@@ -31,6 +31,7 @@ from ..packing.rates import (
     place_bits,
     sparse_rates,
 )
+from ..posterior.family import require
 from ..posterior.weight_moments import Moments, moments
 from .decision import decide, inside, smallest
 from .depth import settled
@@ -203,7 +204,9 @@ def compress(
             (:func:`~pyroccam.inference.draw_coding.code_draw`; a
             :class:`~pyroccam.inference.draw_coding.Sample` says how, and how large the file may
             be). That is much smaller, takes minutes, and gives a
-            :class:`~pyroccam.inference.draw_coding.Drawn`.
+            :class:`~pyroccam.inference.draw_coding.Drawn`. ``Sample(posterior="own")`` sends the
+            posterior of the fit instead, uncut, under its own normal priors
+            (:func:`~pyroccam.inference.draw_coding.code_posterior`).
         out, resume, progress: of ``sample``: a folder for its checkpoints, to go on from them, and
             its bars.
 
@@ -230,13 +233,19 @@ def compress(
                 f"{odd[0]}= changes nothing where a draw is sent: its weights are not rounded, and "
                 "are trained for it.\nLeave it out, or give code='digits'."
             )
+        folder = None if out is None else Path(out)
+        going: dict[str, Any] = {"out": folder, "resume": resume, "progress": progress}
+        if how.posterior == "own":
+            if threshold is not None or tolerance is not None:
+                raise ValueError(
+                    "threshold= and tolerance= cut what a posterior does not need, and that of the "
+                    "fit is sent whole.\nLeave them out, or give Sample(posterior='trained')."
+                )
+            require(fit, BayesianNetwork, "compress")
+            return code_posterior(settled(fit), how, **going)
         decision = decide(fit, "compress", threshold, tolerance)
         likelihood = copy.deepcopy(fit.model.likelihood)
-        folder = None if out is None else Path(out)
-        return code_draw(
-            decision.net, fit.data, how,
-            likelihood=likelihood, out=folder, resume=resume, progress=progress,
-        )  # fmt: skip
+        return code_draw(decision.net, fit.data, how, likelihood=likelihood, **going)
     if out is not None or resume or progress is not None:
         raise ValueError(
             "out=, resume= and progress= are of code='sample', which takes minutes.\n"

@@ -249,3 +249,91 @@ def test_random_labels_cannot_be_compressed():
     how = Sample(size=40, epochs=20, steps=2, bits=8, batch_size=100, lr=1e-2)
     drawn = code_draw(trained, rows, how, progress=False)
     assert said(drawn.net) <= 8 * len(drawn.content) + 20
+
+
+def fitted(rows, prior, guide=guides.MeanField, **how):
+    model = models.BayesianNetwork(network(), rows, prior=prior)
+    how = {"epochs": 40, "lr": 2e-2, "device": "cpu", "progress": False, **how}
+    return inference.fit(model, guide(model), rows, **how)
+
+
+def sent(fit, **how):
+    asked = Sample(posterior="own", **{**QUICK, "epochs": 1, **how})
+    return inference.compress(fit, code=asked, progress=False)
+
+
+@pytest.mark.parametrize("prior", [priors.Normal(0.5), priors.Normal(learn="scale")])
+def test_the_posterior_of_a_fit_is_sent_at_the_price_of_its_kl(prior, rows):
+    fit = fitted(rows, prior)
+    before = copy.deepcopy([fit.model.state_dict(), fit.guide.state_dict()])
+    found = sent(fit)
+    # Of the KL that the fit reports; deviations of priors are rounded by up to 4.5 %.
+    kl = inference.description_length(fit).weights
+    assert found.kl == pytest.approx(kl, rel=0.02)
+    assert found.blocks == math.ceil(found.kl / 7 - 1e-3)
+    assert found.index_bits == pytest.approx(8 * found.blocks, abs=8)
+    assert accuracy(decoded(found.content), rows.x_test, rows.y_test) > 0.8
+    for was, now in zip(before, [fit.model.state_dict(), fit.guide.state_dict()], strict=True):
+        assert all(torch.equal(was[name], now[name]) for name in was)
+    needed = len(found.content)
+    with pytest.raises(ValueError, match=r"has a KL of [\d,]+ bits, which takes (\d+)\.") as raised:
+        sent(fit, size=needed - 5)
+    said = int(str(raised.value).split("which takes ")[1].split(".")[0])
+    assert needed <= said <= needed + 2
+    assert len(sent(fit, size=said, steps=0).content) <= said
+
+
+def test_what_is_sent_are_draws_of_the_posterior_of_the_fit():
+    """All weights have means of the same size, and one deviation, so that all blocks have the same
+    KL. What is sent has their means, and their mean squared distances to them."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 20, generator=generator), torch.arange(60) % 30
+    rows = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, task="classification")
+    net, scale = nn.Sequential(nn.Linear(20, 30, bias=False)), 0.3
+    loc = 0.4 * torch.randn(30, 20, generator=generator).sign()
+    net[0].weight.data.copy_(loc)
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal(1.0))
+    guide = guides.MeanField(model, scale=scale)
+    fit = inference.fit(model, guide, rows, epochs=1, lr=1e-12, device="cpu", progress=False)
+    how = {"bits": 16, "slack": 4.0, "steps": 0, "lr": 1e-12}
+    draws = torch.stack([sent(fit, seed=n, **how).net[0].weight.detach() for n in range(3)])
+    apart = (draws - loc) / scale
+    # 1,800 independent weights: a mean of 0 and a mean square of 1, within four standard errors.
+    assert abs(float((apart * loc.sign()).mean())) < 4 / math.sqrt(1800)
+    assert abs(float(apart.square().mean()) - 1) < 4 * math.sqrt(2 / 1800)
+
+
+@pytest.mark.parametrize(
+    ("prior", "guide", "message"),
+    [
+        (
+            priors.GroupNormalJeffreys(),
+            guides.MeanField,
+            "prior GroupNormalJeffreys of.*\nTake pri",
+        ),
+        (priors.Normal(1.0, loc=0.3), guides.MeanField, r"not N\(0, s²\) with one s for its layer"),
+        (priors.Normal(learn="weight"), guides.MeanField, "the prior Normal of '0.weight'"),
+        (priors.Normal(1.0), guides.Delta, "Delta is a point estimate.*\nFit guides.MeanField"),
+    ],
+)
+def test_posteriors_that_cannot_be_sent_name_the_way_out(prior, guide, message, rows):
+    fit = fitted(rows, prior, guide, epochs=1)
+    with torch.no_grad():  # scales of single weights that are learnt, if there are any
+        for name, number in fit.model.named_parameters():
+            if name.endswith("log_scale") and number.dim() > 1:
+                number.view(-1)[1] += 1.0
+    with pytest.raises(ValueError, match=message):
+        sent(fit)
+
+
+def test_what_has_no_meaning_for_the_posterior_of_a_fit_is_refused(rows):
+    fit = fitted(rows, priors.Normal(1.0), epochs=1)
+    with pytest.raises(ValueError, match="is sent whole.\nLeave them out"):
+        inference.compress(fit, code=Sample(posterior="own"), threshold="noise")
+    with pytest.raises(ValueError, match="is of a fit, and code_draw begins with a network"):
+        code_draw(network(), rows, Sample(posterior="own"))
+    with torch.no_grad():
+        for name, number in fit.guide.named_parameters():
+            number.fill_(-20.0 if "loc" not in name else 1.0)
+    with pytest.raises(ValueError, match=r"bits of KL a weight, and an index of 2 bits"):
+        sent(fit, bits=2)

@@ -55,7 +55,7 @@ def test_bits_that_send_labels(tmp_path, monkeypatch, at_random):
     whole = data.load("digits")
     few = replace(whole, x_train=whole.x_train[:150], y_train=whole.y_train[:150])
     monkeypatch.setattr(labels, "load", lambda *_, **__: few)
-    monkeypatch.setitem(labels.SETS, "digits", labels._Set(2, 2, (6,)))
+    monkeypatch.setitem(labels.SETS, "digits", labels._Set(2, 2, 1, (6,)))
     monkeypatch.setattr(labels, "SHARES", [0.1, 0.5, 1.0])
     options = ("--coders", "linear,gnj,depth", "--seeds", 1, "--out", tmp_path)
     call(labels, *options, *(["--at-random"] if at_random else []))
@@ -65,7 +65,12 @@ def test_bits_that_send_labels(tmp_path, monkeypatch, at_random):
     assert linear["uniform"] == pytest.approx(rows * math.log2(10))
     assert linear["blocks"][0] == pytest.approx(round(0.1 * rows) * math.log2(10))
     assert set(linear["bound"]) == {"weights", "targets"}
+    # The draw is sent at about the price of the KL, and no code shortens labels at random.
+    weights = linear["bound"]["weights"]
+    assert weights < linear["draw"]["network"] < 1.2 * weights + 8 * 60
+    assert not at_random or sum(linear["draw"].values()) > linear["uniform"] - 20
     assert "bound" not in gnj
+    assert "draw" not in gnj
     assert "refused" in gnj["file"] or gnj["file"]["network"] > 100
     assert "file" not in depth
     best = min(sum(run["blocks"]) for run in found["runs"])

@@ -2,9 +2,9 @@
 
     python -m pyroccam.experiments.reproduce.evidence.labels --data-root FOLDER
 
-Codes: uniform; the bound (weights by bits back); the compressed network in a real file, and what is
-left to say of the labels with it; prequential, and switching between models block by block. No code
-compresses labels that are drawn at random.
+Codes: uniform; the bound (weights by bits back); the compressed network in a real file, or a draw
+of its posterior in one, and what is left to say of the labels with it; prequential, and switching
+between models block by block. No code compresses labels that are drawn at random.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import nn
 
 from ....data import Dataset, load
 from ....guides import CategoricalDepth, Delta, Guide, MeanField
+from ....inference.draw_coding import Sample
 from ....inference.fits.fitting import Fit, fit
 from ....inference.marginal_likelihood import blocks_of, description_length, switching
 from ....inference.packing import read, write
@@ -43,15 +44,16 @@ Pair = tuple[Any, Guide]
 
 @dataclass(frozen=True)
 class _Set:
-    """Epochs of a fit, of its compression, and of each fit of a prequential code."""
+    """Epochs of a fit, of each fit of a prequential code, and of a posterior that is drawn from."""
 
     epochs: int
     coded_epochs: int
+    drawn_epochs: int
     hidden: tuple[int, ...]
     batch_size: int = 256
 
 
-SETS = {"digits": _Set(300, 200, (100,)), "mnist": _Set(40, 15, (300, 100))}
+SETS = {"digits": _Set(300, 200, 20, (100,)), "mnist": _Set(40, 15, 5, (300, 100))}
 SHARES = [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
 
 
@@ -81,14 +83,24 @@ def _depth(rows: Dataset, own: _Set) -> Pair:
     return model, CategoricalDepth(model)
 
 
-# Name: how it is made; whether its guide has a bound that is a code; whether it is compressed.
-CODERS: dict[str, tuple[Callable[[Dataset, _Set], Pair], bool, bool]] = {
-    "linear": (_linear, True, False),
-    "gaussian": (_bayes(Normal("fan_in"), MeanField), True, True),
-    "ghs": (_bayes(GroupHorseshoe(1e-3), MeanField), True, True),
-    "gnj": (_bayes(GroupNormalJeffreys(), MeanField), False, True),
-    "delta": (_bayes(Normal("fan_in"), Delta), False, False),
-    "depth": (_depth, False, False),
+@dataclass(frozen=True)
+class _Coder:
+    """How it is made; whether its guide has a bound that is a code, and its prior one from which
+    the receiver can draw; whether it is compressed."""
+
+    build: Callable[[Dataset, _Set], Pair]
+    bounded: bool = False
+    drawn: bool = False
+    cut: bool = False
+
+
+CODERS = {
+    "linear": _Coder(_linear, bounded=True, drawn=True),
+    "gaussian": _Coder(_bayes(Normal("fan_in"), MeanField), bounded=True, drawn=True, cut=True),
+    "ghs": _Coder(_bayes(GroupHorseshoe(1e-3), MeanField), bounded=True, cut=True),
+    "gnj": _Coder(_bayes(GroupNormalJeffreys(), MeanField), cut=True),
+    "delta": _Coder(_bayes(Normal("fan_in"), Delta)),
+    "depth": _Coder(_depth),
 }
 
 
@@ -127,11 +139,11 @@ def _data(name: str, seed: int, data_root: str | None, at_random: bool) -> Datas
 
 
 def _row(name: str, rows: Dataset, own: _Set, seed: int) -> Row:
-    build, is_code, is_cut = CODERS[name]
+    coder = CODERS[name]
     if name == "depth":
         rows = rows.flattened()
     torch.manual_seed(seed)
-    model, guide = build(rows, own)
+    model, guide = coder.build(rows, own)
     common: dict[str, Any] = {"batch_size": own.batch_size, "lr": 3e-3, "weight_decay": 0.0}
     common |= {"seed": seed, "device": "cpu", "progress": False, "compile": "graph"}
     warm: dict[str, Any] = {} if guide.is_point or name == "depth" else {"kl_warmup": 0.2}
@@ -143,11 +155,15 @@ def _row(name: str, rows: Dataset, own: _Set, seed: int) -> Row:
         "uniform": rows.N * math.log2(rows.classes),
         "accuracy": found.evaluate("test")["accuracy"],
     }
-    if is_code:
+    if coder.bounded:
         length = description_length(found, passes=5)
         kept["bound"] = {"weights": length.weights, "targets": length.targets}
-    if is_cut:
+    if coder.cut:
         kept["file"] = _file(found)
+    if coder.drawn:
+        how = Sample(posterior="own", epochs=own.drawn_epochs, seed=seed)
+        drawn = compress(found, code=how, progress=False)
+        kept["draw"] = _with_rest(8.0 * len(drawn.content), drawn.net, found)
     order = torch.randperm(rows.N, generator=torch.Generator().manual_seed(seed))
     blocks = blocks_of(found, order, SHARES, seed=seed, epochs=own.coded_epochs)
     kept["blocks"] = [-block.nats / math.log(2) for block in blocks]
@@ -163,11 +179,16 @@ def _file(found: Fit[Any, Any]) -> Row:
         except ValueError as error:
             return {"refused": str(error)}
         net = read(path)
+    return _with_rest(8.0 * size.total, net, found)
+
+
+def _with_rest(bits: float, net: nn.Module, found: Fit[Any, Any]) -> Row:
+    """Bits of a network, and of the labels given the network."""
     x, y = found.data.split("train")
     with torch.no_grad():
         outputs = streamed(lambda part: net(part)[None], x)[0]
     nats = -outputs.double().log_softmax(-1).gather(1, y[:, None]).sum()
-    return {"network": 8.0 * size.total, "labels": float(nats) / math.log(2)}
+    return {"network": bits, "labels": float(nats) / math.log(2)}
 
 
 def _switched(runs: list[Row]) -> Row:
@@ -185,7 +206,7 @@ def _switched(runs: list[Row]) -> Row:
 def _line(row: Row) -> str:
     parts = [f"{row['coder']} seed {row['seed']}: accuracy {row['accuracy']:.4f}"]
     parts += [f"uniform {row['uniform']:,.0f}", f"prequential {sum(row['blocks']):,.0f}"]
-    for name in ("bound", "file"):
+    for name in ("bound", "file", "draw"):
         if name in row and "refused" not in row[name]:
             parts.append(f"{name} {' + '.join(f'{v:,.0f}' for v in row[name].values())}")
     return ", ".join(parts)

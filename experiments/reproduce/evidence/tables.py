@@ -13,6 +13,7 @@ from .paths import WAYS
 __all__ = ["evidence", "labels", "paths"]
 
 REFEREES = ("exact", "annealed")
+PARTS = ("bound", "file", "draw")
 
 
 def evidence(folder: Path) -> Iterator[str]:
@@ -101,19 +102,19 @@ def labels(folder: Path) -> Iterable[str]:
         uniform = runs[0]["uniform"] / 1000
         yield from header(
             f"{name}, uniform {uniform:.2f} kbit", "accuracy, %", "bound", "file and the rest",
-            "prequential",
+            "draw and the rest", "prequential",
         )  # fmt: skip
         for coder in dict.fromkeys(run["coder"] for run in runs):
             own = [run for run in runs if run["coder"] == coder]
             accuracy = fmean(100 * run["accuracy"] for run in own)
             coded = fmean(sum(run["blocks"]) for run in own) / 1000
-            cells = (_two_parts([run.get(part) for run in own]) for part in ("bound", "file"))
+            cells = (_two_parts([run.get(part) for run in own]) for part in PARTS)
             yield row(f"{coder} ({len(own)})", f"{accuracy:.1f}", *cells, f"{coded:.2f}")
         yield row(
-            "switching between all", "", "", "", plus_minus(found["switching"]["bits"], 2, 1e-3)
+            "switching between all", "", "", "", "", plus_minus(found["switching"]["bits"], 2, 1e-3)
         )
         if (published := found["published"]) is not None:
-            yield row("published", "", "", "", f"{published['prequential']:.2f}")
+            yield row("published", "", "", "", "", f"{published['prequential']:.2f}")
         yield ""
 
 

@@ -65,6 +65,7 @@ def sections() -> dict[str, Section]:
         Section("Policies", "policy_gradient", variance.policy_gradient),
         Section("Regimes", "regimes", structure.regimes),
         Section("Hyperparameters", "hyperparameters", structure.hyperparameters),
+        Section("Kinds of noise", "kinds_of_noise", structure.kinds_of_noise),
         Section("Structures", "structures", structure.structures),
         Section("Structures by price", "structure_path", structure.by_price),
         Section("Evidence", "evidence", evidence.evidence),

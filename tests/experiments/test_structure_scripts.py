@@ -1,9 +1,12 @@
 """The scripts about hyperparameters and structure."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from pyroccam import data
 from pyroccam.experiments.reproduce.structure import against_random as structures
-from pyroccam.experiments.reproduce.structure import hyperparameters
+from pyroccam.experiments.reproduce.structure import hyperparameters, kinds_of_noise, tables
 from scripts import call, read
 from torch import nn
 
@@ -48,6 +51,43 @@ def test_noise_on_all_parameters():
     pairs = zip(net.parameters(), before, strict=True)
     moved = torch.cat([(p.detach() - b).flatten() for p, b in pairs])
     assert float(moved.std()) == pytest.approx(0.25, rel=0.02)
+
+
+def test_kinds_of_noise():
+    """What each does to 20,000 outputs 3 x of an x that was measured in units of 5."""
+    x = torch.full((20_000, 1), 2.0)
+    rows = data.Dataset.from_tensors(x, x, x, x, standardise=False)
+    rows = replace(rows, x_std=torch.tensor([5.0]))
+    spreads = {}
+    for kind, noisy in kinds_of_noise.KINDS.items():
+        net = nn.Linear(20_000, 1, bias=False) if "weights" in kind else nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            net.weight.fill_(3.0)
+            torch.manual_seed(0)
+            changed, other = noisy(net, rows, 0.5)
+            moved = 2.0 * changed.weight if "weights" in kind else changed(other.x_test)
+        spreads[kind] = float(moved.std())
+        assert float(moved.mean()) == pytest.approx(6.0, abs=0.1)
+    assert spreads == {
+        "weights": pytest.approx(2 * 0.5, rel=0.03),
+        "weights, in proportion": pytest.approx(2 * 3 * 0.5, rel=0.03),
+        "inputs as measured": pytest.approx(3 * 0.5 / 5, rel=0.03),
+        "inputs of the network": pytest.approx(3 * 0.5, rel=0.03),
+    }
+    assert torch.equal(rows.x_test, x)
+
+
+def test_the_table_of_kinds_of_noise(tmp_path, monkeypatch):
+    quick = {"outer_steps": 2, "inner_steps": 3, "outer_lr": 0.05, "lr": 0.01}
+    monkeypatch.setattr(kinds_of_noise, "settings_of", lambda problem: quick)
+    call(kinds_of_noise, "--problems", "polynomial", "--methods", "greedy", "--seeds", 1,
+         "--out", tmp_path)  # fmt: skip
+    (run,) = read(tmp_path / "polynomial-greedy.json")["runs"]
+    assert len(run["test"]) == 1 + len(kinds_of_noise.KINDS) * 2
+    assert run["test"]["weights 0.5"] > run["test"]["none"]
+    lines = list(tables.kinds_of_noise(tmp_path))
+    assert lines[-2] == "| published | 1.42 | 1.44 | 1.54 |"
+    assert f"{run['test']['none']:.2f}" in lines[2]
 
 
 def test_learnt_structure_against_structure_at_random(tmp_path):

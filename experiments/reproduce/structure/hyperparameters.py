@@ -31,7 +31,7 @@ from ....models.networks.plain import perceptron
 from .. import options
 from ..runner import ResultFile
 
-__all__ = ["CRITERIA", "METHODS", "PROBLEMS", "reached", "under_noise"]
+__all__ = ["CRITERIA", "METHODS", "PROBLEMS", "pair_of", "reached", "settings_of", "under_noise"]
 
 METHODS = {
     "random": Random(),
@@ -56,9 +56,16 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def _pair(
-    problem: str, criterion: str, learn: Any, seed: int, root: str | None, rows: int | None
+def pair_of(
+    problem: str, criterion: str, learn: Any, seed: int, root: str | None, rows: int | None = None
 ) -> Any:
+    """Model, guide, data and the two levels of a problem.
+
+    Arguments:
+        learn: what its priors learn.
+        root: folder of the data.
+        rows: of training data; all if left out.
+    """
     name, hidden, _ = PROBLEMS[problem]
     place: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
     if rows is not None:
@@ -76,6 +83,11 @@ def _pair(
         "folds": Level(prior=0.0, folds=FOLDS),
     }
     return model, guide, data, (Level(), outer[criterion])
+
+
+def settings_of(problem: str) -> dict[str, Any]:
+    """What :func:`pyroccam.inference.select` takes."""
+    return {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01}
 
 
 def reached(history: list[dict[str, float]], share: float = 0.99) -> int:
@@ -98,8 +110,8 @@ def _row(
     more: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     learn = LEARN.get(method, "weight")
-    model, guide, data, levels = _pair(problem, criterion, learn, seed, root, rows)
-    settings = {**PROBLEMS[problem][2], "outer_lr": 0.05, "lr": 0.01, **more}
+    model, guide, data, levels = pair_of(problem, criterion, learn, seed, root, rows)
+    settings = settings_of(problem) | more
     try:
         found = select(model, guide, data, *levels, method=METHODS[method], seed=seed, **settings)
     except (FloatingPointError, RuntimeError) as error:  # said in the table, as the source does not

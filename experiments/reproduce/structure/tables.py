@@ -9,8 +9,9 @@ from typing import Any
 from ....inference.posterior.metrics import mean_spread
 from ..markdown import header, plus_minus, read_all, row
 from .hyperparameters import CRITERIA, METHODS, NOISES, PROBLEMS
+from .kinds_of_noise import KINDS
 
-__all__ = ["by_price", "hyperparameters", "regimes", "structures"]
+__all__ = ["by_price", "hyperparameters", "kinds_of_noise", "regimes", "structures"]
 
 _WHO = {"prior": "prior ≫ data", "equal": "equal", "likelihood": "data ≫ prior"}
 
@@ -47,6 +48,23 @@ def hyperparameters(folder: Path) -> Iterable[str]:
             if files:
                 yield from _criterion(problem, criterion, files)
                 yield ""
+
+
+def kinds_of_noise(folder: Path) -> Iterable[str]:
+    """Errors without noise and with each kind of it, beside the source's."""
+    for name, found in read_all(folder).items():
+        spread, published = found["spread"], found["published"]
+        digits, scale = (1, 100.0) if name.startswith("mnist") else (2, 1.0)
+        label = "accuracy, %" if digits == 1 else "RMSE"
+        yield from header(
+            f"{name} ({len(found['runs'])}), {label}", "without", *(f"at {sd}" for sd in NOISES)
+        )
+        for kind in KINDS:
+            cells = [spread["none"], *(spread[f"{kind} {sd}"] for sd in NOISES)]
+            yield row(kind, *(plus_minus(cell, digits, scale) for cell in cells))
+        if published is not None:
+            yield row("published", *(f"{scale * value:.{digits}f}" for value in published))
+        yield ""
 
 
 def _criterion(problem: str, criterion: str, files: dict[str, Any]) -> Iterable[str]:

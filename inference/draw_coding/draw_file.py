@@ -160,10 +160,10 @@ def read(path: str | Path) -> nn.Module:
         raise PackedFileError(f"{path} cannot be read: {error}") from error
 
 
-def overhead(net: nn.Module, scales: Mapping[str, int], code: str, seed: int) -> int:
-    """Bytes of a file beside its indices."""
-    content, _ = encoded(net, Draw(scales, code, seed, 0, [0]))
-    return len(content) + 1  # a longer number of blocks
+def overhead(net: nn.Module, scales: Mapping[str, int], seed: int, blocks: int) -> int:
+    """Bytes of a file beside the indices of so many blocks."""
+    content, _ = encoded(net, Draw(scales, "minimal-random", seed, 0, [0] * blocks))
+    return len(content)
 
 
 def _weights(draw: Draw, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:

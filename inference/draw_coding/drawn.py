@@ -86,7 +86,7 @@ class Sample:
     steps: int = 10
     batch_size: int = 256
     lr: float = 3e-3
-    coding_lr: float = 1e-3
+    coding_lr: float = 1e-2
     shift: int = 0
     seed: int = 0
 
@@ -285,7 +285,7 @@ def _coded(
     tensors = _of_tensors(model, scales)
     draw = Draw(tensors, how.code, how.seed, how.bits, sending.indices)
     content, decoded = encoded(unfed(mean_network(model, guide)).cpu(), draw)
-    bits = 8 * (len(content) - overhead(plain, tensors, how.code, how.seed))
+    bits = 8 * (len(content) - overhead(plain, tensors, how.seed, blocks))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
     return Drawn(decoded, content, kl, bits, distance, count, blocks)
@@ -345,7 +345,8 @@ def _blocks(net: nn.Module, names: dict[str, Tensor], count: int, how: Sample) -
     Raises:
         ValueError: if it has none, with the size that it needs.
     """
-    beside = overhead(net, dict.fromkeys(names, 0) | _apart(names), how.code, how.seed)
+    most = count if how.size is None else min(8 * how.size // how.bits, count)
+    beside = overhead(net, dict.fromkeys(names, 0) | _apart(names), how.seed, max(most, 1))
     size = min(count // 4 + beside, 4000) if how.size is None else how.size
     blocks = min(8 * (size - beside) // how.bits, count)
     if blocks < 1:
@@ -371,7 +372,7 @@ def _needed(net: nn.Module, scales: dict[str, int], how: Sample, kl: float, coun
             f"an index of {how.bits} bits names one block of weights.\nGive Sample(bits=) up to "
             "20, fit with a larger kl_weight, or give Sample(posterior='trained')."
         )
-    size = overhead(net, scales, how.code, how.seed) + math.ceil(blocks * how.bits / 8)
+    size = overhead(net, scales, how.seed, blocks) + math.ceil(blocks * how.bits / 8)
     if how.size is not None and size > how.size:
         raise ValueError(
             f"A file of {how.size} bytes was asked for, but the posterior of the fit has a KL of "

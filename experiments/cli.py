@@ -461,8 +461,8 @@ def compress(
     if threshold is not None:
         (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
         cut_at = taken("--threshold", asked_for, Threshold)
-    whole = posterior == "own" and threshold is None and tolerance is None
-    if whole:  # whatever the run's own rule is
+    uncut = posterior == "own" and threshold is None and tolerance is None
+    if uncut:  # whatever the run's own rule is
         cut_at = None
     if cut_at == "validation" and not len(result.data.x_val):
         why = "the last fit trained on them" if options.get("last_rows") else "there are none"
@@ -482,7 +482,7 @@ def compress(
         sample = {"posterior": posterior, "size": size, "epochs": epochs, "seed": seed}
         target = out or folder / weights.DRAW
         drawn, scores = weights.draw_run(
-            result, cut_at, None if whole else allowed, target, resume=resume,
+            result, cut_at, None if uncut else allowed, target, resume=resume,
             **{name: value for name, value in sample.items() if value is not None},
         )  # fmt: skip
         console.say(

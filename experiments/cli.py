@@ -398,16 +398,24 @@ def compress(
     posterior: Annotated[
         Literal["trained", "own"],
         typer.Option(
-            help="Of --code sample. trained: what is left, anew under normal priors. own: that of "
-            "the run, uncut; its priors have to be normal, and its KL says the size."
+            help="Of --code sample. trained: of what is left, anew under normal priors. own: begin "
+            "with that of the run, uncut; its priors have to be normal, and its KL says the size."
         ),
     ] = "trained",
     size: Annotated[
-        int | None, typer.Option(min=1, help="Of --code sample: bytes that the file may have.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of --code sample: bytes that the file may have; if left out, two bits a weight, "
+            "4,000 at most, or what the KL of --posterior own takes.",
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Of --code sample: passes of each of its two trainings."),
+        typer.Option(
+            min=1,
+            help="Of --code sample: passes of each of its two trainings; --posterior own has one.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Of --code sample: go on where it was stopped.")
@@ -440,6 +448,11 @@ def compress(
             f"--tolerance is of --threshold validation, and changes nothing for {threshold!r}: "
             "leave one of them out."
         )
+    if posterior == "own" and (threshold is not None or tolerance is not None):
+        raise ValueError(
+            "--threshold and --tolerance cut what a posterior does not need, and --posterior own "
+            "sends it whole.\nLeave them out, or --posterior."
+        )
     need_file(out)
     budget = {"bytes": bytes_, "milliseconds": milliseconds}
     budget = budget if any(value is not None for value in budget.values()) else {}
@@ -461,8 +474,7 @@ def compress(
     if threshold is not None:
         (asked_for,) = parse_settings([f"threshold={threshold}"]).values()
         cut_at = taken("--threshold", asked_for, Threshold)
-    uncut = posterior == "own" and threshold is None and tolerance is None
-    if uncut:  # whatever the run's own rule is
+    if posterior == "own":  # whatever the run's own rule is
         cut_at = None
     if cut_at == "validation" and not len(result.data.x_val):
         why = "the last fit trained on them" if options.get("last_rows") else "there are none"
@@ -482,7 +494,7 @@ def compress(
         sample = {"posterior": posterior, "size": size, "epochs": epochs, "seed": seed}
         target = out or folder / weights.DRAW
         drawn, scores = weights.draw_run(
-            result, cut_at, None if uncut else allowed, target, resume=resume,
+            result, cut_at, None if posterior == "own" else allowed, target, resume=resume,
             **{name: value for name, value in sample.items() if value is not None},
         )  # fmt: skip
         console.say(

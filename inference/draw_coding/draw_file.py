@@ -75,27 +75,37 @@ def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
         ValueError: for a coded tensor that the network does not have, or not as numbers of single
             precision.
     """
+    content, empty, own = _written(net, draw)
+    found = _weights(draw, [(name, own[name].shape) for name in draw.scales])
+    theirs = [*tensors(empty, empty).values()]
+    for tensor, name in zip(theirs, own, strict=True):
+        tensor.copy_(found.get(name, own[name]))
+    return content + _checksum(content, theirs), empty
+
+
+def _written(
+    net: nn.Module, draw: Draw, ahead: bool = False
+) -> tuple[bytes, nn.Module, dict[str, Tensor]]:
+    """The file without its checksum, the network as it is described, and the tensors of ``net``.
+
+    Arguments:
+        ahead: give what is sent as it is the most bytes that it can take.
+    """
     out = BitWriter()
     out.raw(_MAGIC)
     out.fixed(_VERSION, _VERSION_BITS)
     out.fixed([*CODES].index(draw.code), _CODE_BITS)
     empty = write_network(net, out)
     own = tensors(net, empty)
-    names = [*own]
     _put_names(draw.scales, own, out)
-    for name in names:
+    for name, tensor in own.items():
         if name not in draw.scales:
-            _put_raw(own[name], out)
+            _put_most(tensor, out) if ahead else _put_raw(tensor, out)
     out.number(draw.seed)
     out.number(len(draw.indices))
     out.fixed(draw.bits, _WIDTH_BITS)
     CODES[draw.code].write(draw.indices, draw.bits, out)
-    content = out.content()
-    found = _weights(draw, [(name, own[name].shape) for name in draw.scales])
-    theirs = [*tensors(empty, empty).values()]
-    for tensor, name in zip(theirs, names, strict=True):
-        tensor.copy_(found.get(name, own[name]))
-    return content + _checksum(content, theirs), empty
+    return out.content(), empty, own
 
 
 def decoded(content: bytes) -> nn.Module:
@@ -160,10 +170,16 @@ def read(path: str | Path) -> nn.Module:
         raise PackedFileError(f"{path} cannot be read: {error}") from error
 
 
-def overhead(net: nn.Module, scales: Mapping[str, int], seed: int, blocks: int) -> int:
-    """Bytes of a file beside the indices of so many blocks."""
-    content, _ = encoded(net, Draw(scales, "minimal-random", seed, 0, [0] * blocks))
-    return len(content)
+def overhead(
+    net: nn.Module, scales: Mapping[str, int], seed: int, blocks: int, *, ahead: bool = False
+) -> int:
+    """Bytes of a file beside the indices of so many blocks.
+
+    Arguments:
+        ahead: the most that there can be, whatever the numbers will be that are sent as they are.
+    """
+    content, *_ = _written(net, Draw(scales, "minimal-random", seed, 0, [0] * blocks), ahead)
+    return len(content) + _CHECK
 
 
 def _weights(draw: Draw, shapes: Sequence[tuple[str, torch.Size]]) -> dict[str, Tensor]:
@@ -228,6 +244,14 @@ def _put_raw(tensor: Tensor, out: BitWriter) -> None:
     packed = stream.compress(_bytes(tensor)) + stream.flush()
     out.number(len(packed))
     out.raw(packed)
+
+
+def _put_most(tensor: Tensor, out: BitWriter) -> None:
+    """As many bytes as :func:`_put_raw` puts at most, by the bound of ``deflateBound`` in zlib."""
+    size = tensor.numel() * tensor.element_size()
+    size += (size >> 12) + (size >> 14) + (size >> 25) + 7
+    out.number(size)
+    out.raw(bytes(size))
 
 
 def _get_raw(like: Tensor, source: BitReader) -> Tensor:

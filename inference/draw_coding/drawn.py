@@ -18,18 +18,21 @@ from ...guides.base import NetworkGuide
 from ...guides.mean_field import MeanField
 from ...guides.mean_kl import MeanKL
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of
+from ...models.checks import one_of, positive
+from ...models.distributions.wrapped import base
 from ...models.feeding import unfed
 from ...models.layers.affine import AFFINE
 from ...models.priors.normal import Normal
 from ...models.turns import fitting
+from ..posterior.family import require
 from ..posterior.weight_moments import mean_network
 from ..relative_entropy import CODES
 from ..relative_entropy.blocks import assignment, block_sizes
-from ..storage.checkpoint import fingerprint
+from ..storage.checkpoint import CHECKPOINT, fingerprint
 from ..storage.lock import claimed
 from ..training.settings import Settings
 from ..training.terminal import StopSignal
+from .budget import WIDEST, filled, fitting_in
 from .draw_file import Draw, encoded, overhead
 from .own import deviations
 from .phases import Run
@@ -54,8 +57,8 @@ class Sample:
 
     Attributes:
         posterior: ``trained``: what is left begins anew under normal priors, and is trained for the
-            size. ``own``: that of the fit, uncut, whose KL says what the file takes; its priors
-            have to be normal, and are sent as they are.
+            size. ``own``: begin with that of the fit, uncut, whose KL says what the file takes; its
+            priors have to be normal, and are sent.
         size: of the file, in bytes, that may not be exceeded. ``None`` for what the KL takes if the
             posterior is the fit's own; or else two bits a weight, or 4,000 bytes where that is
             less.
@@ -94,14 +97,16 @@ class Sample:
         one_of("Sample(posterior)", self.posterior, ("trained", "own"))
         one_of("Sample(code)", self.code, ("minimal-random", "ordered-random", "a-star"))
         for name, least, most in (
-            ("bits", 2, 20), ("epochs", 1, 10**6), ("steps", 0, 10**6), ("batch_size", 1, 10**9),
-            ("shift", 0, 100), ("seed", 0, 2**20),
+            ("bits", 2, WIDEST), ("epochs", 1, 10**6), ("steps", 0, 10**6),
+            ("batch_size", 1, 10**9), ("shift", 0, 100), ("seed", 0, 2**20),
         ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(
                     f"Sample({name}) must be a whole number from {least} to {most}, got {value!r}."
                 )
+        positive("Sample(lr)", self.lr)
+        positive("Sample(coding_lr)", self.coding_lr)
         if not 0 <= self.slack < self.bits:
             raise ValueError(
                 f"Sample(slack) must be from 0 to less than bits={self.bits}, got {self.slack}."
@@ -199,7 +204,9 @@ def code_posterior(
 
     Its weights are assigned to so many blocks as its KL fills, each of which is brought to the same
     KL while it trains on (:class:`~pyroccam.guides.MeanKL`); then they are coded one after another,
-    as :func:`code_draw` does. Deviations of priors are rounded as they are sent, to 4.5 % at most.
+    as :func:`code_draw` does. So what is sent is a draw of a posterior that begins with that of the
+    fit, has its KL, and is trained on by the likelihood. Deviations of priors are rounded as they
+    are sent, by 4.5 % at most.
 
     Arguments:
         fit: of a :class:`~pyroccam.models.BayesianNetwork` under priors N(0, s²) with one s for
@@ -207,11 +214,23 @@ def code_posterior(
         how, out, resume, progress: as those of :func:`code_draw`.
 
     Raises:
-        ValueError: for another prior, another posterior, or a size that the KL does not fit into,
-            with the size that it needs.
+        TypeError: for a fit of another model.
+        ValueError: for another prior, another posterior, weights that count at some depths only, or
+            a size that the KL does not fit into, with the size that it needs.
         Interrupted: on a signal, after saving.
     """
-    model, guide = fit.model, fit.guide
+    if how.posterior != "own":
+        raise ValueError(
+            f"code_posterior sends the posterior of the fit, and Sample(posterior="
+            f"{how.posterior!r}) asks for another.\nGive Sample(posterior='own'), or take "
+            "inference.compress."
+        )
+    model, guide = require(fit, BayesianNetwork, "code_posterior")
+    if model.counting is not None:
+        raise ValueError(
+            "The weights of a BayesianStack count at some depths only.\nTake inference.compress("
+            "fit, code=...), which sends those of the chosen depth."
+        )
 
     def begin() -> tuple[BayesianNetwork, NetworkGuide]:
         scales = deviations(model, guide)
@@ -243,6 +262,7 @@ def _coded(
         stop = held.enter_context(StopSignal())
         if out is not None:
             held.enter_context(claimed(out))
+            _refuse_begun(out, resume)
         if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
             raise ValueError(
                 f"Sample(shift={how.shift}) moves images (channels, height, width), and the inputs "
@@ -250,6 +270,7 @@ def _coded(
             )
         model, own = begin()
         names = _names(model)
+        _refuse_padding(model)
         count = sum(numbers.numel() for numbers in names.values())
         usual = Settings(
             optimizer="adam", weight_decay=0.0, lr=how.lr, batch_size=how.batch_size,
@@ -259,20 +280,25 @@ def _coded(
         nats = (how.bits - how.slack) * math.log(2)
         total = how.epochs * max(1, data.N // min(how.batch_size, data.N))
         units = min(total, 4 * how.epochs)
-        rows = fingerprint(data.x_train, data.targets)
-        run = Run(out, resume, progress, stop, {**asdict(how), "training rows": rows})
+        asked = {**asdict(how), "training rows": fingerprint(data.x_train, data.targets)}
         held.enter_context(fitting(model))
         held.enter_context(torch.enable_grad())
         if own is None:
-            blocks = _blocks(plain, names, count, how)
+            begun = [*plain.state_dict().values()]
+            run = Run(out, progress, stop, asked | {"network": fingerprint(*begun)})
+            blocks = fitting_in(plain, names, count, how)
             own = MeanField(model)
             steps = Steps(model, own, data, usual, total, how.shift)
             Budgeted(model, own, steps, units, nats * blocks).run(run)
             scales = _freeze(model)
         else:
             scales = _freeze(model)
+            normals = [base(own.posterior(site)) for site in model.sites]
+            begun = [*plain.state_dict().values(), *(q.loc for q in normals)]
+            begun += [*(q.scale for q in normals), torch.tensor(scales)]
+            run = Run(out, progress, stop, asked | {"fit": fingerprint(*begun)})
             kl = float(divergences(model, own).sum())
-            blocks = _needed(plain, _of_tensors(model, scales), how, kl, count)
+            blocks = filled(plain, _of_tensors(model, scales), count, how, kl)
             nats = kl / blocks
         guide = MeanKL(model, nats=nats, blocks=_block_of(count, blocks, how.seed), begin=own)
         Blocks(model, guide, Steps(model, guide, data, usual, total, how.shift), units).run(run)
@@ -284,8 +310,9 @@ def _coded(
         sending.run(run)
     tensors = _of_tensors(model, scales)
     draw = Draw(tensors, how.code, how.seed, how.bits, sending.indices)
-    content, decoded = encoded(unfed(mean_network(model, guide)).cpu(), draw)
-    bits = 8 * (len(content) - overhead(plain, tensors, how.seed, blocks))
+    last = unfed(mean_network(model, guide)).cpu()
+    content, decoded = encoded(last, draw)
+    bits = 8 * (len(content) - overhead(last, tensors, how.seed, blocks))
     kl = sum(sending.kl) / math.log(2)
     distance = float(np.mean(sending.distances))
     return Drawn(decoded, content, kl, bits, distance, count, blocks)
@@ -332,61 +359,30 @@ def _of_tensors(model: BayesianNetwork, scales: list[int]) -> dict[str, int]:
     }
 
 
+def _refuse_begun(out: Path, resume: bool) -> None:
+    """Refuse a folder that holds checkpoints, unless they are to be gone on with."""
+    if not resume and (begun := sorted(out.glob(f"*/{CHECKPOINT}"))):
+        raise FileExistsError(
+            f"{begun[0].parent} holds a draw that is being coded.\nGo on with it with resume, or "
+            "give another out=."
+        )
+
+
+def _refuse_padding(model: BayesianNetwork) -> None:
+    """Refuse an embedding whose row of the padding would be drawn, too."""
+    for name, layer in model.layers.items():
+        if layer.affine.padding is not None:
+            raise ValueError(
+                f"Layer {name!r} is an embedding whose row of the padding is no weight, and a draw "
+                "has all rows.\nGive it no padding_idx, or code='digits'."
+            )
+
+
 def _names(model: BayesianNetwork) -> dict[str, Tensor]:
     return {
         f"{layer.name}.{name}".lstrip("."): layer.start[name]
         for layer, name in model.sites.values()
     }
-
-
-def _blocks(net: nn.Module, names: dict[str, Tensor], count: int, how: Sample) -> int:
-    """How many blocks a file of the size has.
-
-    Raises:
-        ValueError: if it has none, with the size that it needs.
-    """
-    most = count if how.size is None else min(8 * how.size // how.bits, count)
-    beside = overhead(net, dict.fromkeys(names, 0) | _apart(names), how.seed, max(most, 1))
-    size = min(count // 4 + beside, 4000) if how.size is None else how.size
-    blocks = min(8 * (size - beside) // how.bits, count)
-    if blocks < 1:
-        needed = beside + math.ceil(how.bits / 8)
-        raise ValueError(
-            f"A file of {size} bytes was asked for, but how the network is built takes {beside}, "
-            f"and a block {how.bits / 8:.3g}.\nGive at least {needed}, or a smaller network."
-        )
-    return blocks
-
-
-def _needed(net: nn.Module, scales: dict[str, int], how: Sample, kl: float, count: int) -> int:
-    """How many blocks the KL of so many weights fills, in nats.
-
-    Raises:
-        ValueError: if there are fewer weights; if a file of the size has fewer blocks, with the
-            size that it needs.
-    """
-    blocks = max(math.ceil(kl / math.log(2) / (how.bits - how.slack)), 1)
-    if blocks > count:
-        raise ValueError(
-            f"The posterior of the fit has {kl / math.log(2) / count:.3g} bits of KL a weight, and "
-            f"an index of {how.bits} bits names one block of weights.\nGive Sample(bits=) up to "
-            "20, fit with a larger kl_weight, or give Sample(posterior='trained')."
-        )
-    size = overhead(net, scales, how.seed, blocks) + math.ceil(blocks * how.bits / 8)
-    if how.size is not None and size > how.size:
-        raise ValueError(
-            f"A file of {how.size} bytes was asked for, but the posterior of the fit has a KL of "
-            f"{kl / math.log(2):,.0f} bits, which takes {size}.\nGive at least that, fit with a "
-            "larger kl_weight, or give Sample(posterior='trained')."
-        )
-    return blocks
-
-
-def _apart(names: dict[str, Tensor]) -> dict[str, int]:
-    """A deviation for each layer, unlike that of the one before."""
-    layers = [name.rpartition(".")[0] for name in names]
-    order = list(dict.fromkeys(layers))
-    return {name: order.index(layer) % 256 for name, layer in zip(names, layers, strict=True)}
 
 
 def _block_of(count: int, blocks: int, seed: int) -> Tensor:

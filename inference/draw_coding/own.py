@@ -10,12 +10,13 @@ from torch.distributions import Normal
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
+from .scales import nearest
 
 __all__ = ["deviations"]
 
 _WAY = (
     "Take priors.Normal(scale) or priors.Normal(learn='scale') for the fit, or "
-    "Sample(posterior='trained'), which begins anew under such priors."
+    "posterior='trained', which begins anew under such priors."
 )
 
 
@@ -30,7 +31,7 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     if guide.is_point:
         raise ValueError(
             f"{type(guide).__name__} is a point estimate, and no draw of it is cheaper than another"
-            ".\nFit guides.MeanField(model), or give Sample(posterior='trained')."
+            ".\nFit guides.MeanField(model), or take posterior='trained'."
         )
     found: dict[str, float] = {}
     for site, (layer, name) in model.sites.items():
@@ -43,11 +44,18 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
                 f"the prior {type(layer.weight_prior).__name__} of {site!r}, which is not "
                 f"N(0, s²) with one s for its layer.\n{_WAY}"
             )
+        try:
+            nearest(scale)
+        except ValueError as error:
+            raise ValueError(
+                f"A draw of this posterior cannot be sent: {error}\nGive the prior of {site!r} "
+                "another scale, or take posterior='trained'."
+            ) from error
         found[layer.name] = scale
         if not isinstance(base(guide.posterior(site)), Normal):
             raise ValueError(
                 f"A draw of this posterior cannot be sent: {type(guide).__name__} has no "
-                f"independent normals for {site!r}.\nFit guides.MeanField(model), or give "
-                "Sample(posterior='trained')."
+                f"independent normals for {site!r}.\nFit guides.MeanField(model), or take "
+                "posterior='trained'."
             )
     return found

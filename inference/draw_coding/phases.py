@@ -24,15 +24,13 @@ class Run:
     """How all phases are run.
 
     Attributes:
-        out: folder of their checkpoints, or ``None``.
-        resume: go on from them.
+        out: folder of their checkpoints, which are gone on with, or ``None``.
         progress: show a bar; ``None`` shows it on a terminal only.
         stop: whether to stop.
         asked: what is coded, and how; a checkpoint has to be of the same.
     """
 
     out: Path | None
-    resume: bool
     progress: bool | None
     stop: StopSignal
     asked: dict[str, Any]
@@ -71,16 +69,10 @@ class Phase(ABC):
 
         Raises:
             Interrupted: after a signal; what was done has been saved.
-            FileExistsError: if its folder holds a checkpoint that is not to be gone on with.
             CheckpointError: if the checkpoint is of something else.
         """
         folder = None if how.out is None else how.out / self.name
         if folder is not None and (folder / CHECKPOINT).exists():
-            if not how.resume:
-                raise FileExistsError(
-                    f"{folder} holds a draw that is being coded.\nGo on with it with resume, or "
-                    "give another out=."
-                )
             self._load(folder, how.asked)
         self.model.train()
         with FitProgress(self.name, self.units, how.progress, self.done) as bar:

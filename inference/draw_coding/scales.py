@@ -43,7 +43,7 @@ def nearest(scale: float) -> int:
     if not 0 <= byte < 256:
         raise ValueError(
             f"The prior of a layer has the deviation {scale:.3g}: expected {deviation(0):.2g} to "
-            f"{deviation(255):.2g}. Give the network other units."
+            f"{deviation(255):.2g}."
         )
     return byte
 

@@ -37,7 +37,7 @@ from .decision import decide, inside, smallest
 from .depth import settled
 from .magnitude import PerLayer, by_layer
 from .relevance import Irrelevance
-from .thresholds import TOLERANCE, Threshold
+from .thresholds import TOLERANCE, Threshold, refuse_uncut
 from .weight_sharing import levels_of
 
 if TYPE_CHECKING:
@@ -239,10 +239,12 @@ def compress(
             if threshold is not None or tolerance is not None:
                 raise ValueError(
                     "threshold= and tolerance= cut what a posterior does not need, and that of the "
-                    "fit is sent whole.\nLeave them out, or give Sample(posterior='trained')."
+                    "fit is sent whole.\nLeave them out, or take posterior='trained'."
                 )
             require(fit, BayesianNetwork, "compress")
-            return code_posterior(settled(fit), how, **going)
+            fit = settled(fit)
+            refuse_uncut(fit.guide)
+            return code_posterior(fit, how, **going)
         decision = decide(fit, "compress", threshold, tolerance)
         likelihood = copy.deepcopy(fit.model.likelihood)
         return code_draw(decision.net, fit.data, how, likelihood=likelihood, **going)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.draw_coding import Sample, code_draw, decoded, read
+from pyroccam.inference.draw_coding import Sample, code_draw, code_posterior, decoded, read
 from pyroccam.inference.draw_coding import sending as sending_module
 from pyroccam.inference.draw_coding.phases import Phase
 from pyroccam.inference.draw_coding.steps import shifted
 from pyroccam.models import priors
+from stacks import odd_stack
 from torch import nn
 
 QUICK = {"epochs": 60, "steps": 2, "bits": 8, "batch_size": 64, "lr": 2e-2, "coding_lr": 1e-3}
@@ -59,6 +60,24 @@ def test_the_number_of_blocks_counts_too(size, rows):
     found = code_draw(network(40), rows, Sample(size=size, **how), progress=False)
     assert found.blocks > 128
     assert size - 1 <= len(found.content) <= size
+
+
+def test_what_is_sent_as_it_is_counts_as_it_will_be_trained(rows):
+    """Scales and shifts begin as ones and zeros, which take next to nothing in a file."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 12), nn.LayerNorm(12), nn.ReLU(), nn.Linear(12, 3))
+    found = code_draw(net, rows, Sample(size=260, **{**QUICK, "epochs": 20}), progress=False)
+    assert not torch.equal(found.net.state_dict()["1.weight"], torch.ones(12))
+    assert 240 <= len(found.content) <= 260
+    assert found.index_bits == pytest.approx(8 * found.blocks, abs=8)
+
+
+def test_a_row_of_padding_is_no_draw():
+    x, y = torch.randint(0, 5, (40, 3)), torch.arange(40) % 2
+    rows = data.Dataset.from_tensors(x, y, x, y, val_fraction=0.0, ids=True)
+    net = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    with pytest.raises(ValueError, match="'0' is an embedding whose row.*\nGive it no padding_idx"):
+        code_draw(net, rows, Sample(**QUICK), progress=False)
 
 
 def test_the_receiver_has_what_was_trained(rows, monkeypatch):
@@ -115,7 +134,7 @@ def test_it_is_repeated_and_gone_on_with(rows, tmp_path, monkeypatch):
     assert found.content == whole.content
     with pytest.raises(FileExistsError, match="is being coded"):
         code_draw(network(), rows, how, out=tmp_path, progress=False)
-    with pytest.raises(inference.CheckpointError, match="another network, or another budget"):
+    with pytest.raises(inference.CheckpointError, match="begun with other network"):
         code_draw(network(9), rows, how, out=tmp_path, resume=True, progress=False)
     longer = dataclasses.replace(how, epochs=5)
     with pytest.raises(inference.CheckpointError, match="other epochs: 4 then, 5 now"):
@@ -187,6 +206,7 @@ def test_a_fit_is_cut_and_sent(rows, tmp_path):
         ({"bits": 30}, r"Sample\(bits\) must be a whole number from 2 to 20, got 30"),
         ({"shift": 1}, r"Sample\(shift=1\) moves images.*\(2,\).\nLeave shift out"),
         ({"code": "greedy-rejection"}, "must be one of 'minimal-random'"),
+        ({"coding_lr": -1.0}, r"Sample\(coding_lr\) must be positive"),
         ({"slack": 14.0}, r"Sample\(slack\) must be from 0 to less than bits=14"),
     ],
 )
@@ -335,8 +355,33 @@ def test_posteriors_that_cannot_be_sent_name_the_way_out(prior, guide, message, 
         sent(fit)
 
 
+def test_one_fit_does_not_go_on_with_another(rows, tmp_path):
+    """Of as many blocks, with other deviations of its priors."""
+    fits = [fitted(rows, priors.Normal(scale), epochs=1) for scale in (1.0, 16.0)]
+    with torch.no_grad():
+        for name, number in fits[1].guide.named_parameters():
+            own = dict(fits[0].guide.named_parameters())[name]
+            number.copy_(own + math.log(16.0) if "log_scale" in name else 16.0 * own)
+    how = Sample(posterior="own", **{**QUICK, "epochs": 1})
+    ours = inference.compress(fits[0], code=how, out=tmp_path, progress=False)
+    assert sent(fits[1]).blocks == ours.blocks
+    with pytest.raises(inference.CheckpointError, match="begun with other fit"):
+        inference.compress(fits[1], code=how, out=tmp_path, resume=True, progress=False)
+    again = inference.compress(fits[0], code=how, out=tmp_path, resume=True, progress=False)
+    assert again.content == ours.content
+
+
 def test_what_has_no_meaning_for_the_posterior_of_a_fit_is_refused(rows):
     fit = fitted(rows, priors.Normal(1.0), epochs=1)
+    with pytest.raises(ValueError, match="asks for another.\nGive Sample"):
+        code_posterior(fit, Sample())
+    stack = models.BayesianStack(odd_stack(2, 3), rows, prior=priors.Normal(1.0))
+    deep = inference.fit(stack, guides.MeanField(stack), rows, epochs=1, device="cpu")
+    with pytest.raises(ValueError, match="count at some depths only"):
+        code_posterior(deep, Sample(posterior="own"))
+    assert sent(deep).blocks > 0
+    with pytest.raises(ValueError, match="must be.*beyond|expected 1.5e-05 to.*\nGive the prior"):
+        sent(fitted(rows, priors.Normal(1e-6), epochs=1))
     with pytest.raises(ValueError, match="is sent whole.\nLeave them out"):
         inference.compress(fit, code=Sample(posterior="own"), threshold="noise")
     with pytest.raises(ValueError, match="is of a fit, and code_draw begins with a network"):
@@ -344,5 +389,16 @@ def test_what_has_no_meaning_for_the_posterior_of_a_fit_is_refused(rows):
     with torch.no_grad():
         for name, number in fit.guide.named_parameters():
             number.fill_(-20.0 if "loc" not in name else 1.0)
-    with pytest.raises(ValueError, match=r"bits of KL a weight, and an index of 2 bits"):
+    with pytest.raises(ValueError, match=r"bits of KL a weight(.|\n)*Fit with a larger kl_weight"):
         sent(fit, bits=2)
+    with torch.no_grad():
+        for name, number in fit.guide.named_parameters():
+            number.fill_(-3.0 if "loc" not in name else 0.1)
+    with pytest.raises(ValueError, match=r"Give Sample\(bits=5\), fit with a larger kl_weight"):
+        sent(fit, bits=4, slack=1.0)
+    for value, message in ((0.0, "it is its prior, and says nothing"), (math.nan, "it is broken")):
+        with torch.no_grad():
+            for number in fit.guide.parameters():
+                number.fill_(value)
+        with pytest.raises(ValueError, match=message):
+            sent(fit)

@@ -23,10 +23,9 @@ from ....inference import select
 from ....inference.posterior.metrics import mean_spread
 from ....inference.posterior.predict import evaluate_net
 from ....inference.posterior.weight_moments import mean_network
-from ....models.contexts import seeded
 from .. import options
 from ..runner import ResultFile, Row
-from .hyperparameters import METHODS, NOISES, PROBLEMS, pair_of, settings_of
+from .hyperparameters import METHODS, NOISES, PROBLEMS, pair_of, settings_of, under_noise
 
 __all__ = ["KINDS", "PUBLISHED"]
 
@@ -39,30 +38,39 @@ PUBLISHED = {
 }
 DRAWS = 10
 
-Noisy = Callable[[nn.Module, Dataset, float], tuple[nn.Module, Dataset]]
+Pair = tuple[nn.Module, Dataset]
+Noisy = Callable[[nn.Module, Dataset, float, int], Pair]
 
 
-def _on_weights(net: nn.Module, data: Dataset, sd: float) -> tuple[nn.Module, Dataset]:
-    for p in net.parameters():
-        p.add_(sd * torch.randn(p.shape).to(p))
+def _on_weights(net: nn.Module, data: Dataset, sd: float, seed: int) -> Pair:
+    return under_noise(net, sd, seed), data
+
+
+def _in_proportion(
+    net: nn.Module, data: Dataset, sd: float, seed: int
+) -> tuple[nn.Module, Dataset]:
+    normal = _normals(seed)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1.0 + sd * normal(p))
     return net, data
 
 
-def _in_proportion(net: nn.Module, data: Dataset, sd: float) -> tuple[nn.Module, Dataset]:
-    for p in net.parameters():
-        p.mul_(1.0 + sd * torch.randn(p.shape).to(p))
-    return net, data
-
-
-def _on_inputs(net: nn.Module, data: Dataset, sd: float) -> tuple[nn.Module, Dataset]:
+def _on_inputs(net: nn.Module, data: Dataset, sd: float, seed: int) -> Pair:
     x = data.x_test
-    return net, replace(data, x_test=x + sd * torch.randn(x.shape).to(x))
+    return net, replace(data, x_test=x + sd * _normals(seed)(x))
 
 
-def _as_measured(net: nn.Module, data: Dataset, sd: float) -> tuple[nn.Module, Dataset]:
+def _as_measured(net: nn.Module, data: Dataset, sd: float, seed: int) -> Pair:
     x = data.x_test
     unit: Tensor = data.x_std.reshape(-1, *(1,) * (x.dim() - 2)).to(x)
-    return net, replace(data, x_test=x + sd * torch.randn(x.shape).to(x) / unit)
+    return net, replace(data, x_test=x + sd * _normals(seed)(x) / unit)
+
+
+def _normals(seed: int) -> Callable[[Tensor], Tensor]:
+    """Standard normal numbers, as many as a tensor has, one after another."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda like: torch.randn(like.shape, generator=generator).to(like)
 
 
 KINDS: dict[str, Noisy] = {
@@ -106,8 +114,7 @@ def _row(problem: str, method: str, seed: int, root: str | None, settings: dict[
         for sd in NOISES:
             values = []
             for draw in range(DRAWS):
-                with torch.no_grad(), seeded(draw, torch.device("cpu")):
-                    net, rows = noisy(mean_network(model, guide), data, sd)
+                net, rows = noisy(mean_network(model, guide), data, sd, draw)
                 values.append(evaluate_net(net, model, rows)[measure])
             found[f"{kind} {sd}"] = sum(values) / DRAWS
     return {"seed": seed, "test": found}

@@ -65,7 +65,7 @@ def main(
     code: str = "minimal-random",
     batch_size: options.Count = 256,
     lr: float = 3e-3,
-    coding_lr: float = 1e-3,
+    coding_lr: float = 1e-2,
     tolerance: Annotated[
         float | None, typer.Option(help="Cut by this tolerance, and not by the run's own rule.")
     ] = None,

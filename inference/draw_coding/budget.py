@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from .draw_file import overhead
+from .sample import WIDEST, Sample
 
-if TYPE_CHECKING:
-    from .drawn import Sample
-
-__all__ = ["WIDEST", "filled", "fitting_in"]
-
-WIDEST = 20
-"""Bits of an index at most."""
+__all__ = ["filled", "fitting_in"]
 
 _USUAL = 4000
 """Bytes at most, where no size is given."""

@@ -438,6 +438,24 @@ def test_a_draw_is_coded_and_read(run, tmp_path):
     assert "a draw is not rounded" in odd
 
 
+def test_the_posterior_of_a_run_is_sent(run, tmp_path):
+    """Whole, whatever rule the run is cut by; that of a prior from which nobody draws is refused."""
+    quick = ("--set", "kl_weight=200", "--set", "start=0", "--set", "finish=0")
+    call("fit", "bayes", *SMALL, *quick, "--out", tmp_path / "run")
+    own = ("compress", tmp_path / "run", "--code", "sample", "--posterior", "own")
+    said = call(*own, "--epochs", 1)
+    times = float(said.split(" times the KL")[0].split()[-1])
+    assert 1.0 < times < 1.6
+    message = metrics_of(tmp_path / "run")["message"]
+    assert 8 * (tmp_path / "run" / "draw.poccd").stat().st_size > 0.9 * message["weights"]
+    assert "sends it whole. Leave them out" in call(*own, "--threshold", "noise", code=2)
+    assert "Give at least that" in call(*own, "--size", 60, code=2)
+    folder, _ = run
+    odd = call("compress", folder, "--code", "sample", "--posterior", "own", code=2)
+    assert "cannot be sent" in odd
+    assert "are of --code sample" in call("compress", folder, "--posterior", "own", code=2)
+
+
 def test_draws_of_runs_by_size(run, tmp_path, capsys):
     """A row for each run, from its seed; another size, rule or shift is a file of its own."""
     folder, _ = run

@@ -439,7 +439,7 @@ def test_a_draw_is_coded_and_read(run, tmp_path):
 
 
 def test_the_posterior_of_a_run_is_sent(run, tmp_path):
-    """Whole, whatever rule the run is cut by; that of a prior from which nobody draws is refused."""
+    """Whole, whatever the rule of the run; that of a prior from which nobody draws is refused."""
     quick = ("--set", "kl_weight=200", "--set", "start=0", "--set", "finish=0")
     call("fit", "bayes", *SMALL, *quick, "--out", tmp_path / "run")
     own = ("compress", tmp_path / "run", "--code", "sample", "--posterior", "own")

@@ -18,7 +18,7 @@ The results are of the runs
         --set batch_size=256 --set kl_warmup=0.01 --set "narrow=[0.08,0.2,0.4,0.6,0.8]"
         --set threshold=noise
 
-(of LeNet-300-100 seeds 1 and 2, too), with the options in the result files.
+with the seeds 0, 1 and 2, and with the options in the result files.
 """
 
 from __future__ import annotations

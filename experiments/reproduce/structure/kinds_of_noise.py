@@ -29,7 +29,7 @@ from .hyperparameters import METHODS, NOISES, PROBLEMS, pair_of, settings_of, un
 
 __all__ = ["KINDS", "PUBLISHED"]
 
-# structure.md, section 2 (Grabovoy, Bakhteev, Strijov): accuracy or RMSE without noise, at 0.25 and
+# structure.md, section 2 (Bakhteev's thesis): accuracy or RMSE without noise, at 0.25 and
 # at 0.5; of cross-validation.
 PUBLISHED = {
     "polynomial": {"random": (1.367, 1.410, 1.555), "greedy": (1.421, 1.439, 1.536)},

@@ -8,14 +8,17 @@ file, of which one line tells.
 from __future__ import annotations
 
 import dis
+import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import typer
@@ -49,16 +52,38 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with _noticed() as interrupts:
+                command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except BaseException as error:
-            message, code = told(error)
+            message, code = told(error, interrupted=bool(interrupts))
             if _speaks():
                 PlainConsole(stderr=True).say(*message)
             raise typer.Exit(code) from None
 
     return wrapped
+
+
+@contextmanager
+def _noticed() -> Iterator[list[int]]:
+    """Ctrl-C as it is, and written down: what it meets in the middle of an import of compiled code
+    is not told of it, and fails with an error of its own."""
+    seen: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _speaks() -> bool:
@@ -67,11 +92,17 @@ def _speaks() -> bool:
     return joining is None or bool(joining.says())
 
 
-def told(error: BaseException) -> tuple[list[Part], int]:
-    """The message for an error, and the exit code."""
+def told(error: BaseException, interrupted: bool = False) -> tuple[list[Part], int]:
+    """The message for an error, and the exit code.
+
+    Arguments:
+        interrupted: there was a Ctrl-C before, of which what looks like a defect may come.
+    """
+    stopped: list[Part] = [
+        ("Stopped.", "yellow"), " What is in the folder of the run goes on with --resume.",
+    ]  # fmt: skip
     if type(error) is KeyboardInterrupt:
-        return [("Stopped.", "yellow"), " What is in the folder of the run goes on with "
-                "--resume."], STOPPED  # fmt: skip
+        return stopped, STOPPED
     from ..data.errors import PyroccamError  # with it comes torch, which help can do without
     from ..inference.training.trainer import Interrupted
 
@@ -90,6 +121,8 @@ def told(error: BaseException) -> tuple[list[Part], int]:
         failed = "the network failed" if place is None else f"your code failed, {place}"
         named = f"{_named(error).rstrip('.')}.{notes}" if notes else _named(error)
         return [("Error: ", "red"), f"{failed}: {named}"], REFUSED
+    if interrupted:
+        return stopped, STOPPED
     where = _keep_traceback(error)
     return [("Unexpected error: ", "red"), f"{_named(error).rstrip('.')}. This is a defect of "
             f"pyroccam; please report it with {where}."], BROKEN  # fmt: skip

@@ -1,5 +1,6 @@
 """Whatever is raised becomes a message: one for the person, one for their code, one for ours."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -165,6 +166,22 @@ def test_ctrl_c_while_importing_is_no_traceback(wait):
     # Before Python runs any of our code, Python itself speaks.
     assert "Traceback" not in err or "pyroccam" not in err
     assert process.returncode in (130, -signal.SIGINT, 1), err
+
+
+def test_an_error_that_ctrl_c_has_become_is_no_defect(none_of_theirs):
+    """As in numpy, whose import, where it was cut short, recurs without an end."""
+
+    def recurs():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RecursionError("maximum recursion depth exceeded")
+
+    code, words = outcome(recurs)
+    assert (code, words) == (
+        130,
+        "Stopped. What is in the folder of the run goes on with --resume.",
+    )
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_reader_that_goes_away_ends_nothing():

@@ -6,8 +6,9 @@ Every weight has a prior N(0, 1/a) with an a of its own; for self-tuning, whose 
 function of few numbers, the weights and biases of a layer have one in common. Criteria: ``elbo``,
 where L and Q are the same bound; ``holdout``, where weights of highest density on three quarters of
 the rows (L) are judged by the likelihood of the last quarter (Q); ``folds``, where each quarter is
-held out once, from weights of its own, as in the source. A finished row is kept: the same command
-goes on where an earlier one stopped.
+held out once, from weights of its own, as in the source; ``layers``, where the prior is N(0, 1),
+and what is learnt by hold-out is a weight of the KL for each layer of a random posterior. A
+finished row is kept: the same command goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ METHODS = {
     "drmad": Drmad(),
     "self-tuning": SelfTuning(),
 }
-LEARN = {"self-tuning": "scale"}
-"""What a prior learns beside a method, where that is not a precision for each weight."""
-
-CRITERIA = ("elbo", "holdout", "folds")
 FOLDS = 4
 """As the source has."""
+_HELD_OUT = Level(prior=0.0, split="val")
+CRITERIA = {
+    "elbo": (Level(), Level()),
+    "holdout": (Level(), _HELD_OUT),
+    "folds": (Level(), Level(prior=0.0, folds=FOLDS)),
+    "layers": (Level(prior="layer"), _HELD_OUT),
+}
+"""The two levels."""
 NOISES = (0.25, 0.5)
 
 # Data, hidden units, and what select takes; 50 outer steps as in the source (MNIST 25).
@@ -70,19 +75,23 @@ def pair_of(
     place: dict[str, Any] = {} if problem == "polynomial" else {"data_root": root}
     if rows is not None:
         place["n_train"] = rows
-    fraction = 0.25 if criterion == "holdout" else 0.0
+    levels = CRITERIA[criterion]
+    fraction = 0.25 if levels[1] is _HELD_OUT else 0.0
     data = datasets.load(name, seed=seed, val_fraction=fraction, **place)
     with seeded(seed, torch.device("cpu")):
         net: nn.Module = perceptron(data.input_shape, data.outputs, hidden=hidden)
         prior = models.priors.Normal(1.0, learn=learn)
         model = models.BayesianNetwork(net, data, prior=prior)
-        guide = guides.MeanField(model) if criterion == "elbo" else guides.Delta(model)
-    outer = {
-        "elbo": Level(),
-        "holdout": Level(prior=0.0, split="val"),
-        "folds": Level(prior=0.0, folds=FOLDS),
-    }
-    return model, guide, data, (Level(), outer[criterion])
+        random = criterion in ("elbo", "layers")
+        guide = guides.MeanField(model) if random else guides.Delta(model)
+    return model, guide, data, levels
+
+
+def _learnt(criterion: str, method: str) -> Any:
+    """What the priors learn: of ``layers`` nothing, as only the weights of the KL are learnt."""
+    if criterion == "layers":
+        return None
+    return "scale" if method == "self-tuning" else "weight"
 
 
 def settings_of(problem: str) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _row(
     problem: str, criterion: str, method: str, seed: int, root: str | None, rows: int | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    learn = LEARN.get(method, "weight")
+    learn = _learnt(criterion, method)
     model, guide, data, levels = pair_of(problem, criterion, learn, seed, root, rows)
     settings = settings_of(problem) | more
     try:
@@ -158,8 +167,8 @@ def main(
     )
     for problem, criterion, method in asked:
         described = {**PROBLEMS[problem][2], **more, "rows": rows}
-        if method in LEARN:
-            described["learn"] = LEARN[method]
+        if (learn := _learnt(criterion, method)) != "weight":
+            described["learn"] = learn
         file = ResultFile(out / f"{problem}-{criterion}-{method}.json", config=described)
         for seed in file.missing(range(seeds)):
             row = _row(problem, criterion, method, seed, data_root, rows, more)

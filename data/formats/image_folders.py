@@ -1,4 +1,7 @@
-"""Images in folders, one for each class, as rows of bytes."""
+"""Images in folders, one for each class, as rows of bytes.
+
+It takes torchvision seconds to be imported, so that is done where there are images.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from pathlib import Path
 
 from PIL import Image
 from torch import Tensor
-from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
-from torchvision.transforms.v2 import functional
 
 from ..checks import DataError, check_count
 from ..limits import ask
@@ -40,14 +41,15 @@ class Images:
         if size is not None:
             check_count("size", size, 1, MOST)
         with reading(path, "a folder of images"):
-            found = _Shown(str(path), loader=str)
-        self.classes, self.samples = found.classes, found.samples
+            self.classes, self.samples = _found(path)
         self._shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        from torchvision.transforms.v2 import functional
+
         path, label = self.samples[place]
         image = _decoded(Path(path))
         if self.size is not None:
@@ -78,21 +80,22 @@ def is_image_folder(path: Path) -> bool:
 
 
 def _has_images(folder: Path) -> bool:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
     try:
         return any(file.suffix.lower() in IMG_EXTENSIONS for file in folder.iterdir())
     except OSError:  # what may not be looked into
         return False
 
 
-class _Shown(ImageFolder):
-    """Its folders, without hidden ones, which programs leave there."""
+def _found(path: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """Names of the classes, and files with the numbers of theirs; without hidden folders, which
+    programs leave there."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS, ImageFolder
 
-    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-        names = sorted(
-            one.name for one in Path(directory).iterdir()
-            if one.is_dir() and not _is_hidden(one.name)
-        )  # fmt: skip
-        return names, {name: number for number, name in enumerate(names)}
+    names = sorted(one.name for one in path.iterdir() if one.is_dir() and not _is_hidden(one.name))
+    numbers = {name: number for number, name in enumerate(names)}
+    return names, ImageFolder.make_dataset(str(path), numbers, extensions=IMG_EXTENSIONS)
 
 
 def _is_hidden(name: str) -> bool:
@@ -105,6 +108,8 @@ def _decoded(path: Path) -> Tensor:
     Raises:
         DataError: for one of numbers that bytes cannot hold.
     """
+    from torchvision.transforms.v2 import functional
+
     with reading(path, "an image"), Image.open(path) as image:
         if image.mode == "F" or image.mode.startswith("I"):  # of which 255 and more would be one
             raise DataError(

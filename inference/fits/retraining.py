@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
@@ -284,6 +283,8 @@ def temperature_of_rows(logits: Tensor, y: Tensor, spread: float = 0.5) -> float
     References:
         Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599 (without the prior).
     """
+    from scipy.optimize import minimize_scalar  # slow to import
+
     logits = logits.double()
 
     def loss(log_t: float) -> float:

@@ -120,8 +120,6 @@ class Method(ABC):
         without: values of options that change nothing, for runs of before there were these options.
         predictor: what a prediction is made by, in the legends of figures.
         lengths: options that are epochs of further fits.
-        passes: how many times as long as the scores of the test rows all predictions of a report
-            take together, figures among them.
     """
 
     name: str
@@ -135,7 +133,12 @@ class Method(ABC):
     without: ClassVar[Mapping[str, Any]] = {}
     predictor: ClassVar[str] = "drawn networks"
     lengths: ClassVar[tuple[str, ...]] = ()
-    passes: ClassVar[float] = 2.0
+
+    @property
+    def passes(self) -> float:
+        """How many times as long as the scores of the test rows all predictions of a report take
+        together, figures among them."""
+        return 2.0
 
     @property
     def options(self) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class EverySize(FromNumbers):
     """
 
     over = "net"
-    passes = 20.0  # of the networks along the path, each drawn, cut, rounded and packed
 
     low: Positive = 0.02
     high: Positive = 2.0
@@ -70,6 +69,11 @@ class EverySize(FromNumbers):
     milliseconds: Positive | None = None
     threshold: Threshold | None = None
     tolerance: Nats | None = None
+
+    @property
+    def passes(self) -> float:
+        """Of the networks along the path, each drawn, cut, rounded and packed."""
+        return 2.2 * self.points
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:

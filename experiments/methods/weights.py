@@ -64,12 +64,16 @@ class OverWeights(Method):
     """Any method over the weights of any network, which is compressed in the end."""
 
     over: ClassVar[Literal["stack", "net", "graph"]] = "net"
-    passes = 3.0  # the message takes passes of the training rows
 
     # Options of some; those that have none predict and compress in this way.
     noise: Noise = "weights"
     threshold: Threshold | None = None
     tolerance: float | None = None
+
+    @property
+    def passes(self) -> float:
+        """The message takes passes of the training rows."""
+        return 3.0
 
     def retrain_epochs(self, settings: Settings, rows: int) -> int:
         """Passes over the rows in which the smaller network is trained as numbers in the end."""

@@ -52,6 +52,12 @@ def test_a_run_ends_with_the_best_network_of_its_path(run):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
 
 
+def test_a_report_is_as_long_as_its_path():
+    method = find("every-size")
+    short, long = (method.with_options({"points": points}).passes for points in (5, 15))
+    assert long == 3 * short
+
+
 def test_the_report_shows_the_path(run):
     folder, _ = run
     page = pages.report([folder])

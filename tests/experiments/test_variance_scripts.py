@@ -13,7 +13,8 @@ from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
 
-SMALL = ("--data", "digits", "--network", "perceptron", "--set", "hidden=[10,8]")
+SMALL = ("--data", "digits", "--network", "perceptron", "--set", "hidden=[10,8]",
+         "--set", "batch_size=100")  # fmt: skip
 
 
 def test_the_tables(tmp_path):
@@ -22,6 +23,7 @@ def test_the_tables(tmp_path):
     for name in names.split(","):
         path = tmp_path / f"digits-perceptron-{name}.json"
         found = read(path)
+        assert found["config"]["settings"]["batch_size"] == 100  # whatever a contender has
         assert [one["seed"] for one in found["runs"]] == [0, 1]
         one = found["runs"][0]
         assert set(one["test"]) == {"stochastic", "deterministic", "ensemble"}

@@ -68,14 +68,14 @@ def main(
     common = {"epochs": epochs, "lr": 1e-3, "batch_size": 200}
     if network == "lenet-5-caffe":
         common["batch_norm"] = True
-    common |= parse_settings(sets or [])
+    asked = parse_settings(sets or [])
     for name in options.listed("contender", contenders, CONTENDERS):
         method, own = CONTENDERS[name]
         same = (data, network) == ("mnist", "lenet-5-caffe")
         add_seeds(
             out / f"{data}-{network}-{name}.json", seeds, method, data, row=_row, numbers=_numbers,
             say=partial(_line, name), runs=runs, device=device, workers=workers, network=network,
-            data_root=data_root, sets={**common, **own},
+            data_root=data_root, sets={**common, **own, **asked},
             beside={"published": PUBLISHED.get(name) if same else None},
         )  # fmt: skip
 

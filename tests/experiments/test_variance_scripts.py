@@ -93,6 +93,20 @@ def test_shares_of_weights(tmp_path):
     assert (tmp_path / "digits-perceptron.png").exists()
 
 
+def test_what_is_asked_for_goes_before_what_a_contender_has(tmp_path, monkeypatch):
+    sizes = []
+    curve = mean_propagation.curve
+
+    def seen(result, draws):
+        sizes.append(result.settings.batch_size)
+        return curve(result, draws)
+
+    monkeypatch.setattr(mean_propagation, "curve", seen)
+    one = ("--contenders", "mean field, N(0, 1)", "--epochs", 1, "--seeds", 1, "--draws", 2)
+    call(mean_propagation, *SMALL, *one, "--out", tmp_path)
+    assert sizes == [100]  # and not its own 256
+
+
 def test_the_share_that_is_needed():
     shares = mean_propagation.SHARES
     rising = {"accuracy": [100.0 * math.sqrt(s) for s in shares]}

@@ -87,7 +87,7 @@ def pair_of(
     return model, guide, data, levels
 
 
-def _learnt(criterion: str, method: str) -> Any:
+def _learnt(criterion: str, method: str) -> str | None:
     """What the priors learn: of ``layers`` nothing, as only the weights of the KL are learnt."""
     if criterion == "layers":
         return None

@@ -140,7 +140,8 @@ def main(
 ) -> None:
     """Run what is missing; write a JSON file, and a figure."""
     torch.set_num_threads(threads)
-    common = {"epochs": epochs, "lr": 1e-3, **parse_settings(sets or [])}
+    asked = parse_settings(sets or [])
+    common = {"epochs": epochs, "lr": 1e-3, **asked}
     settings = {"common": common, "draws": draws, "shares": list(SHARES)}
     file = ResultFile(out / f"{data}-{network}.json", {"runs": {}}, settings=settings)
     found: dict[str, list[Row]] = file.content["runs"]
@@ -150,7 +151,7 @@ def main(
         for seed in range(len(runs), seeds):
             config, dataset = RunConfig.resolve(
                 method, data, network=network, data_root=data_root, seed=seed,
-                sets={**common, **own},
+                sets={**common, **own, **asked},
             )  # fmt: skip
             result = fit(*untrained(config, dataset), dataset, device=device, **config.settings)
             runs.append({"seed": seed, **curve(result, draws)})

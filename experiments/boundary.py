@@ -7,18 +7,20 @@ file, of which one line tells.
 
 from __future__ import annotations
 
+import _thread
 import dis
 import signal
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import typer
@@ -31,6 +33,7 @@ REFUSED, BROKEN, STOPPED = 2, 70, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
+_AGAIN = 0.05  # seconds until a Ctrl-C that waits looks again
 _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -52,12 +55,12 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            with _noticed() as interrupts:
+            with _between_imports():
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except BaseException as error:
-            message, code = told(error, interrupted=bool(interrupts))
+            message, code = told(error)
             if _speaks():
                 PlainConsole(stderr=True).say(*message)
             raise typer.Exit(code) from None
@@ -66,24 +69,47 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _noticed() -> Iterator[list[int]]:
-    """Ctrl-C as it is, and written down: what it meets in the middle of an import of compiled code
-    is not told of it, and fails with an error of its own."""
-    seen: list[int] = []
+def _between_imports() -> Iterator[None]:
+    """Ctrl-C as it is, but for the middle of an import of a package, whose end it waits for: a
+    compiled module that is interrupted while it is made may abort the process."""
+    waits = False
+
+    def again() -> None:
+        time.sleep(_AGAIN)
+        if waits:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.default_int_handler(number, frame)
+        nonlocal waits
+        waits = _importing(frame)
+        if waits:
+            # Not a Thread, whose locks the code that was interrupted may hold.
+            _thread.start_new_thread(again, ())
+        else:
+            signal.default_int_handler(number, frame)
 
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not usual or threading.current_thread() is not threading.main_thread():
-        yield seen
+        yield
         return
     signal.signal(signal.SIGINT, handle)
     try:
-        yield seen
+        yield
+        if waits:
+            raise KeyboardInterrupt
     finally:
+        waits = False
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """True while a package is imported, even by a module of a person's own, which as such is
+    interrupted: it may do anything, and for any time."""
+    while frame is not None and not _own(frame.f_code):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _speaks() -> bool:
@@ -92,17 +118,11 @@ def _speaks() -> bool:
     return joining is None or bool(joining.says())
 
 
-def told(error: BaseException, interrupted: bool = False) -> tuple[list[Part], int]:
-    """The message for an error, and the exit code.
-
-    Arguments:
-        interrupted: there was a Ctrl-C before, of which what looks like a defect may come.
-    """
-    stopped: list[Part] = [
-        ("Stopped.", "yellow"), " What is in the folder of the run goes on with --resume.",
-    ]  # fmt: skip
+def told(error: BaseException) -> tuple[list[Part], int]:
+    """The message for an error, and the exit code."""
     if type(error) is KeyboardInterrupt:
-        return stopped, STOPPED
+        how = " What is in the folder of the run goes on with --resume."
+        return [("Stopped.", "yellow"), how], STOPPED
     from ..data.errors import PyroccamError  # with it comes torch, which help can do without
     from ..inference.training.trainer import Interrupted
 
@@ -121,8 +141,6 @@ def told(error: BaseException, interrupted: bool = False) -> tuple[list[Part], i
         failed = "the network failed" if place is None else f"your code failed, {place}"
         named = f"{_named(error).rstrip('.')}.{notes}" if notes else _named(error)
         return [("Error: ", "red"), f"{failed}: {named}"], REFUSED
-    if interrupted:
-        return stopped, STOPPED
     where = _keep_traceback(error)
     return [("Unexpected error: ", "red"), f"{_named(error).rstrip('.')}. This is a defect of "
             f"pyroccam; please report it with {where}."], BROKEN  # fmt: skip
@@ -152,14 +170,18 @@ def place_in_own_code(error: BaseException) -> str | None:
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        path = Path(code.co_filename)
-        if not path.is_file():  # <string>, <frozen importlib>, code that a compiler made
-            continue
-        resolved = path.resolve()
-        compiled = any(part.startswith(_COMPILED) for part in resolved.parts)
-        if not compiled and not _within(resolved, *_OURS, *_NOBODYS):
-            found = f"{path.name}, line {line}, in {code.co_name}"
+        if _own(code):
+            found = f"{Path(code.co_filename).name}, line {line}, in {code.co_name}"
     return found
+
+
+def _own(code: CodeType) -> bool:
+    path = Path(code.co_filename)
+    if not path.is_file():  # <string>, <frozen importlib>, code that a compiler made
+        return False
+    resolved = path.resolve()
+    compiled = any(part.startswith(_COMPILED) for part in resolved.parts)
+    return not compiled and not _within(resolved, *_OURS, *_NOBODYS)
 
 
 def _within(path: Path, *roots: Path) -> bool:

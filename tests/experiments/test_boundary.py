@@ -1,6 +1,6 @@
 """Whatever is raised becomes a message: one for the person, one for their code, one for ours."""
 
-import contextlib
+import importlib
 import signal
 import subprocess
 import sys
@@ -168,20 +168,39 @@ def test_ctrl_c_while_importing_is_no_traceback(wait):
     assert process.returncode in (130, -signal.SIGINT, 1), err
 
 
-def test_an_error_that_ctrl_c_has_become_is_no_defect(none_of_theirs):
-    """As in numpy, whose import, where it was cut short, recurs without an end."""
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module that hears Ctrl-C while it is imported, and then is made to its end."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "hears_ctrl_c.py"
+    path.write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n")
+    yield path.stem
+    sys.modules.pop(path.stem, None)
 
-    def recurs():
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise RecursionError("maximum recursion depth exceeded")
 
-    code, words = outcome(recurs)
-    assert (code, words) == (
-        130,
-        "Stopped. What is in the folder of the run goes on with --resume.",
-    )
+def imported(name):
+    """A command that imports it, and then takes long; how it ends, and what it has imported."""
+    found = []
+
+    def command():
+        found.append(importlib.import_module(name))
+        time.sleep(60)
+
+    begun = time.monotonic()
+    code, _ = outcome(command)
+    assert time.monotonic() - begun < 30
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return code, [module.whole for module in found]
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import(module, tmp_path, monkeypatch):
+    """As of torch, which aborted the process if it was interrupted while it was made."""
+    monkeypatch.setattr(boundary, "_NOBODYS", [*boundary._NOBODYS, tmp_path])
+    assert imported(module) == (130, [True])
+
+
+def test_ctrl_c_ends_a_module_of_a_persons_own(module):
+    assert imported(module) == (130, [])
 
 
 def test_a_reader_that_goes_away_ends_nothing():

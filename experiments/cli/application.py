@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from .boundary import App
-from .console import PlainConsole
+from ..boundary import App
+from ..console import PlainConsole
 
-__all__ = ["Device", "Moved", "Network", "Root", "Run", "Trust", "app", "console"]
+__all__ = ["Device", "Moved", "Network", "Root", "Run", "Trust", "app", "console", "tested"]
 
 app = App(
     help="Learn how much network your data needs, and get the smaller network.",
@@ -70,3 +70,8 @@ def pyroccam(
     ] = False,
 ) -> None:
     """Learn how much network your data needs, and get the smaller network."""
+
+
+def tested(scores: dict[str, float]) -> str:
+    """What was measured on test rows, in words."""
+    return "test " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

@@ -1,0 +1,54 @@
+"""``pyroccam prune``: the network of a run at a depth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..places import need_folder
+from .application import Device, Moved, Network, Run, Trust, app, console, tested
+
+__all__ = ["prune"]
+
+
+@app.command()
+def prune(
+    folder: Run,
+    form: Annotated[
+        Literal["marginal", "single"],
+        typer.Option(help="Average over the depths that are kept, or keep one exit."),
+    ] = "marginal",
+    depth: Annotated[int | None, typer.Option(help="If not the chosen depth.")] = None,
+    rule: Annotated[
+        Literal["tail_to_last", "proportional"],
+        typer.Option(help="Where the probability of the deeper depths goes."),
+    ] = "tail_to_last",
+    out: Annotated[Path | None, typer.Option(help="RUN/pruned-... if left out.")] = None,
+    device: Device = "auto",
+    data_root: Moved = None,
+    network: Network = None,
+    trust: Trust = False,
+) -> None:
+    """Cut the network of a run at its chosen depth, or another, and save it."""
+    from ... import inference
+    from ...inference.cutting.cost import count_parameters
+    from ...inference.posterior.predict import evaluate_pruned
+    from ...inference.pruning.depth import prune as cut
+    from ..runs.loading import load_fit
+
+    need_folder(out)
+    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    net = cut(result, form=form, depth=depth, rule=rule)
+    target = out or folder / f"pruned-{form}-{net.depth}-{rule}"
+    inference.save(net, target)
+    data = result.data
+    found = evaluate_pruned(net, data.x_test, data.y_test, data.y_std)
+    if result.structure is not None:
+        console.say(str(result.structure))
+    before, after = count_parameters(result.model), count_parameters(net)
+    console.say(
+        f"Cut at depth {net.depth} ({form}): {after:,} of {before:,} parameters; {tested(found)}"
+    )
+    console.say("Written to ", (str(target), "bold"))

@@ -1,0 +1,60 @@
+"""``pyroccam export``: files for programs that have no pyroccam."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..places import need_file
+from .application import Device, Moved, Network, Run, Trust, app, console
+
+__all__ = ["export"]
+
+
+@app.command()
+def export(
+    folder: Run,
+    form: Annotated[
+        Literal["torch", "torchscript", "onnx"],
+        typer.Option(help="torch: a .pt2 file for torch.export.load; torchscript: a .pt file for "
+                     "torch.jit.load; onnx: for any runtime of ONNX."),
+    ] = "torch",
+    out: Annotated[
+        Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
+    ] = None,
+    scaling: Annotated[
+        bool,
+        typer.Option(help="With the scaling of the run's data in it: the file takes rows as they "
+                     "are in the data, and gives targets in their own units."),
+    ] = True,
+    device: Device = "auto",
+    data_root: Moved = None,
+    network: Network = None,
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
+    no pyroccam, and compare what was written with it."""
+    from ...inference.packing.exporting import SUFFIXES
+    from ...inference.packing.exporting import export as write
+    from ..runs.config import RunConfig
+    from ..runs.loading import load_fit
+
+    need_file(out)
+    result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
+    net = RunConfig.read(folder).chosen.smaller(result, folder)
+    target = out or folder / f"exported{SUFFIXES[form]}"
+    made = write(net, target, result.data, form=form, scaling=scaling)
+    shape = "rows x " + " x ".join(map(str, result.data.input_shape))
+    shape = shape if result.data.fields is None else f"rows of {result.data.fields}"
+    takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
+    console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
+    if made.difference is None:
+        console.say(("Not compared: ", "yellow"), "onnxruntime is not installed.")
+    else:
+        console.say(
+            f"Read back: outputs differ by {made.difference:.2g} at most, the largest is "
+            f"{made.largest:.3g}."
+        )
+    console.say("Written to ", (str(target), "bold"))

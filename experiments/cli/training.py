@@ -1,0 +1,232 @@
+"""``pyroccam fit``: in this process, in several, or as a sweep over seeds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..console import PlainConsole
+from ..places import need_folder, new_folder
+from ..streams import prepare
+from .application import Device, Root, app, console
+
+if TYPE_CHECKING:
+    from ..runs.budget import Budget
+
+__all__ = ["fit", "fit_in_process"]
+
+
+@app.command()
+def fit(
+    method: Annotated[str, typer.Argument(help="A method; `pyroccam methods` lists them.")],
+    data: Annotated[
+        str,
+        typer.Option(help="A data set (`pyroccam data` lists them), or your own: an .npz or .csv "
+                     "file; a folder of .npy files or of images, or Parquet files, which are "
+                     "streamed; MODULE:FUNCTION or FILE.py:FUNCTION that makes it."),
+    ] = "spirals",
+    network: Annotated[
+        str | None,
+        typer.Option(help="A ready network (`pyroccam methods` says which), or MODULE:FUNCTION of "
+                     "your own, called with input_shape and outputs; by the data's shape if left "
+                     "out."),
+    ] = None,
+    data_root: Root = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Length of the whole run, tests and figures included: 90s, 5min, 1h; or "
+                     "of all its optimiser steps: 6000steps. Of each seed, with --repeats. Epochs "
+                     "follow, and are said.", metavar="LENGTH"),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
+    seed: Annotated[int, typer.Option(help="Of data, weights and training.")] = 0,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Runs with seeds seed, seed + 1, ...")
+    ] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Processes that train the runs of --repeats, each whole "
+                     "runs, one after the other, as a sweep over seeds; without it, they train "
+                     "together in this process where that pays."),
+    ] = None,
+    device: Device = "auto",
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=1024, help="Processes on this machine, one for each GPU or group "
+                     "of cores, that take parts of every batch; for several machines see "
+                     "torchrun."),
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<method>-<data>-<time> if left out.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, e.g. --set max_depth=10 --set prior=uniform "
+                     "--set data.noise=0.1", metavar="KEY=VALUE"),
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0, max=1024, help="CPU threads; 0 takes 1 for mlp and all for the others."
+        ),
+    ] = 0,
+    compiled: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compile the training step; by its number of "
+                     "steps if left out."),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option(help="Also train the network of the chosen depth, for comparison.")
+    ] = True,
+    tensorboard: Annotated[
+        bool,
+        typer.Option("--tensorboard", help="Write the history of every fit of the run for "
+                     "TensorBoard, too, as it trains."),
+    ] = False,
+) -> None:  # fmt: skip
+    """Train a method on data; learn the structure; write the smaller network."""
+    began, given = time.perf_counter(), dict(locals())
+    import torch
+
+    from ...inference.distributed import joined
+    from ...inference.distributed.joining import launched
+    from ...inference.distributed.launching import refuse_device
+    from ...inference.fits.fitting import pick_device
+    from ...inference.storage.lock import claimed, confirm
+    from ...inference.storage.tensorboard import TensorBoard
+    from ..methods import METHODS
+    from ..runs.budget import Budget, same_length
+    from ..runs.config import RunConfig, refuse_unknown
+    from ..runs.paces import within
+    from ..runs.repeats import put_together
+    from ..runs.run import RunOptions, run, run_repeats
+    from ..runs.summary import print_run, refuse_unmet
+
+    if resume and out is None:
+        raise ValueError("--resume needs --out, the folder of the run to go on with.")
+    if out == Path():
+        raise ValueError("--out is empty, or the folder in which you are: give the run its own.")
+    need_folder(out)
+    watch = TensorBoard() if tensorboard else None
+    length = None if budget is None else Budget.parse(budget)
+    if workers is not None:
+        from ..sweeps.command import refuse_no_repeats, request_repeats
+        from .many import train_all
+
+        refuse_no_repeats(repeats, processes, workers)
+        _settings(sets, epochs, compiled)
+        more = [f"{name}={json.dumps(value)}"
+                for name, value in (("epochs", epochs), ("compile", compiled))
+                if value is not None]  # fmt: skip
+        request = request_repeats(
+            method,
+            {"data": data, "network": network, "data_root": data_root, "budget": budget,
+             "compare": compare, "tensorboard": tensorboard},
+            [*(sets or []), *more], range(seed, seed + repeats), out or new_folder(method, data),
+            resume=resume,
+        )  # fmt: skip
+        train_all(request, workers=workers, threads=threads or 1, device=device)
+        return
+    if processes > 1:
+        if launched() and joined():
+            raise ValueError("torchrun has started processes already: leave --processes out.")
+        _refuse_time(length)
+        refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
+        refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
+        _in_processes(processes, {**given, "out": out or new_folder(method, data)})
+        return
+    ranks = joined()
+    if ranks.size > 1:
+        _refuse_time(length)
+    if not ranks.first:
+        console.quiet, watch = True, None
+        warnings.simplefilter("ignore")  # the first says them
+    settings = _settings(sets, epochs, compiled)
+    resolve = partial(
+        RunConfig.resolve, method, data, network=network, data_root=data_root, sets=settings
+    )
+    config, dataset = resolve(seed=seed)
+    if threads or config.network == "mlp":
+        torch.set_num_threads(threads or 1)  # small layers lose to the cost of sharing them
+    out = new_folder(method, data) if out is None else out
+    console.say(f"{METHODS[method].title}: {dataset!r}")
+    options = RunOptions(resume=resume, device=device, compare=compare, watch=watch)
+    if length is not None:
+        own = out if repeats == 1 else out / f"seed-{seed}"
+        config = ranks.from_first(
+            lambda: within(length, config, dataset, options, own, settings, began)
+        )
+        console.say(config.budget["said"])
+    with claimed(out) if ranks.first else nullcontext():
+        if repeats == 1:
+            outcomes = [run(config, dataset, out=out, options=options)]
+        else:
+            pairs = [(config, dataset), *(resolve(seed=seed + k) for k in range(1, repeats))]
+            if length is not None:
+                pairs = [(same_length(one, config, settings), rows) for one, rows in pairs]
+            configs, datas = zip(*pairs, strict=True)
+            outcomes = run_repeats(configs, datas, out=out, options=options)
+        if not ranks.first:
+            return
+        found = [outcome.metrics for outcome in outcomes]
+        for metrics in found:
+            print_run(console, metrics)
+        if repeats > 1:
+            put_together(console, outcomes, config, out)
+        confirm(out)
+    console.say("Written to ", (str(out), "bold"))
+    console.say(f"Next: pyroccam diagnose {out}; pyroccam report {out}")
+    for metrics in found:
+        refuse_unmet(metrics)
+
+
+def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None) -> dict[str, Any]:
+    """What ``--set`` says, and the options that stand for a setting."""
+    from ..runs.config import parse_settings
+
+    settings = parse_settings(sets or [])
+    for name, value in (("epochs", epochs), ("compile", compiled)):
+        if value is not None and name in settings:
+            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
+        settings |= {} if value is None else {name: value}
+    return settings
+
+
+def _refuse_time(length: Budget | None) -> None:
+    """Refuse a length in seconds for several processes: paces are measured in one."""
+    if length is not None and length.steps is None:
+        raise ValueError(
+            "--budget in time is measured in one process, and here are several.\nGive it in steps "
+            "(--budget 6000steps), or --epochs."
+        )
+
+
+def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
+    """Do the same in several processes, and end as they do."""
+    from ...inference.distributed import launch
+    from ...inference.distributed.launching import Ended
+
+    try:
+        launch(fit_in_process, processes, ({**arguments, "processes": 1},))
+    except Ended as error:
+        if error.code < 0:  # the others have said why
+            PlainConsole(stderr=True).say(("Error: ", "red"), str(error))
+        raise typer.Exit(error.code if error.code > 0 else 128 - error.code) from None
+
+
+def fit_in_process(arguments: dict[str, Any]) -> None:
+    """``pyroccam fit`` in one of several processes, which ends with its exit code."""
+    prepare()
+    try:
+        fit(**arguments)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)

@@ -1,6 +1,7 @@
 """The examples in docstrings are run as they stand, with torch imported."""
 
 import doctest
+import functools
 import importlib
 import pkgutil
 
@@ -18,6 +19,7 @@ def modules():
     return sorted(found)
 
 
+@functools.cache
 def run(name):
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

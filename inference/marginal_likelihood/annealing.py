@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...models.contexts import seeded
+from ..compilation.graphs import graph_of, of_lists
+from ..compilation.passes import lean
 from ..fits.result import Fit
+from ..posterior.draws import at_once
 from .joint import Joint, joint
 from .result import LogEvidence, log_mean
 
@@ -64,8 +70,9 @@ def annealed(
         )
     begun = time.perf_counter()
     with joint(fit, "annealed") as density, seeded(seed, fit.data.device):
-        schedule = _pilot(density, particles, moves)
-        runs = [_run(density, particles, moves, schedule) for _ in range(repeats)]
+        places = _Places(density, particles)
+        schedule = _pilot(places, moves)
+        runs = [_run(places, moves, schedule) for _ in range(repeats)]
     values = [value for value, _ in runs]
     accepted = min(rate for _, rate in runs)
     value, error = log_mean(values)
@@ -122,15 +129,6 @@ class _Particles:
     by_likelihood: Tensor
     by_prior: Tensor
 
-    @classmethod
-    def at(cls, density: Joint, theta: Tensor) -> _Particles:
-        with torch.enable_grad():
-            theta = theta.detach().requires_grad_()
-            likelihood, prior = density.log_likelihood(theta), density.log_prior(theta)
-            (first,) = torch.autograd.grad(likelihood.sum(), theta)
-            (second,) = torch.autograd.grad(prior.sum(), theta)
-        return cls(theta.detach(), likelihood.detach(), prior.detach(), first, second)
-
     def parts(self) -> tuple[Tensor, ...]:
         return self.theta, self.likelihood, self.prior, self.by_likelihood, self.by_prior
 
@@ -145,20 +143,67 @@ class _Particles:
         )
 
 
-def _begin(density: Joint, count: int) -> _Particles:
-    return _Particles.at(density, density.draw_prior(count))
+class _Places:
+    """Particles of a density, at any θ.
+
+    What a network does is a graph (:func:`~pyroccam.inference.compilation.graphs.graph_of`) where
+    it agrees with the network itself at other draws from the prior: the same numbers, without the
+    Python around them.
+
+    Arguments:
+        density: in double precision.
+        count: of particles.
+    """
+
+    def __init__(self, density: Joint, count: int) -> None:
+        self.density, self.count = density, count
+        self.graph: Callable[[Tensor], list[Any]] | None = None
+        if at_once(density.numbers, density.rows) >= count and not density.data.streamed:
+            self.graph = self._traced()
+
+    def begin(self) -> _Particles:
+        """At draws from the prior."""
+        return self.at(self.density.draw_prior(self.count))
+
+    def at(self, theta: Tensor) -> _Particles:
+        """At θ ``(P, n)``."""
+        if self.graph is None:
+            return _Particles(theta, *self._terms(theta))
+        self.density.passes += len(theta)
+        return _Particles(theta, *self.graph(theta)[0])
+
+    def _terms(self, theta: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            parts = self.density.log_likelihood(theta), self.density.log_prior(theta)
+            slopes = [torch.autograd.grad(part.sum(), theta)[0] for part in parts]
+        return [*(part.detach() for part in parts), *slopes]
+
+    def _traced(self) -> Callable[[Tensor], list[Any]] | None:
+        passes = self.density.passes
+        with seeded(0, self.density.device):  # the draws of the estimate stay what they are
+            first, other = (self.density.draw_prior(self.count) for _ in range(2))
+        try:
+            graph = lean(graph_of(lambda theta: self._terms(theta), first), [])
+            call = of_lists(graph, 4)
+            pairs = zip(call(other)[0], self._terms(other), strict=True)
+            same = all(torch.allclose(a, b, rtol=1e-9, equal_nan=True) for a, b in pairs)
+        except Exception:  # whatever a network does that no graph can hold
+            same = False
+        self.density.passes = passes
+        return call if same else None
 
 
-def _pilot(density: Joint, count: int, moves: int) -> list[_Temperature]:
+def _pilot(places: _Places, moves: int) -> list[_Temperature]:
     found: list[_Temperature] = []
-    at, power, step = _begin(density, count), 0.0, 0.5 * density.size**-0.25
+    at, power, step = places.begin(), 0.0, 0.5 * places.density.size**-0.25
     while power < 1.0:
         following = _next(at.likelihood, power)
         at = at.chosen(_resampled((following - power) * at.likelihood))
         power = following
         scale = at.theta.std(0).clamp_min(1e-8)
         for _ in range(3 * moves):
-            at, rate = _moved(density, at, _Temperature(power, step, scale))
+            at, rate = _moved(places, at, _Temperature(power, step, scale))
             step *= 2.718281828 ** (rate - WANTED)
         found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
         if len(found) == MOST_TEMPERATURES:
@@ -170,18 +215,16 @@ def _pilot(density: Joint, count: int, moves: int) -> list[_Temperature]:
     return found
 
 
-def _run(
-    density: Joint, count: int, moves: int, schedule: list[_Temperature]
-) -> tuple[float, float]:
+def _run(places: _Places, moves: int, schedule: list[_Temperature]) -> tuple[float, float]:
     """The log evidence of a run, and the least share of moves that were accepted."""
-    at, power, total, least = _begin(density, count), 0.0, 0.0, 1.0
+    at, power, total, least = places.begin(), 0.0, 0.0, 1.0
     for one in schedule:
         log_w = (one.power - power) * at.likelihood
-        total += float(log_w.logsumexp(0) - torch.tensor(float(count)).double().log())
+        total += float(log_w.logsumexp(0) - math.log(places.count))
         at, power = at.chosen(_resampled(log_w)), one.power
         rates = []
         for _ in range(moves):
-            at, rate = _moved(density, at, one)
+            at, rate = _moved(places, at, one)
             rates.append(rate)
         least = min(least, sum(rates) / moves)
     return total, least
@@ -213,7 +256,7 @@ def _resampled(log_w: Tensor) -> Tensor:
     return found.clamp_max(count - 1)
 
 
-def _moved(density: Joint, at: _Particles, one: _Temperature) -> tuple[_Particles, float]:
+def _moved(places: _Places, at: _Particles, one: _Temperature) -> tuple[_Particles, float]:
     """Particles after a trajectory each, and the share of them that accepted it."""
 
     def energy(p: _Particles, momentum: Tensor) -> Tensor:
@@ -228,7 +271,7 @@ def _moved(density: Joint, at: _Particles, one: _Temperature) -> tuple[_Particle
     before, now = energy(at, momentum), at
     momentum = momentum + 0.5 * step * slope(now)
     for leap in range(LEAPS):
-        now = _Particles.at(density, now.theta + step * one.scale * momentum)
+        now = places.at(now.theta + step * one.scale * momentum)
         momentum = momentum + (1.0 if leap < LEAPS - 1 else 0.5) * step * slope(now)
     log_ratio = (before - energy(now, momentum)).nan_to_num(nan=-torch.inf)
     taken = torch.rand_like(log_ratio).log() < log_ratio

@@ -160,9 +160,18 @@ def wide_fit(noise=0.3):
     return fit_weights(priors.GroupNormalJeffreys(), net, data, epochs=150)
 
 
-def test_the_smallest_network_that_is_as_good():
+@pytest.fixture(scope="module")
+def fitted_wide():
+    return wide_fit()
+
+
+@pytest.fixture
+def fit(fitted_wide):
+    return copy.deepcopy(fitted_wide)
+
+
+def test_the_smallest_network_that_is_as_good(fit):
     """Hidden units and inputs that are not needed go; what is left predicts as the whole does."""
-    fit = wide_fit()
     small = inference.compress(fit, retrain_epochs=60)
     whole = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60)
     left = sum(int(p.count_nonzero()) for p in small.net.parameters())
@@ -172,9 +181,8 @@ def test_the_smallest_network_that_is_as_good():
     assert small.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
-def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch):
+def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch, fit):
     """Of each layer the least irrelevant weight stays, here that of another unit in each."""
-    fit = wide_fit()
     first, last = torch.ones(32, 8).double(), torch.ones(1, 32).double()
     first[0, 0] = last[0, 1] = 0.0
     found = {
@@ -227,14 +235,13 @@ def test_luck_has_a_margin_of_one_standard_error():
     assert decision.is_as_good(two[:1], 4.0)
 
 
-def test_a_change_of_predictions_is_a_divergence(fitted):
+def test_a_change_of_predictions_is_a_divergence(fitted, fit):
     """Of classes by their sum; of targets by the squared change over twice the variance; where
     there is no closed form, no less than what the losses differ by."""
     one, other = small_net(fitted.data), small_net(fitted.data, 0.1)
     p, q = (net(fitted.data.x_val).double().softmax(-1).detach() for net in (one, other))
     expected = (p * (p / q).log()).sum(-1)
     torch.testing.assert_close(row_changes(one, other, fitted), expected, rtol=1e-4, atol=1e-7)
-    fit = wide_fit()
     one, other = (small_net(fit.data, zeros) for zeros in (0.0, 0.1))
     variance = float(validated(fit.model.likelihood, one, fit.data).scale.detach()) ** 2
     moved = (one(fit.data.x_val) - other(fit.data.x_val)).detach().double()
@@ -249,9 +256,8 @@ def test_a_change_of_predictions_is_a_divergence(fitted):
     torch.testing.assert_close(row_changes(one, other, heavy), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch):
+def test_a_rounding_that_the_rows_happen_to_like_is_not_taken(monkeypatch, fit):
     """Labels that are what a coarsely rounded network predicts do not make it good enough."""
-    fit = wide_fit()
     net = inference.posterior.mean_network(fit.model, fit.guide)
     bits = {"0": LayerBits(1, 3), "2": LayerBits(1, 3)}
 
@@ -274,8 +280,7 @@ def test_numbers_without_a_search_are_refused(fitted):
         inference.compress(fitted, threshold=3.0, retrain_epochs=1, trained=numbers)
 
 
-def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch):
-    fit = wide_fit()
+def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch, fit):
     few = dataclasses.replace(fit.data, x_val=fit.data.x_val[:49], y_val=fit.data.y_val[:49])
     few_fit = dataclasses.replace(fit, data=few)
     monkeypatch.setattr(decision, "teacher_of", lambda *_: None)  # which would tell more
@@ -285,8 +290,7 @@ def test_a_few_validation_rows_do_not_tell_what_may_go(monkeypatch):
     assert "49 validation rows do not tell" in small.warnings[0]
 
 
-def test_the_trained_network_is_one_of_those_compared():
-    fit = wide_fit()
+def test_the_trained_network_is_one_of_those_compared(fit):
     net = retrain(inference.posterior.mean_network(fit.model, fit.guide), fit, 60).net
     good = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 60)
     with torch.no_grad():  # a posterior that has lost its way
@@ -297,8 +301,7 @@ def test_the_trained_network_is_one_of_those_compared():
     assert found.losses.mean() < alone.losses.mean() - 0.05
 
 
-def test_the_noise_of_a_plain_network_is_that_of_its_errors():
-    fit = wide_fit()
+def test_the_noise_of_a_plain_network_is_that_of_its_errors(fit):
     net = inference.posterior.mean_network(fit.model, fit.guide)
     own = validated(fit.model.likelihood, net, fit.data)
     errors = (net(fit.data.x_val) - fit.data.y_val).detach().square().sum()
@@ -327,10 +330,9 @@ def test_digits_are_added_where_rounding_costs_too_much():
 @pytest.mark.parametrize(("rows", "mean", "taught"), [
     (64, 0.9, True), (64, 1.1, False), (49, 9.0, True),
 ])  # fmt: skip
-def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, mean, taught):
+def test_a_posterior_teaches_if_labels_are_no_worse_for_it(monkeypatch, rows, mean, taught, fit):
     """The loss of labels rises by a little less or more than its standard error; few rows are asked
     otherwise."""
-    fit = wide_fit()
     data = dataclasses.replace(fit.data, x_val=fit.data.x_val[:rows], y_val=fit.data.y_val[:rows])
     fit, net = dataclasses.replace(fit, data=data), small_net(data)
     worse = torch.linspace(-1, 1, rows).double()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from evidences import fitted, hidden, linear, logistic
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.marginal_likelihood import annealing
 from pyroccam.inference.marginal_likelihood.closed_form import Conjugate
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
 from pyroccam.inference.marginal_likelihood.result import log_mean
@@ -55,6 +56,23 @@ def test_laplace_is_exact_for_a_normal_posterior_from_anywhere(curvature):
     assert found.details["gain"] > 1.0
     assert found.value == pytest.approx(known, abs=1e-8)
     assert "not reached" in found.doubt
+
+
+@pytest.mark.parametrize("made", [linear, logistic])
+def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
+    """By the same draws, so with the same value."""
+    fit, _ = made()
+    few = {"by": "annealed", "particles": 32, "repeats": 2, "moves": 1}
+    graphs, lean = [], annealing.lean
+    monkeypatch.setattr(annealing, "lean", lambda *a: graphs.append(1) or lean(*a))
+    one = inference.evidence(fit, **few)
+    assert graphs
+    for broken in ("graph_of", "of_lists"):
+        with monkeypatch.context() as patch:
+            patch.setattr(annealing, broken, lambda *a: lambda theta: [[theta]])
+            other = inference.evidence(fit, **few)
+        assert other.value == pytest.approx(one.value, rel=1e-9)
+        assert other.passes == one.passes
 
 
 def test_a_diagonal_leaves_dependence_out():

@@ -9,7 +9,6 @@ a run that was stopped goes on, and another method takes the rivals that are the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,7 @@ import typer
 from ...data import DataError
 from ..reproduce import options
 from ..runs.config import parse_settings
-from .cell import Cell
+from .cell import Cell, cells
 from .differences import error_of
 from .ours import add_ours
 from .rivals import RIVALS, add_rivals
@@ -55,7 +54,7 @@ def main(
     chosen = options.listed("set", sets, SETS) if sets else list(SETS)
     chosen = [name for name in chosen if _there(name, files, data_root)]
     asked = parse_settings(settings or [])
-    for cell in _cells(chosen, networks, half, seeds, files, data_root):
+    for cell in cells(chosen, networks, half, seeds, files, data_root):
         name = f"{cell.stem}.json"
         if only != "ours":
             _say(cell, add_rivals(cell, out / "rivals" / name, against))
@@ -72,18 +71,6 @@ def _there(name: str, files: Path, data_root: str | None) -> bool:
         print(f"{name} is passed over: {error}", flush=True)
         return False
     return True
-
-
-def _cells(
-    chosen: list[str], networks: str, half: str, seeds: int, files: Path, data_root: str | None
-) -> Iterator[Cell]:
-    """All sets and networks with the first seed come first."""
-    for seed in range(seeds):
-        for name in chosen:
-            if half in (SETS[name].half, "both"):
-                for network in SETS[name].networks:
-                    if not networks or network in networks.split(","):
-                        yield Cell(name, network, seed, files, data_root)
 
 
 def _say(cell: Cell, part: dict[str, Any] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ...data import Dataset
 from ...models.contexts import seeded
 from .sets import SETS, Stranger
 
-__all__ = ["NETWORKS", "Cell"]
+__all__ = ["NETWORKS", "Cell", "cells"]
 
 NETWORKS = f"{__package__}.networks"
 
@@ -68,3 +69,23 @@ class Cell:
         with seeded(self.seed, torch.device("cpu")):
             made: nn.Module = builder(rows.input_shape, rows.outputs)
         return made
+
+
+def cells(
+    chosen: list[str], networks: str, half: str, seeds: int, files: Path, data_root: str | None
+) -> Iterator[Cell]:
+    """All sets and networks with the first seed come first.
+
+    Arguments:
+        chosen: sets.
+        networks: separated by commas, or all.
+        half: ``tuned``, ``kept`` or ``both``.
+        seeds: how many.
+        files, data_root: of each cell.
+    """
+    for seed in range(seeds):
+        for name in chosen:
+            if half in (SETS[name].half, "both"):
+                for network in SETS[name].networks:
+                    if not networks or network in networks.split(","):
+                        yield Cell(name, network, seed, files, data_root)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Annotated, Any
 
 import typer
@@ -54,6 +54,7 @@ def sections() -> dict[str, Section]:
         Section("Compression", "compression", _compression),
         Section("Quantisation", "quantisation", _quantisation),
         Section("Bits by group", "bits", _bits),
+        Section("Two roundings", "rounding", _rounding),
         Section("Path of lambda", "path", _path),
         Section("Every size", "every_size", _every_size),
         Section("Coded draws", "coded_draws", _draws),
@@ -171,6 +172,27 @@ def _bits(folder: Path) -> Iterable[str]:
             ]),
         )  # fmt: skip
     yield ""
+
+
+def _rounding(folder: Path) -> Iterable[str]:
+    for method, found in read_all(folder).items():
+        whole = [run for run in found["runs"] if "failed" not in run]
+        yield from header(
+            f"`{method}`, rate beside digits: sets", "cells", "bytes of the file, times",
+            "least", "most", "smaller in", "NLL, mean difference", "least", "most",
+        )  # fmt: skip
+        for half in ("tuned", "kept"):
+            pairs = [(run["rate"], run["relative"]) for run in whole if run["half"] == half]
+            if not pairs:
+                continue
+            times = [one["bytes"] / other["bytes"] for one, other in pairs]
+            more = [one["nll"] - other["nll"] for one, other in pairs]
+            yield row(
+                half, len(pairs), f"{geometric_mean(times):.2f}", f"{min(times):.2f}",
+                f"{max(times):.2f}", sum(one < 1 for one in times), f"{fmean(more):+.4f}",
+                f"{min(more):+.4f}", f"{max(more):+.4f}",
+            )  # fmt: skip
+        yield ""
 
 
 def _joint(folder: Path) -> Iterable[str]:

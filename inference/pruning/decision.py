@@ -174,18 +174,24 @@ def smallest(
     found = irrelevance(fit.model, fit.guide, by="weight")
     nothing = dict.fromkeys(found, math.inf)
     means = at_thresholds(fit, nothing, found)
-    whole = means if trained is None else at_thresholds(fit, nothing, found, trained.net)
+    # With all layers as they are, though weights that are zero already may leave some out.
+    whole = means.whole if trained is None else trained.net
     rates: tuple[float, ...] = RATES if trained is None else (trained.lr or RATES[1],)
-    teacher, once = _taught(fit, whole.net, epochs, rates)
+    teacher, once = _taught(fit, whole, epochs, rates)
+
+    def cut_where_zero(kept: Retrained) -> tuple[Decision, Retrained]:
+        decision = at_thresholds(fit, nothing, found, kept.net)
+        return decision, replace(kept, net=decision.net)
+
     if len(fit.data.x_val) < FEW and teacher is None:
-        return _untouched(fit, whole, once)
+        return _untouched(fit, *cut_where_zero(once))
     last = _trained_out(once, fit, epochs, allowed, teacher)
     # With time the whole network becomes more like its teacher, which does not make it better.
     rivals = [last] if teacher is None else [once, last]
     rates = _rates_of_smaller(once.lr or rates[len(rates) // 2])
     search = _Search(fit, found, [means.whole, last.net], rivals, epochs, allowed, teacher, rates)
-    end, untrained = (whole, last), (means, retrain(means.net, fit, 0, (), teacher))
-    good = [min(end, untrained, key=_loss), *search.run()]
+    untrained = means, retrain(means.net, fit, 0, (), teacher)
+    good = [min(cut_where_zero(last), untrained, key=_loss), *search.run()]
     return min(good, key=lambda one: _nonzero(one[1].net))
 
 

@@ -181,6 +181,21 @@ def test_the_smallest_network_that_is_as_good(fit):
     assert small.to_json()["retrained"]["val_nll_after"] < whole.before
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_inputs_whose_weights_are_zero_already_go(monkeypatch, fit, begun):
+    """As those of pixels that never change, whose posterior has shrunk to zero: the layers behind
+    them have other names in the cut network than in the whole."""
+    monkeypatch.setattr(decision, "teacher_of", lambda _: None)  # losses are those of labels
+    fit.guide.factor_of("0.weight").loc.data[:, 3:] = 0.0
+    numbers = None
+    if begun:
+        net = inference.posterior.mean_network(fit.model, fit.guide)
+        numbers = Numbers(net, fit.model.likelihood, {}, 3e-3, 0.0, 1)
+    kept, found = smallest(fit, 1, numbers)
+    assert len(kept.report.layers["0"].inputs) <= 3
+    torch.testing.assert_close(row_losses(found.net, fit), found.losses)
+
+
 def test_a_size_that_leaves_no_path_is_passed_over(monkeypatch, fit):
     """Of each layer the least irrelevant weight stays, here that of another unit in each."""
     first, last = torch.ones(32, 8).double(), torch.ones(1, 32).double()

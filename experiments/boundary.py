@@ -27,13 +27,16 @@ import typer
 
 from .console import Part, PlainConsole
 
-__all__ = ["BROKEN", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code", "told"]
+__all__ = [
+    "BROKEN", "CTRL_C", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code", "told",
+]  # fmt: skip
 
 REFUSED, BROKEN, STOPPED = 2, 70, 130
 """Exit codes: of bad input, of a defect (EX_SOFTWARE of sysexits.h), of Ctrl-C."""
 
 _LONGEST = 1500  # characters of a message
 _AGAIN = 0.05  # seconds until a Ctrl-C that waits looks again
+_PRESSES = 4  # the one that waits for nothing
 _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +58,7 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            with _between_imports():
+            with CTRL_C.between_imports():
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
@@ -68,38 +71,59 @@ def _bounded(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@contextmanager
-def _between_imports() -> Iterator[None]:
+class _CtrlC:
     """Ctrl-C as it is, but for the middle of an import of a package, whose end it waits for: a
-    compiled module that is interrupted while it is made may abort the process."""
-    waits = False
+    compiled module that is interrupted while it is made may abort the process. Who presses again
+    and again is heard at once.
 
-    def again() -> None:
-        time.sleep(_AGAIN)
-        if waits:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    Attributes:
+        waits: one has not been heard yet.
+    """
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal waits
-        waits = _importing(frame)
-        if waits:
+    def __init__(self) -> None:
+        self.waits, self._own, self._pressed = False, False, 0
+
+    @contextmanager
+    def between_imports(self) -> Iterator[None]:
+        """Begin with none, and hear in the end what still waits."""
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if not usual or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.waits, self._own, self._pressed = False, False, 0
+        signal.signal(signal.SIGINT, self._handle)
+        try:
+            yield
+            self.hear()
+        finally:
+            self.waits = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def hear(self) -> None:
+        """Raise what waits, where no import is made."""
+        if self.waits:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._pressed += not self._own
+        self._own = False
+        self.waits = self._pressed < _PRESSES and _importing(frame)
+        if self.waits:
             # Not a Thread, whose locks the code that was interrupted may hold.
-            _thread.start_new_thread(again, ())
+            _thread.start_new_thread(self._again, ())
         else:
             signal.default_int_handler(number, frame)
 
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-        if waits:
-            raise KeyboardInterrupt
-    finally:
-        waits = False
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def _again(self) -> None:
+        """Send it once more, to whoever handles it by then."""
+        time.sleep(_AGAIN)
+        if self.waits:
+            self.waits, self._own = False, True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+CTRL_C = _CtrlC()
+"""That of this process."""
 
 
 def _importing(frame: FrameType | None) -> bool:

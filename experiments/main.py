@@ -13,7 +13,7 @@ def main() -> None:
     """``pyroccam``, and ``python -m pyroccam.experiments.main``."""
     prepare()
     try:
-        from .cli import app  # torch takes seconds
+        from .cli import app
 
         app(prog_name="pyroccam")
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..boundary import CTRL_C
 from ..console import PlainConsole
 from ..places import need_folder, new_folder
 from ..streams import prepare
@@ -212,9 +213,13 @@ def _refuse_time(length: Budget | None) -> None:
 
 def _in_processes(processes: int, arguments: dict[str, Any]) -> None:
     """Do the same in several processes, and end as they do."""
+    # Ctrl-C waits for the end of imports, and would not be heard while processes are started.
+    import torch.distributed.launcher.api  # noqa: F401
+
     from ...inference.distributed import launch
     from ...inference.distributed.launching import Ended
 
+    CTRL_C.hear()
     try:
         launch(fit_in_process, processes, ({**arguments, "processes": 1},))
     except Ended as error:

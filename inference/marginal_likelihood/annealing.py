@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...models.contexts import seeded
+from ...models.layers.bayesian_layer import convolves
 from ..compilation.graphs import graph_of, of_lists
 from ..compilation.passes import lean
 from ..fits.result import Fit
@@ -148,7 +149,8 @@ class _Places:
 
     What a network does is a graph (:func:`~pyroccam.inference.compilation.graphs.graph_of`) where
     it agrees with the network itself at other draws from the prior: the same numbers, without the
-    Python around them.
+    Python around them. A forward that depends on how often it was called may agree by luck.
+    Convolutions on a CPU take one network after the other, and a graph would hold each of them.
 
     Arguments:
         density: in double precision.
@@ -158,7 +160,9 @@ class _Places:
     def __init__(self, density: Joint, count: int) -> None:
         self.density, self.count = density, count
         self.graph: Callable[[Tensor], list[Any]] | None = None
-        if at_once(density.numbers, density.rows) >= count and not density.data.streamed:
+        many = density.device.type == "cpu" and convolves(density.model)
+        whole = at_once(density.numbers, density.rows) >= count and not density.data.streamed
+        if whole and not many:
             self.graph = self._traced()
 
     def begin(self) -> _Particles:
@@ -180,18 +184,19 @@ class _Places:
         return [*(part.detach() for part in parts), *slopes]
 
     def _traced(self) -> Callable[[Tensor], list[Any]] | None:
-        passes = self.density.passes
+        passes, call = self.density.passes, None
         with seeded(0, self.density.device):  # the draws of the estimate stay what they are
             first, other = (self.density.draw_prior(self.count) for _ in range(2))
-        try:
-            graph = lean(graph_of(lambda theta: self._terms(theta), first), [])
-            call = of_lists(graph, 4)
-            pairs = zip(call(other)[0], self._terms(other), strict=True)
-            same = all(torch.allclose(a, b, rtol=1e-9, equal_nan=True) for a, b in pairs)
-        except Exception:  # whatever a network does that no graph can hold
-            same = False
+            try:
+                graph = lean(graph_of(lambda theta: self._terms(theta), first), [])
+                found = of_lists(graph, 4)
+                pairs = zip(found(other)[0], self._terms(other), strict=True)
+                if all(torch.allclose(a, b, rtol=1e-9, equal_nan=True) for a, b in pairs):
+                    call = found
+            except Exception:  # whatever a network does that no graph can hold
+                call = None
         self.density.passes = passes
-        return call if same else None
+        return call
 
 
 def _pilot(places: _Places, moves: int) -> list[_Temperature]:

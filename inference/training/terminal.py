@@ -122,5 +122,8 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received and number == signal.SIGINT and not self.patient:
-            raise KeyboardInterrupt
+            usual = self._former[number]
+            if not callable(usual):
+                raise KeyboardInterrupt
+            usual(number, frame)
         self.received = True

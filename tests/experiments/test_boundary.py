@@ -11,8 +11,10 @@ import pytest
 from pyroccam.data.errors import PyroccamError
 from pyroccam.experiments import boundary
 from pyroccam.experiments.boundary import App, place_in_own_code
+from pyroccam.experiments.cli import training
 from pyroccam.experiments.console import PlainConsole, printable, styled
-from pyroccam.inference import Interrupted
+from pyroccam.inference import Interrupted, distributed
+from pyroccam.inference.training.terminal import StopSignal
 from typer.testing import CliRunner
 
 
@@ -169,17 +171,29 @@ def test_ctrl_c_while_importing_is_no_traceback(wait):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
-    """A module that hears Ctrl-C while it is imported, and then is made to its end."""
+def pressed(tmp_path, monkeypatch):
+    """A maker of a module that hears Ctrl-C so often while it is imported, and then is made to its
+    end."""
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "hears_ctrl_c.py"
-    path.write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n")
-    yield path.stem
+
+    def module(times):
+        lines = ["import signal", *["signal.raise_signal(signal.SIGINT)"] * times, "whole = True"]
+        path.write_text("\n".join(lines))
+        return path.stem
+
+    yield module
     sys.modules.pop(path.stem, None)
 
 
+@pytest.fixture
+def nobodys(monkeypatch, tmp_path):
+    """What is there is an installed package."""
+    monkeypatch.setattr(boundary, "_NOBODYS", [*boundary._NOBODYS, tmp_path])
+
+
 def imported(name):
-    """A command that imports it, and then takes long; how it ends, and what it has imported."""
+    """A command that imports it, and then takes long: how it ends, and what it has imported."""
     found = []
 
     def command():
@@ -193,14 +207,47 @@ def imported(name):
     return code, [module.whole for module in found]
 
 
-def test_ctrl_c_waits_for_the_end_of_an_import(module, tmp_path, monkeypatch):
-    """As of torch, which aborted the process if it was interrupted while it was made."""
-    monkeypatch.setattr(boundary, "_NOBODYS", [*boundary._NOBODYS, tmp_path])
-    assert imported(module) == (130, [True])
+@pytest.mark.usefixtures("nobodys")
+@pytest.mark.parametrize(("presses", "made"), [(1, [True]), (3, [True]), (4, [])])
+def test_ctrl_c_waits_for_the_end_of_an_import(pressed, presses, made):
+    """As of torch, which aborted the process if it was interrupted while it was made; but not for
+    ever."""
+    assert imported(pressed(presses)) == (130, made)
 
 
-def test_ctrl_c_ends_a_module_of_a_persons_own(module):
-    assert imported(module) == (130, [])
+def test_ctrl_c_ends_a_module_of_a_persons_own(pressed):
+    assert imported(pressed(1)) == (130, [])
+
+
+@pytest.mark.usefixtures("nobodys")
+@pytest.mark.parametrize(("presses", "code"), [(1, 0), (2, 130)])
+def test_ctrl_c_while_a_fit_imports_is_the_fits(pressed, presses, code):
+    """The first asks it to leave after a step; a second waits for the import, too."""
+    found = []
+
+    def command():
+        with StopSignal() as stop:
+            found.append(importlib.import_module(pressed(presses)).whole)
+            time.sleep(3 * boundary._AGAIN if presses == 1 else 60)
+            found.append(stop.received)
+
+    assert outcome(command)[0] == code
+    assert found == [True, True][: 3 - presses]
+
+
+@pytest.mark.usefixtures("nobodys")
+def test_ctrl_c_in_the_last_import_is_told(pressed):
+    assert outcome(lambda: importlib.import_module(pressed(1)))[0] == 130
+
+
+def test_a_ctrl_c_that_waits_is_heard_before_processes_are_started(monkeypatch):
+    monkeypatch.setattr(distributed, "launch", lambda *_: pytest.fail("started"))
+
+    def command():
+        boundary.CTRL_C.waits = True
+        training._in_processes(2, {})
+
+    assert outcome(command)[0] == 130
 
 
 def test_a_reader_that_goes_away_ends_nothing():

@@ -168,6 +168,10 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
+    for number in (signal.SIGINT, signal.SIGHUP):  # which a shell's job in the background ignores
+        if signal.getsignal(number) is signal.SIG_IGN:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
     rng, names = random.Random(asked.seed), asked.method or list(RUNS)
     scratch = Path(tempfile.mkdtemp(prefix="pyroccam-kills-"))
     os.environ["KILLS_LOG"] = str(scratch / "log.txt")

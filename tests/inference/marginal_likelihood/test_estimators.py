@@ -63,13 +63,22 @@ def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
     """By the same draws, so with the same value."""
     fit, _ = made()
     few = {"by": "annealed", "particles": 32, "repeats": 2, "moves": 1}
-    graphs, lean = [], annealing.lean
-    monkeypatch.setattr(annealing, "lean", lambda *a: graphs.append(1) or lean(*a))
+    usual = {name: getattr(annealing, name) for name in ("graph_of", "of_lists")}
+    graphs = []
+    monkeypatch.setattr(annealing, "of_lists", lambda *a: graphs.append(1) or usual["of_lists"](*a))
     one = inference.evidence(fit, **few)
     assert graphs
-    for broken in ("graph_of", "of_lists"):
+
+    def fails(*_):
+        raise RuntimeError("no graph")
+
+    def differs(*given):
+        whole = usual["of_lists"](*given)
+        return lambda theta: [[*whole(theta)[0][:3], 1.001 * whole(theta)[0][3]]]
+
+    for name, broken in (("graph_of", fails), ("of_lists", differs)):
         with monkeypatch.context() as patch:
-            patch.setattr(annealing, broken, lambda *a: lambda theta: [[theta]])
+            patch.setattr(annealing, name, broken)
             other = inference.evidence(fit, **few)
         assert other.value == pytest.approx(one.value, rel=1e-9)
         assert other.passes == one.passes

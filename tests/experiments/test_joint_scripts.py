@@ -5,7 +5,7 @@ import torch
 from pyroccam.experiments.reproduce import joint, path_of_lambda, tables
 from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
 from pyroccam.experiments.reproduce.structure import path_of_costs
-from pyroccam.experiments.sizes import bit_gates, every_size, in_turn, widths
+from pyroccam.experiments.sizes import bit_gates, every_size, in_turn, rounding, widths
 from pyroccam.experiments.sizes.encoder import encoder_stack
 from pyroccam.experiments.strangers import ordinary
 from scripts import call, read
@@ -66,6 +66,23 @@ def test_in_turn(tmp_path, monkeypatch):
     assert names == [*expected, "without 50 % of channels"]
     found = lines_of(tmp_path, "in_turn")
     assert all(f"| {name} (1) |" in found for name in names)
+
+
+def test_two_roundings(tmp_path):
+    """Of the same network; a cell that is there is not fitted again, and one that fails is told."""
+    quick = ("--set", "epochs=6", "--networks", "mlp", "--files", tmp_path / "files")
+    call(rounding, "--sets", "iris", *quick, "--out", tmp_path)
+    (run,) = read(tmp_path / "gnj.json")["runs"]
+    one, other = (run[rule] for rule in rounding.RULES)
+    assert one["nonzero"] >= other["nonzero"] > 0  # small weights are the zeroth multiple
+    assert one["bytes"] != other["bytes"]
+    assert 0 <= one["error"] <= 1
+    before = (tmp_path / "gnj.json").stat().st_mtime_ns
+    call(rounding, "--sets", "iris", *quick, "--out", tmp_path)
+    assert (tmp_path / "gnj.json").stat().st_mtime_ns == before
+    *_, line, _ = lines_of(tmp_path, "rounding").split("\n")
+    times = other["bytes"] / one["bytes"]
+    assert line.startswith(f"| kept | 1 | {times:.2f} | {times:.2f} | {times:.2f} |")
 
 
 def test_an_encoder_stops_anywhere():

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce import (
-    compression,
-    path_of_lambda,
-    quantisation,
-    rounding,
-    tables,
-)
+from pyroccam.experiments.reproduce import compression, path_of_lambda, quantisation, tables
 from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
 from pyroccam.experiments.runs.config import RunConfig, changed_settings
 from scipy.stats import norm
@@ -212,20 +206,3 @@ def test_a_convolutional_network_on_the_path(tmp_path, capsys):
 
 def run_of(folder, name, weight):
     return read(folder / f"digits-{name}.json")["runs"][0]["accuracy"][weight][0]
-
-
-def test_two_roundings(tmp_path):
-    """Of the same network; a cell that is there is not fitted again, and one that fails is told."""
-    quick = ("--set", "epochs=6", "--networks", "mlp", "--files", tmp_path / "files")
-    call(rounding, "--sets", "iris", *quick, "--out", tmp_path)
-    (run,) = read(tmp_path / "gnj.json")["runs"]
-    one, other = (run[rule] for rule in rounding.RULES)
-    assert one["nonzero"] >= other["nonzero"] > 0  # small weights are the zeroth multiple
-    assert one["bytes"] != other["bytes"]
-    assert 0 <= one["error"] <= 1
-    before = (tmp_path / "gnj.json").stat().st_mtime_ns
-    call(rounding, "--sets", "iris", *quick, "--out", tmp_path)
-    assert (tmp_path / "gnj.json").stat().st_mtime_ns == before
-    *_, line, _ = tables.sections()["rounding"].lines(tmp_path)
-    times = other["bytes"] / one["bytes"]
-    assert line.startswith(f"| kept | 1 | {times:.2f} | {times:.2f} | {times:.2f} |")

@@ -1,6 +1,6 @@
 """Two roundings of the same networks on the sets of strangers: digits, and multiples of a step.
 
-    python -m pyroccam.experiments.reproduce.rounding --data-root FOLDER
+    python -m pyroccam.experiments.sizes.rounding --data-root FOLDER
 
 Each cell, a set with a network and a seed, is fitted with no options, and the network that the
 method hands back is written twice: with as many digits as the posterior knows
@@ -21,13 +21,13 @@ import typer
 from ...data import DataError
 from ...inference.training.settings import Settings
 from ..methods.weights import OverWeights, compress_run
+from ..reproduce import options
+from ..reproduce.runner import ResultFile, Row
 from ..runs.config import RunConfig, parse_settings
 from ..runs.run import RunOptions, run
 from ..strangers.cell import NETWORKS, Cell, cells
 from ..strangers.differences import error_of
 from ..strangers.sets import SETS
-from . import options
-from .runner import ResultFile, Row
 
 __all__ = ["RULES", "main"]
 

@@ -20,6 +20,7 @@ import typer
 
 from ...data import DataError
 from ...inference.training.settings import Settings
+from ..methods import find
 from ..methods.weights import OverWeights, compress_run
 from ..reproduce import options
 from ..reproduce.runner import ResultFile, Row
@@ -45,6 +46,11 @@ def main(
     files: Annotated[Path, typer.Option(help="Folder of the sets, as files.")] = Path("strangers"),
 ) -> None:
     """Fit each network on each set, and write what is left of it by both rules."""
+    if not isinstance(find(method), OverWeights):
+        raise typer.BadParameter(
+            f"--method {method} has no random weights to round: expected a method over the weights "
+            "of any network, such as gnj."
+        )
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of networks and sets that are meant to be odd
     asked = parse_settings(settings or [])
@@ -75,8 +81,7 @@ def _row(cell: Cell, method: str, asked: dict[str, Any]) -> Row:
         seed=cell.seed,
         sets={**own, **asked},
     )
-    chosen = config.chosen
-    assert isinstance(chosen, OverWeights)
+    chosen: Any = config.chosen
     epochs = chosen.retrain_epochs(Settings.of(config.settings), data.N)
     row: Row = cell.said
     try:
@@ -85,7 +90,7 @@ def _row(cell: Cell, method: str, asked: dict[str, Any]) -> Row:
         for rule in RULES:
             with TemporaryDirectory() as scratch:
                 small, found = compress_run(
-                    fit, None, chosen.tolerance, Path(scratch) / "small.pocc",
+                    fit, chosen.threshold, chosen.tolerance, Path(scratch) / "small.pocc",
                     significand=rule, retrain_epochs=epochs,
                 )  # fmt: skip
             test = found["test"]

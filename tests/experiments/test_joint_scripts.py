@@ -80,6 +80,13 @@ def test_two_roundings(tmp_path):
     before = (tmp_path / "gnj.json").stat().st_mtime_ns
     call(rounding, "--sets", "iris", *quick, "--out", tmp_path)
     assert (tmp_path / "gnj.json").stat().st_mtime_ns == before
+    call(rounding, "--sets", "iris", *quick, "--set", "threshold=noise", "--out", tmp_path / "by")
+    (by_rule,) = read(tmp_path / "by" / "gnj.json")["runs"]
+    assert by_rule["relative"]["nonzero"] != one["nonzero"]  # a setting of the cut is taken
+    app = Typer()
+    app.command()(rounding.main)
+    found = CliRunner().invoke(app, ["--method", "structure", "--out", str(tmp_path)])
+    assert found.exit_code == 2
     *_, line, _ = lines_of(tmp_path, "rounding").split("\n")
     times = other["bytes"] / one["bytes"]
     assert line.startswith(f"| kept | 1 | {times:.2f} | {times:.2f} | {times:.2f} |")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -19,12 +18,6 @@ __all__ = ["describe", "folder_name", "peak"]
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Names and numbers for the result file."""
-    found = versions()
-    for name in ("tyxe", "bayesian-torch", "triton"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "device": device_name(device),
         "cpu": cpu_name(),
@@ -32,7 +25,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "versions": found,
+        "versions": versions("tyxe", "bayesian-torch", "triton"),
     }
 
 

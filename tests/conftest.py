@@ -9,6 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cuda", help="of tests/gpu: cuda, cuda:<n> or cpu")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Signals act as on a terminal, though tests may run in the background of a shell that ignores
     them. With ``-n``: half of the tests each, in their order, and what is left is taken over.

@@ -10,6 +10,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,11 +54,14 @@ class CheckpointError(PyroccamError, RuntimeError):
     """A checkpoint that cannot be used."""
 
 
-def versions() -> dict[str, str]:
-    """Versions of what a result depends on."""
-    names = ("pyroccam", "torch", "torchvision", "pyro-ppl", "numpy", "torchmetrics")
-    found = {name: importlib.metadata.version(name) for name in names}
-    return {"python": platform.python_version(), **found}
+def versions(*others: str) -> dict[str, str]:
+    """Versions of what a result depends on, as far as it was installed and not put on the path."""
+    found = {"python": platform.python_version()}
+    own = ("pyroccam", "torch", "torchvision", "pyro-ppl", "numpy", "torchmetrics")
+    for name in (*own, *others):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from .machine import peak
@@ -155,6 +158,8 @@ class Measured:
         first_seconds: wall time of the first step, which for a compiled one compiles.
         compile_seconds: the same without the time of an ordinary step; ``None`` if not compiled.
         loss: at the first step, in nats for each observation; a list for several networks.
+        memory: most bytes of a GPU at once, weights and first steps included.
+        kernel_ms: time of a GPU's kernels in a step; the rest of the step it is idle.
         error: why there are no times.
     """
 
@@ -167,6 +172,8 @@ class Measured:
     first_seconds: float | None = None
     compile_seconds: float | None = None
     loss: Any = None
+    memory: int | None = None
+    kernel_ms: float | None = None
     error: str | None = None
     traceback: str | None = None
 
@@ -221,6 +228,7 @@ def measure(
     device: torch.device,
     machine: dict[str, Any],
     say: Callable[[str], None] = lambda text: None,
+    until: float = math.inf,
 ) -> Report:
     """Measure all contenders of a workload in alternating turns.
 
@@ -232,6 +240,8 @@ def measure(
         device: whose queue must be empty when the clock is read.
         machine: kept in the report.
         say: is told what goes on.
+        until: reading of ``time.monotonic`` from which on nothing is compiled, and a third of
+            the rounds is enough.
     """
     pyro.clear_param_store()
     if any(c.compiled for c in workload.contenders):
@@ -241,13 +251,17 @@ def measure(
         expected = workload.expected() if workload.expected else None
         steps: dict[str, Step] = {}
         for contender in workload.contenders:
+            row = rows[contender.name]
             try:
-                steps[contender.name] = _start(contender, rows[contender.name], expected, device)
-                _turn(steps[contender.name], plan.warmup, device)
+                if contender.compiled and time.monotonic() > until:
+                    raise TimeoutError("no time was left")
+                with _most_memory(row, device):
+                    steps[contender.name] = _start(contender, row, expected, device)
+                    _turn(steps[contender.name], plan.warmup, device)
             except Exception as error:
                 steps.pop(contender.name, None)
-                rows[contender.name].fail(error)
-            say(f"{contender.name}: {rows[contender.name].error or 'ready'}")
+                row.fail(error)
+            say(f"{contender.name}: {row.error or 'ready'}")
         flops = _flops(steps.get(workload.counted))
         if flops is not None:
             flops //= rows[workload.counted].networks
@@ -263,6 +277,14 @@ def measure(
                 else:
                     rows[name].rounds_ms.append(ms)
             say(f"round {round + 1} of {plan.rounds}")
+            if 3 * (round + 1) >= plan.rounds and time.monotonic() > until:
+                break
+        if device.type == "cuda":
+            for name, step in steps.items():
+                try:
+                    rows[name].kernel_ms = _kernels(step, device)
+                except Exception as error:
+                    say(f"{name}: its kernels cannot be observed: {error}")
     _summarise(workload, rows)
     found = list(rows.values())
     return Report(
@@ -284,6 +306,26 @@ def _flops(step: Step | None) -> int | None:
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
+
+
+@contextmanager
+def _most_memory(row: Measured, device: torch.device) -> Iterator[None]:
+    if device.type != "cuda":
+        yield
+        return
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    yield
+    row.memory = torch.cuda.max_memory_allocated(device) - before
+
+
+def _kernels(step: Step, device: torch.device, count: int = 5) -> float | None:
+    """Milliseconds of kernels in a step; ``None`` where they cannot be observed."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        _turn(step, count, device)
+    microseconds = sum(event.self_device_time_total for event in seen.key_averages())
+    return 1e-3 * microseconds / count if microseconds else None
 
 
 def _start(

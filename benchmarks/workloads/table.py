@@ -23,6 +23,7 @@ _MLP = (
     "pyroccam compiled, 5 replicates", "JAX by hand",
 )  # fmt: skip
 _CONV = (LOOP_BASE, "pyroccam eager", "pyroccam compiled")
+_CONV_CUDA = ("pyroccam traced", "hand-written compiled")
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ def _mlp(max_depth: int, batch: int, plan: Plan) -> Entry:
 def _conv(max_depth: int, width: int, inner: int, plan: Plan) -> Entry:
     network = {"width": width, "inner": inner, "max_depth": max_depth}
     problem = DepthProblem("conv", network, batch=256, N=60_000)
-    return Entry(
-        f"Learnt depth, images: D = {max_depth}, {width}/{inner} channels, batch 256",
-        lambda name, title, device: depth_workload(name, title, problem, device, _CONV),
-        plan,
-    )
+
+    def make(name: str, title: str, device: torch.device) -> Workload:
+        names = _CONV if device.type == "cpu" else (*_CONV, *_CONV_CUDA)
+        return depth_workload(name, title, problem, device, names)
+
+    title = f"Learnt depth, images: D = {max_depth}, {width}/{inner} channels, batch 256"
+    return Entry(title, make, plan)
 
 
 _SHORT, _LONG = Plan(rounds=15, steps=30), Plan(rounds=15, steps=10, warmup=5, settle=1)

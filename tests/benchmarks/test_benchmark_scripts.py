@@ -11,6 +11,7 @@ import torch
 from pyroccam.benchmarks import (
     against,
     deployed,
+    gpu,
     growth,
     harness,
     precision,
@@ -21,7 +22,7 @@ from pyroccam.benchmarks import (
     tracing,
 )  # fmt: skip
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
-from pyroccam.benchmarks.harness import Plan
+from pyroccam.benchmarks.harness import Plan, Report
 from pyroccam.benchmarks.one_run import one_run
 from pyroccam.benchmarks.workloads import table as workloads
 from pyroccam.benchmarks.workloads.depth import DepthProblem, depth_workload
@@ -46,9 +47,9 @@ def call(app, *arguments):
     return result.stdout
 
 
-def tiny(name, title, device):
+def tiny(name, title, device, contenders=EAGER):
     problem = DepthProblem("mlp", {"width": 4, "max_depth": 2}, batch=8, N=50)
-    return depth_workload(name, title, problem, device, EAGER)
+    return depth_workload(name, title, problem, device, contenders)
 
 
 @pytest.fixture
@@ -277,3 +278,20 @@ def test_processes_take_turns_and_are_killed(monkeypatch, tmp_path):
 
     assert processes.forked(2, rank) == [0, 1]
     assert processes.forked(2, lambda: time.sleep(9 * rank()), kill=(1, 0.1)) == [None, -9]
+
+
+def test_the_table_of_a_gpu(two, monkeypatch, tmp_path):
+    """On a CPU without what only a GPU tells; where there is no time, without what compiles."""
+    monkeypatch.setattr(gpu, "NAMES", ("first", "second"))
+    monkeypatch.setattr(gpu, "wake_compiler", lambda device: None)
+    monkeypatch.setattr(harness, "wake_compiler", lambda device: None)
+    monkeypatch.setattr(tiny, "__defaults__", ((*EAGER, "pyroccam compiled"),))
+    text = call(gpu.app, "--device", "cpu", "--out", tmp_path, "--seconds", 1e-6, "--steps", 1)
+    found = [Report.from_json(one) for one in json.loads((tmp_path / "gpu.json").read_text())]
+    assert [one.name for one in found] == ["first", "second"]
+    for one in found:
+        assert [row.name for row in one.contenders] == [*EAGER, "pyroccam compiled"]
+        assert len(one["pyroccam eager"].rounds_ms) == 1
+        assert one["pyroccam compiled"].error.startswith("TimeoutError")
+        assert one["pyroccam eager"].memory is None
+    assert text.count("\n| ") == 8

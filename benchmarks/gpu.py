@@ -1,0 +1,93 @@
+"""One table of what a step takes on a GPU: ours beside steps written by hand, in a few minutes.
+
+    python -m benchmarks.gpu
+
+Run it from the root of a checkout. Contenders are those of ``benchmarks.steps``; those that are
+compiled come last, as many as there is time for.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from pyroccam.benchmarks.cache import empty_cache
+from pyroccam.benchmarks.harness import Measured, Plan, Report, measure, wake_compiler
+from pyroccam.benchmarks.machine import describe
+from pyroccam.benchmarks.report import brief, markdown, number
+from pyroccam.benchmarks.workloads.table import find
+from pyroccam.inference.fits.fitting import pick_device
+from pyroccam.inference.storage.checkpoint import write_json
+from rich.console import Console
+
+NAMES = ("mlp-d20-b200", "lenet", "lenet-gnj", "conv-d10")
+# By what they are worth where time is short.
+CONTENDERS = (
+    "torch deterministic", "hand-written eager", "hand-written",
+    "hand-written eager loop over depths", "pyroccam eager", "pyroccam traced",
+    "pyroccam compiled", "hand-written compiled", "hand-written, compiled",
+    "hand-written compiled, CUDA graphs",
+)  # fmt: skip
+HEADER = (
+    "workload", "contender", "ms a step", "quartiles", "time / base", "kernels / step",
+    "peak memory, MB", "compile, s",
+)  # fmt: skip
+
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+console = Console(stderr=True)
+
+
+@app.command(help="Measure steps on a GPU, write gpu.json and print a table in Markdown.")
+def main(
+    device: Annotated[str, typer.Option(help="cuda, cuda:<n> or cpu.")] = "cuda",
+    out: Annotated[Path, typer.Option(help="Folder of gpu.json.")] = Path("."),
+    seconds: Annotated[float, typer.Option(help="About how long all of it may take.")] = 200.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender, at most.")] = 15,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps in a turn.")] = 20,
+) -> None:
+    where = pick_device(device)
+    machine = describe(where)
+    torch.ones(64, 64, device=where).square().mm(torch.ones(64, 64, device=where))  # a workspace
+    plan = Plan(rounds, steps)
+    end = time.monotonic() + seconds
+    reports: list[Report] = []
+    with empty_cache():
+        wake_compiler(where)
+        for i, name in enumerate(NAMES):
+            console.rule(name)
+            now = time.monotonic()
+            until = now + (end - now) / (len(NAMES) - i)
+            try:
+                made = find(name).make(name, find(name).title, where)
+                known = {c.name: c for c in made.contenders}
+                made = replace(made, contenders=[known[n] for n in CONTENDERS if n in known])
+                reports.append(measure(made, plan, where, machine, console.print, until))
+            except Exception:
+                console.print_exception()
+            write_json(out / "gpu.json", [report.to_json() for report in reports])
+    print(f"{machine['device']}, torch {machine['versions']['torch']}\n")
+    rows = [_cells(report, row) for report in reports for row in report.contenders]
+    print(markdown(HEADER, rows))
+
+
+def _cells(report: Report, row: Measured) -> list[str]:
+    if row.ms is None:
+        return [report.name, row.name, f"fails: {brief(row.error)}", *[""] * 5]
+    return [
+        report.name,
+        row.name,
+        number(row.ms.median),
+        f"{number(row.ms.lower)} to {number(row.ms.upper)}",
+        "" if row.ratio is None else number(row.ratio.median),
+        "" if row.kernel_ms is None else number(row.kernel_ms / row.ms.median),
+        "" if row.memory is None else number(1e-6 * row.memory),
+        "" if row.compile_seconds is None else number(row.compile_seconds),
+    ]
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m benchmarks.gpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,18 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ..inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
+from ..inference.figures.style import CYCLE, GREY, INK, styled
 from .harness import Measured, Report
 from .report import brief, number
 from .workloads.contenders import AROUND
 
-__all__ = ["Line", "bars", "lines"]
+__all__ = ["bars"]
 
 WIDTH = 7.0  # inches
 OURS, OTHERS = CYCLE[0], "#b9bec6"
-
-Line = dict[str, list[Any]]
-"""Of one contender in one panel: ``at``, ``ms``, and the quartiles ``lower`` and ``upper``."""
 
 
 def _figure(height: float) -> Figure:
@@ -106,36 +102,3 @@ def _bar(ax: Axes, place: int, row: Measured) -> None:
         (4 if right else -4, 0), textcoords="offset points", va="center",
         ha="left" if right else "right", fontsize=8.0,
     ).set_in_layout(False)  # fmt: skip
-
-
-@styled
-def lines(panels: dict[str, dict[str, Line]], title: str) -> Figure:
-    """Time against size: one panel for each size, one line for each contender, both axes log.
-
-    Arguments:
-        panels: by the label of the size, then by contender.
-        title: above all.
-    """
-    fig = _figure(2.7 * -(-len(panels) // 2) + 0.6)
-    grid = fig.subplots(-(-len(panels) // 2), 2, squeeze=False)
-    for ax, (label, contenders) in zip(grid.flat, panels.items(), strict=False):
-        ax.set(xscale="log", yscale="log", xlabel=label)
-        ticks: set[float] = set()
-        for (name, line), colour, marker in zip(contenders.items(), CYCLE, MARKERS, strict=False):
-            ax.plot(line["at"], line["ms"], color=colour, marker=marker, label=name)
-            ax.fill_between(
-                line["at"], line["lower"], line["upper"], color=colour, alpha=0.2, linewidth=0
-            )
-            ticks.update(line["at"])
-        ax.set_xticks(sorted(ticks), [f"{t:g}" for t in sorted(ticks)])
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.yaxis.set_minor_locator(NullLocator())
-    for ax in list(grid.flat)[len(panels) :]:
-        ax.set_axis_off()
-    for row in grid:
-        row[0].set_ylabel("ms a step")
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=3, title=title)
-    return fig

@@ -23,7 +23,7 @@ from ..harness import Contender, Expected, Step
 
 __all__ = [
     "AROUND", "Pair", "adamw", "around_the_graph", "autograd", "compiled_by_hand", "cuda_graphs",
-    "elbo_module", "expected_loss", "hand_written", "in_bfloat16", "in_turn", "ours", "ours_three",
+    "elbo_module", "expected_loss", "hand_written", "in_bfloat16", "ours", "ours_three",
     "plain", "random_images", "svi",
 ]  # fmt: skip
 
@@ -222,15 +222,6 @@ def around_the_graph(
 
     note = "Python around it and the optimiser: the most that several steps a call could save"
     return Contender(AROUND, build, note, compiled=True)
-
-
-def in_turn(steps: Sequence[Step]) -> Step:
-    """Several networks, one after the other."""
-
-    def step() -> Tensor:
-        return torch.stack([torch.as_tensor(one()) for one in steps])
-
-    return step
 
 
 def compiled_by_hand(by_hand: Callable[..., Step], device: torch.device) -> list[Contender]:

@@ -26,7 +26,6 @@ from .contenders import (
     compiled_by_hand,
     elbo_module,
     hand_written,
-    in_turn,
     ours,
     plain,
     random_images,
@@ -137,17 +136,8 @@ class HandWritten(nn.Module):
         return (q * nll).sum() + (q * (log_q - self.log_prior)).sum() / self.size
 
 
-def depth_contenders(
-    problem: DepthProblem, device: torch.device, *, replicates: int = 1
-) -> dict[str, Contender]:
-    """All contenders by name.
-
-    Arguments:
-        problem: network and batch.
-        device: for all.
-        replicates: how many networks the eager contenders step one after the other, and
-            ``pyroccam compiled`` together.
-    """
+def depth_contenders(problem: DepthProblem, device: torch.device) -> dict[str, Contender]:
+    """All contenders by name."""
     x, y = problem.data(device)
 
     def pair() -> Pair:
@@ -176,16 +166,12 @@ def depth_contenders(
     def compiled(count: int) -> Step:
         return ours([pair() for _ in range(count)], SETTINGS, x, y, compile=True)
 
-    def repeated(build: Any) -> Any:
-        return build if replicates == 1 else lambda: in_turn([build() for _ in range(replicates)])
-
     rows = [
         Contender("torch deterministic", deterministic, "the network of full depth", same=False),
         Contender(
             problem.base,
-            repeated(by_hand),
+            by_hand,
             "all exits at once" if problem.exits == "stacked" else "contiguous memory format",
-            networks=replicates,
         ),
         *compiled_by_hand(by_hand, device),
         Contender(
@@ -198,15 +184,13 @@ def depth_contenders(
             lambda: elbo_module(problem.pair(device), elbo(), SETTINGS, x, y),
             "TraceEnum_ELBO()(model, guide) and one fused AdamW; validation off",
         ),
-        Contender("pyroccam eager", repeated(eager), networks=replicates),
+        Contender("pyroccam eager", eager),
         Contender(
             "pyroccam traced",
             lambda: ours([pair()], SETTINGS, x, y, compile="graph"),
             "the graph as it is, without a compiler",
         ),
-        Contender(
-            "pyroccam compiled", lambda: compiled(replicates), networks=replicates, compiled=True
-        ),
+        Contender("pyroccam compiled", lambda: compiled(1), compiled=True),
         around_the_graph(pair, SETTINGS, x, y),
         Contender(
             "pyroccam compiled, 5 replicates", lambda: compiled(5), networks=5, compiled=True
@@ -230,8 +214,6 @@ def depth_workload(
     problem: DepthProblem,
     device: torch.device,
     names: Iterable[str] | None = None,
-    *,
-    replicates: int = 1,
 ) -> Workload:
     """A workload of learnt depth.
 
@@ -240,9 +222,8 @@ def depth_workload(
         problem: network and batch.
         device: for all contenders.
         names: of the contenders; all if left out.
-        replicates: see :func:`depth_contenders`.
     """
-    known = depth_contenders(problem, device, replicates=replicates)
+    known = depth_contenders(problem, device)
     chosen: Sequence[str] = list(known if names is None else names)
 
     def expected() -> Expected:
@@ -252,5 +233,5 @@ def depth_workload(
             loss = float(net(x, y))
         return Expected(loss, 1e-3 * abs(loss))
 
-    parameters = {**asdict(problem), "settings": asdict(SETTINGS), "replicates": replicates}
+    parameters = {**asdict(problem), "settings": asdict(SETTINGS)}
     return Workload(name, title, parameters, [known[n] for n in chosen], problem.base, expected)

@@ -12,18 +12,14 @@ from pyroccam.benchmarks import (
     against,
     deployed,
     gpu,
-    growth,
     harness,
-    precision,
     processes,
     report,
-    runs,
     steps,
     tracing,
 )  # fmt: skip
 from pyroccam.benchmarks.cache import VARIABLE, empty_cache
 from pyroccam.benchmarks.harness import Plan, Report
-from pyroccam.benchmarks.one_run import one_run
 from pyroccam.benchmarks.workloads import table as workloads
 from pyroccam.benchmarks.workloads.depth import DepthProblem, depth_workload
 from pyroccam.benchmarks.workloads.table import Entry
@@ -85,65 +81,6 @@ def test_steps_says_what_there_is(two, tmp_path, wrong):
     assert result.exit_code == 2
     assert ("second" if wrong[0] == "third" else "pyroccam eager") in result.output
     assert not list(tmp_path.iterdir())
-
-
-def test_growth(monkeypatch, tmp_path):
-    monkeypatch.setattr(growth, "CONTENDERS", EAGER)
-    monkeypatch.setattr(growth, "AXES", {"depth": (1, 2), "replicates": (1, 2, 4)})
-    monkeypatch.setattr(growth, "Sizes", lambda **size: SIZES(**{**SMALL, **size}))
-    arguments = ("--out", tmp_path, "--rounds", 1, "--seconds", 1e-6)
-    text = call(growth.app, *arguments, "--largest", 2)
-    found = json.loads((tmp_path / "cpu" / "growth.json").read_text())
-    at = [(p["axis"], p["at"]) for p in found["points"]]
-    assert at == [("depth", 1), ("depth", 2), ("replicates", 1), ("replicates", 2)]
-    assert [c["networks"] for c in found["points"][3]["contenders"]] == [2, 2]
-    assert "| replicates = 2 |" in text
-    assert (tmp_path / "cpu" / "growth.png").exists()
-    # one axis again: the other stays
-    call(growth.app, "replicates", *arguments, "--largest", 1)
-    found = json.loads((tmp_path / "cpu" / "growth.json").read_text())
-    at = [(p["axis"], p["at"]) for p in found["points"]]
-    assert at == [("depth", 1), ("depth", 2), ("replicates", 1)]
-
-
-SIZES = growth.Sizes
-SMALL = {"depth": 2, "width": 4, "batch": 8}
-
-
-def test_one_run():
-    small = {"network": {"width": 4, "max_depth": 2}, "steps": 10}
-    found = one_run([0], compile=False, threads=torch.get_num_threads(), **small)
-    assert found["seconds"] > 0
-    assert len(found["depths"]) == len(found["accuracy"]) == 1
-    assert found["engine"]["kind"] == "eager"
-    found = one_run([0, 1], compile=False, threads=torch.get_num_threads(), **small)
-    assert len(found["depths"]) == 2
-
-
-def test_runs(monkeypatch, tmp_path):
-    """Processes that answer at once: eager 8 s, with an empty cache 16 s, with a full one 4 s."""
-    seen = []
-
-    def process(command, env, **kwargs):
-        arguments = json.loads(command[-1])
-        cache = env[VARIABLE]
-        if arguments.get("together"):
-            return SimpleNamespace(returncode=1, stdout="", stderr="Traceback\nValueError: no")
-        seconds = 8.0 if not arguments["compile"] else 4.0 if cache in seen else 16.0
-        seen.append(cache)
-        answer = json.dumps({"seconds": seconds * len(arguments["seeds"])})
-        return SimpleNamespace(returncode=0, stdout=f"noise\n{answer}\n", stderr="")
-
-    monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=process))
-    text = call(runs.app, "--out", tmp_path, "--rounds", 2, "--steps", 3)
-    found = json.loads((tmp_path / "cpu" / "runs.json").read_text())["runs"]
-    by_name = {row["name"]: row for row in found}
-    assert by_name["compiled, empty cache"]["seconds"] == [16.0, 16.0]
-    assert by_name["compiled, full cache"]["ratio"] == [0.5, 0.5]
-    assert by_name["one after the other, compiled, empty cache"]["ratio"] == [2.0, 2.0]
-    assert by_name["together, full cache"]["error"] == "ValueError: no"
-    assert "| five seeds: together, full cache | fails: ValueError: no |  |  |" in text
-    assert "| one fit: compiled, full cache | 4.00 | 4.00 to 4.00 | 0.500 |" in text
 
 
 def test_an_empty_cache_is_forgotten(monkeypatch):
@@ -243,20 +180,6 @@ def test_against_what_is_not_there(asked, said):
     found = CliRunner().invoke(against.app, list(asked))
     assert found.exit_code == 2
     assert said in found.output
-
-
-def test_precision(monkeypatch, tmp_path):
-    leave_uncompiled(monkeypatch)
-    chosen = {"sets": "digits", "network": "lenet-300-100", "epochs": 1, "seeds": 1}
-    chosen["data-root"] = tmp_path
-    options = [f"--{name}={value}" for name, value in chosen.items()]
-    text = call(precision.app, *options, "--out", tmp_path)
-    found = json.loads((tmp_path / "cpu" / "precision.json").read_text())["runs"]
-    assert [one["precision"] for one in found] == ["full", "bf16"]
-    full, low = found
-    assert 0 < abs(full["bound"] - low["bound"]) < 0.05 * full["bound"]
-    assert f"| digits, bf16 | {report.number(low['bound'])} |" in text
-    assert precision._spread([1.0, 3.0]) == "2.00 (1.41)"
 
 
 def test_processes_take_turns_and_are_killed(monkeypatch, tmp_path):

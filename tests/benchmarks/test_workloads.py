@@ -82,16 +82,6 @@ def test_the_loss_of_learnt_depth_by_its_definition(problem):
     )
 
 
-def test_replicates_are_stepped_in_turn_and_each_from_the_same_weights():
-    names = ("hand-written eager", "pyroccam eager")
-    work = depth_workload("three", "three", MLP, CPU, names, replicates=3)
-    one = losses(small("mlp").contenders[1], 2)
-    for contender in work.contenders:
-        found = losses(contender, 2)
-        assert contender.networks == 3
-        assert torch.allclose(found, one[:, None].expand(2, 3), rtol=1e-5)
-
-
 @pytest.mark.parametrize(("kind", "name", "module"), [
     ("mlp", "JAX by hand", "jax"), ("lenet", "NumPyro", "numpyro"),
 ])  # fmt: skip

@@ -15,7 +15,6 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from .machine import peak
@@ -159,7 +158,6 @@ class Measured:
         compile_seconds: the same without the time of an ordinary step; ``None`` if not compiled.
         loss: at the first step, in nats for each observation; a list for several networks.
         memory: most bytes of a GPU at once, weights and first steps included.
-        kernel_ms: time of a GPU's kernels in a step; the rest of the step it is idle.
         error: why there are no times.
     """
 
@@ -173,7 +171,6 @@ class Measured:
     compile_seconds: float | None = None
     loss: Any = None
     memory: int | None = None
-    kernel_ms: float | None = None
     error: str | None = None
     traceback: str | None = None
 
@@ -249,6 +246,7 @@ def measure(
     rows = {c.name: Measured(c.name, c.note, c.networks) for c in workload.contenders}
     with pyro.validation_enabled(False):
         expected = workload.expected() if workload.expected else None
+        most = peak(device)
         steps: dict[str, Step] = {}
         for contender in workload.contenders:
             row = rows[contender.name]
@@ -274,17 +272,12 @@ def measure(
                 except Exception as error:
                     del steps[name]
                     rows[name].fail(error)
+                    say(f"{name}: {rows[name].error}")
                 else:
                     rows[name].rounds_ms.append(ms)
             say(f"round {round + 1} of {plan.rounds}")
             if 3 * (round + 1) >= plan.rounds and time.perf_counter() > until:
                 break
-        if device.type == "cuda":
-            for name, step in steps.items():
-                try:
-                    rows[name].kernel_ms = _kernels(step, device)
-                except Exception as error:
-                    say(f"{name}: its kernels cannot be observed: {error}")
     _summarise(workload, rows)
     found = list(rows.values())
     return Report(
@@ -296,7 +289,7 @@ def measure(
         machine,
         found,
         flops,
-        None if flops is None else peak(device),
+        None if flops is None else most,
     )
 
 
@@ -318,14 +311,6 @@ def _most_memory(row: Measured, device: torch.device) -> Iterator[None]:
     before = torch.cuda.memory_allocated(device)
     yield
     row.memory = torch.cuda.max_memory_allocated(device) - before
-
-
-def _kernels(step: Step, device: torch.device, count: int = 5) -> float | None:
-    """Milliseconds of kernels in a step; ``None`` where they cannot be observed."""
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        _turn(step, count, device)
-    microseconds = sum(event.self_device_time_total for event in seen.key_averages())
-    return 1e-3 * microseconds / count if microseconds else None
 
 
 def _start(

@@ -208,10 +208,8 @@ def _is_counted(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> bool:
-    """True of many numbers of single precision on a CPU."""
-    on_cpu = torch.device(device or torch.get_default_device()).type == "cpu"
-    single = (dtype or torch.get_default_dtype()) is torch.float32
-    return count >= FEWEST and on_cpu and single
+    """True of many numbers of single precision."""
+    return count >= FEWEST and (dtype or torch.get_default_dtype()) is torch.float32
 
 
 def _like(draw: Callable[..., Any]) -> Callable[..., Any]:

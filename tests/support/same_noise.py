@@ -16,7 +16,8 @@ class SameNoise(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in op.tags:
+        # An LSTM of CUDA alone is tagged, for dropout between its layers.
+        if torch.Tag.nondeterministic_seeded not in op.tags or "cudnn_rnn" in op.name():
             return op(*args, **kwargs)
         placed = [t.device for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
         device = kwargs.get("device") or (placed or [torch.device("cpu")])[0]

@@ -9,6 +9,7 @@ from pyroccam import data, guides, inference, models
 from pyroccam.inference.fits.retraining import PlainTraining
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.training import trainer
+from pyroccam.inference.training.replicate import Job
 from pyroccam.models import priors
 from pyroccam.models.contexts import evaluating, local_parameters
 from pyroccam.models.layers.affine import AFFINE
@@ -214,7 +215,8 @@ def values(net):
 @pytest.mark.parametrize("how", STAYS)
 @pytest.mark.filterwarnings("ignore:These weights stay as they are")
 def test_what_is_frozen_stays_through_training_cutting_and_retraining(how, monkeypatch):
-    monkeypatch.setattr(trainer, "TRACE_FROM", 1 if how == "layers" else 300)
+    monkeypatch.setattr(trainer, "TRACE_FROM", 1)
+    monkeypatch.setattr(Job, "convolutional", False)
     table, stays = rows(3, 5, val=10), STAYS[how][0]
     net = partly_frozen(how)
     before = values(net)

@@ -43,7 +43,7 @@ class BayesianNetwork(Model):
     the plate ``data`` of size N. Modules that are not Bayesian stay as they are, and their
     parameters are learnt as numbers, but for those that need no gradient
     (``requires_grad=False``), which stay. Statistics of batch normalisation stay, too, where its
-    parameters are frozen so, or where it was given in evaluation mode beside modules in training.
+    parameters are frozen so, or where it is in evaluation mode in a network that is in training.
 
     Arguments:
         net: any module that maps inputs to what the likelihood takes: a tensor, or an object or

@@ -147,14 +147,15 @@ def _is_frozen(module: nn.Module) -> bool:
 
 
 def hold_statistics(net: M) -> M:
-    """The network itself, in which normalisations that are frozen have a mark of it: that they are
-    in evaluation mode beside modules with parameters that are in training, or that their parameters
-    need no gradient."""
-    mixed = any(m.training for m in net.modules() if [*m.parameters(recurse=False)])
+    """The network itself, in which normalisations that are frozen have a mark of it: those whose
+    parameters need no gradient, and those in evaluation mode while the network, and not its root
+    alone, is in training."""
+    owners = (m for m in net.modules() if [*m.parameters(recurse=False)])
+    mixed = net.training and any(m.training for m in owners)
     for part in net.modules():
-        if isinstance(part, (_NormBase, DepthBatchNorm)):
-            held = (mixed and not part.training) or _is_frozen(part)
-            setattr(part, _HELD, held or getattr(part, _HELD, False))
+        stays = _is_frozen(part) or (mixed and not part.training)
+        if stays and isinstance(part, (_NormBase, DepthBatchNorm)):
+            setattr(part, _HELD, True)
     return net
 
 

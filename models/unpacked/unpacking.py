@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
@@ -16,6 +16,8 @@ from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
 __all__ = ["copied", "folded", "unpacked"]
+
+M = TypeVar("M", bound=nn.Module)
 
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -28,7 +30,7 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
-def copied(net: nn.Module) -> nn.Module:
+def copied(net: M) -> M:
     """A copy of a network, which shares nothing with it."""
     # Torch refuses to copy a weight that the older hook has computed.
     computed = {
@@ -37,7 +39,7 @@ def copied(net: nn.Module) -> nn.Module:
         for value in vars(module).values()
         if isinstance(value, Tensor) and not value.is_leaf
     }
-    made: nn.Module = copy.deepcopy(net, computed)
+    made = copy.deepcopy(net, computed)
     for module in made.modules():
         if parametrize.is_parametrized(module):
             # Torch's copies of one module have one class, from which removing takes attributes.

@@ -257,19 +257,20 @@ def test_what_is_frozen_is_said_and_random_where_it_is_named():
 
 
 def test_a_network_that_is_all_in_evaluation_trains_as_ever():
-    """It is trained already, which its mode does not say more of."""
-    table, found = rows(3, 5), []
-    for whole in (partly_frozen(None), partly_frozen(None).eval()):
+    """It is trained already, and has perhaps a new head, or a new root."""
+    table, found, before = rows(3, 5), [], values(partly_frozen(None))
+    for how in ("in training", "in evaluation", "new head", "new root"):
         torch.manual_seed(0)
-        net = nn.Sequential(*whole)  # a new root, in training
-        net.load_state_dict(partly_frozen(None).state_dict() if not found else found[0][0])
-        before = values(net)
+        net = partly_frozen(None).train(how == "in training")
+        net[7].train(how == "new head")
+        net = nn.Sequential(*net) if how == "new root" else net
+        net.load_state_dict(before)
         model = models.BayesianNetwork(net, table, prior=priors.Normal())
         fit = inference.fit(model, guides.MeanField(model), table, epochs=2, **QUICK)
-        found.append((before, values(mean_network(model, fit.guide))))
-    (before, first), (_, second) = found
-    assert not torch.equal(first["1.running_mean"], before["1.running_mean"])
-    assert all(torch.equal(first[name], second[name]) for name in first)
+        found.append(values(mean_network(model, fit.guide)))
+    assert not torch.equal(found[0]["1.running_mean"], before["1.running_mean"])
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in before)
 
 
 def test_frozen_parts_of_a_stack_stay():

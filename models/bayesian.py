@@ -283,7 +283,8 @@ class BayesianNetwork(Model):
         Arguments:
             gammas: ``(K,)`` by edge of random structure, of which there is none here.
         """
-        net = copied(self._modules["net"])  # type: ignore[arg-type]
+        own: Any = self._modules["net"]
+        net: nn.Module = copied(own)
         for name, layer in self.layers.items():
             net = feed_like(_replaced(net, name, layer.plain(*weights[name])), net)
         return net.eval()

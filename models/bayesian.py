@@ -283,8 +283,7 @@ class BayesianNetwork(Model):
         Arguments:
             gammas: ``(K,)`` by edge of random structure, of which there is none here.
         """
-        own: Any = self._modules["net"]
-        net: nn.Module = copied(own)
+        net: nn.Module = copied(self._modules["net"])
         for name, layer in self.layers.items():
             net = feed_like(_replaced(net, name, layer.plain(*weights[name])), net)
         return net.eval()

@@ -36,7 +36,7 @@ def choose_layers(
     if layers is None and not isinstance(prior, WeightPrior):
         layers = prior.keys()
     if layers is None:
-        names = [n for n, module in modules.items() if _usual(module) and _is_learnt(module)]
+        names = [name for name, module in modules.items() if _usual(module)]
         tell_others(net, set(names))
     elif callable(layers):
         names = [name for name, module in modules.items() if layers(name, module)]
@@ -63,36 +63,31 @@ def choose_layers(
 
 
 def _usual(module: nn.Module) -> bool:
-    """True for a layer that becomes Bayesian where none is named."""
-    return type(module) in AFFINE and getattr(module, "max_norm", None) is None
-
-
-def _is_learnt(module: nn.Module) -> bool:
-    """False for a layer whose weight, or what it is computed from, is frozen."""
+    """True for a layer that becomes Bayesian where none is named: no weight of it is frozen."""
     own = module.named_parameters(recurse=False)
-    return any(p.requires_grad for name, p in own if name.startswith("weight"))
+    learnt = any(p.requires_grad for name, p in own if name.startswith("weight"))
+    return learnt and type(module) in AFFINE and getattr(module, "max_norm", None) is None
 
 
 def tell_others(net: nn.Module, names: set[str]) -> None:
     """Warn of weights that stay numbers though nobody said so, and of those that stay at all."""
-    others: dict[bool, list[str]] = {True: [], False: []}
-    for name, module in net.named_modules():
-        if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-            for key, p in module.named_parameters(recurse=False):
-                if p.dim() > 1:
-                    full = f"{name}.{key}".lstrip(".")
-                    others[p.requires_grad].append(f"{full} ({type(module).__name__})")
-    said = {
-        True: "are not random but learnt as numbers: {}. Only layers of exactly the types "
+    learnt = (
+        "are not random but learnt as numbers: {}. Only layers of exactly the types "
         f"{KNOWN}, and those in attention and recurrent layers, are random by default; name the "
-        "random layers by layers=[...] if this is as it should be.",
-        False: "stay as they are, neither random nor learnt, as they need no gradient: {}. Name "
-        "layers that are to be random all the same by layers=[...].",
-    }
-    for learnt, found in others.items():
-        if found and names:
-            shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if found[4:] else "")
-            warnings.warn("These weights " + said[learnt].format(shown), stacklevel=5)
+        "random layers by layers=[...] if this is as it should be."
+    )
+    frozen = "stay as they are, for they need no gradient: {}. Or name them by layers=[...]."
+    for said in (learnt, frozen):
+        others = [
+            f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
+            for name, module in net.named_modules()
+            if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+            for key, p in module.named_parameters(recurse=False)
+            if p.dim() > 1 and p.requires_grad == (said is learnt)
+        ]
+        if others and names:
+            shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
+            warnings.warn("These weights " + said.format(shown), stacklevel=5)
 
 
 def tell_hooks(net: nn.Module, names: list[str]) -> None:

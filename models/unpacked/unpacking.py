@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
@@ -16,8 +16,6 @@ from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
 __all__ = ["copied", "folded", "unpacked"]
-
-M = TypeVar("M", bound=nn.Module)
 
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -30,7 +28,7 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
-def copied(net: M) -> M:
+def copied(net: Any) -> Any:
     """A copy of a network, which shares nothing with it."""
     # Torch refuses to copy a weight that the older hook has computed.
     computed = {

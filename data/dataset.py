@@ -148,16 +148,26 @@ class Dataset:
         return self.input_shape if self.fields is None else self.fields.shapes
 
     def packed(self, x: Tensor | Several) -> Tensor:
-        """Inputs, standardised as these are, as the tensor that is kept of them.
+        """Inputs, standardised as these are, as the tensor that is kept of them, where these rows
+        are and of their number type.
 
         Raises:
-            DataError: for several inputs that are not those of these rows.
+            DataError: for several inputs that are not those of these rows, rows of another shape,
+                and what is no finite real number.
         """
-        if isinstance(x, Tensor):
-            return x
-        if self.fields is None:
+        if self.fields is not None and not isinstance(x, Tensor):
+            x = self.fields.pack("x", x)
+        elif isinstance(x, dict | tuple):
             raise DataError(f"x is a {type(x).__name__}", f"one tensor, as in {self!r}")
-        return self.fields.pack("x", x).to(self.x_train)
+        elif not isinstance(x, Tensor) or x.is_complex() or x.layout != torch.strided:
+            x = as_tensor("x", x)
+        shape, own = tuple(x.shape), self.input_shape
+        if len(shape) != 1 + len(own) or (len(own) == 1 and not self.ids and shape[1:] != own):
+            one = "x[None], if that is one row" if shape == own else ""
+            raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch", one)
+        if len(x):
+            check_inputs("x", x, ids=self.ids)
+        return x.to(self.x_train)
 
     @property
     def outputs(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from .contexts import Counting
 from .distributions.wrapped import Weighted
 from .likelihoods import Likelihood, TargetSpec
+from .networks.normalisation import with_held_statistics
 from .parameters import LocalModule
 from .priors.base import LayerPrior
 from .priors.structure import EdgePrior
@@ -83,6 +84,9 @@ class Model(LocalModule):
     def priors(self) -> list[nn.Module]:
         """The modules of the priors over weights and structure, which may learn something."""
         return priors_of(self)
+
+    def train(self, mode: bool = True) -> Self:
+        return with_held_statistics(super().train(mode))
 
     def components(self, x: Tensor) -> Tensor:
         """Outputs at every depth that the model has, ``(S, B, outputs)``, where weights are

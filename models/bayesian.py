@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,11 +24,12 @@ from .layers.choice import (
     tell_hooks,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
+from .networks.normalisation import hold_statistics
 from .numbers import Number, numbers_of_weights
 from .parameters import as_it_began, numbers_of, put_back, refuse_without_values
 from .priors.base import WeightPrior
 from .turns import turn
-from .unpacked.unpacking import copied, unpacked
+from .unpacked.unpacking import copied, folded, unpacked
 
 __all__ = ["BayesianNetwork"]
 
@@ -41,7 +41,9 @@ class BayesianNetwork(Model):
 
     Sites: those of every Bayesian layer, in the order in which the network uses them, and ``y`` in
     the plate ``data`` of size N. Modules that are not Bayesian stay as they are, and their
-    parameters are learnt as numbers.
+    parameters are learnt as numbers, but for those that need no gradient
+    (``requires_grad=False``), which stay. Statistics of batch normalisation stay, too, where its
+    parameters are frozen so, or where it is in evaluation mode in a network that is in training.
 
     Arguments:
         net: any module that maps inputs to what the likelihood takes: a tensor, or an object or
@@ -54,12 +56,14 @@ class BayesianNetwork(Model):
         prior: of the weights, of all Bayesian layers or by the name of the layer.
         layers: names of the Bayesian layers, or a function of a module's name and the module that
             says whether it is one. By default the keys of ``prior``, if it is a mapping, or else
-            all linear, convolutional, recurrent and embedding layers, attention included, with a
-            warning that names the weights of other modules (subclasses of layers, say).
+            all linear, convolutional, recurrent and embedding layers, attention included, whose
+            weights are not frozen, with a warning that names the weights of other modules
+            (subclasses of layers, say), and what is frozen.
         likelihood: by default the one that suits the task; or the word of another, such as
             ``student-t``. One of your own takes what the network gives, a tensor, and says how it
             is used by its ``task``.
-        random_biases: biases are random where the prior has them; or they are learnt as numbers.
+        random_biases: biases are random where the prior has them; or they are learnt as numbers. A
+            frozen bias stays, beside a weight that is none.
 
     Attributes:
         weights_before: of the Bayesian layers, before anything was cut.
@@ -108,14 +112,14 @@ class BayesianNetwork(Model):
                 "one such as models.priors.Normal(1.0)."
             )
         refuse_without_values(net)
-        net = feed(copied(net), getattr(data, "fields", None))
+        net = feed(folded(copied(net)), getattr(data, "fields", None))
         example = _example(data, next(net.parameters(), torch.zeros(())))
         before = outputs_in_evaluation(net, example)
         if not isinstance(before, Tensor):
             before = outputs_in_evaluation(feed(net, None, taking=True), example)
         if layers is not None and not callable(layers):
             layers = [layers] if isinstance(layers, str) else list(layers)
-        net = feed_like(unpacked(net, _asked(prior, layers)), net)
+        net = hold_statistics(feed_like(unpacked(net, _asked(prior, layers)), net))
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
         tell_hooks(net, names)
@@ -279,7 +283,7 @@ class BayesianNetwork(Model):
         Arguments:
             gammas: ``(K,)`` by edge of random structure, of which there is none here.
         """
-        net: nn.Module = copy.deepcopy(self._modules["net"])  # type: ignore[assignment]
+        net: nn.Module = copied(self._modules["net"])
         for name, layer in self.layers.items():
             net = feed_like(_replaced(net, name, layer.plain(*weights[name])), net)
         return net.eval()

@@ -42,6 +42,7 @@ class Exits(DepthStack):
         self.stem, self.blocks, self.head = stack.stem, stack.blocks, stack.head
         self.adapters, self.adapter_of = stack.adapters, list(stack.adapter_of)
         self.description = stack.description
+        self.training = stack.training
         self.gamma = Gammas({"depth": [str(d) for d in range(stack.max_depth + 1)]})
 
     def forward(self, x: Tensor) -> Tensor:

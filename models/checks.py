@@ -102,14 +102,16 @@ def one_of(name: str, value: object, known: tuple[object, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
-def whole(name: str, value: object, least: int = 0) -> int:
+def whole(name: str, value: object, least: int = 0, most: int | None = None) -> int:
     """Check a count.
 
     Raises:
-        ValueError: if it is no whole number, or less than ``least``.
+        ValueError: if it is no whole number, less than ``least``, or more than ``most``.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {shown(value)}.")
+    top = math.inf if most is None else most
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= top:
+        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be a whole number {limit}, got {shown(value)}.")
     return value
 
 

@@ -15,9 +15,11 @@ from .base import Model
 from .feeding import refuse_several
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
 from .networks import ready as networks
+from .networks.normalisation import hold_statistics
 from .networks.stack import DepthStack, at_depth
 from .parameters import as_it_began, numbers_of, refuse_without_values
 from .priors.depth import DepthPrior, Geometric
+from .unpacked.unpacking import copied
 
 __all__ = ["FixedDepth", "LearntDepth", "log_likelihood_by_depth"]
 
@@ -33,7 +35,8 @@ class LearntDepth(Model):
 
     Arguments:
         stem, blocks, head, adapters: see :class:`~pyroccam.models.networks.stack.DepthStack`, which
-            may also be given in place of ``stem``.
+            may also be given in place of ``stem``; a copy is made. What is frozen stays, as in a
+            :class:`~pyroccam.models.BayesianNetwork`.
         data: a data set (N, task and number of outputs are read from it).
         prior: over depth; the authors' geometric decay by default.
         likelihood: if not the one that suits the data's task; or its word, such as ``student-t``.
@@ -87,7 +90,7 @@ class LearntDepth(Model):
                 f"prior must be a depth prior such as models.priors.Geometric(0.85), got "
                 f"{type(prior).__name__}."
             )
-        self.stack = stack
+        self.stack = stack = hold_statistics(copied(stack))
         self.likelihood = checked(likelihood, data, stack)
         self.prior = prior
         self.size, self.weighted = data.N, has_weights(data)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 import torch
 from torch import Tensor
 
+from ...data.limits import ask
 from ...guides.base import Guide
 from ...models.base import Model
-from ...models.checks import one_of
+from ...models.checks import one_of, whole
 from ..posterior.depth import DepthStructure, slack
-from ..posterior.draws import Noise
+from ..posterior.draws import MOST_DRAWS, Noise
 from ..posterior.family import family
 from ..posterior.metrics import mean_spread
 from ..posterior.predict import (
@@ -204,19 +205,23 @@ class Fit(Generic[M, G]):
             x: inputs ``(N, *)``, standardised as the data set is; a dict or a tuple, if a row has
                 several of them.
             how: as for :meth:`evaluate`.
-            draws: S, of random weights, 20 by default.
+            draws: S, of random weights, 20 by default; a million at most.
             noise: of the draws, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
             batch_size: rows in a pass, by default 1024, or fewer large images; less needs less
                 memory.
 
         Raises:
             ValueError: for a way to predict that there is not for this model.
+            DataError: for one row without a batch, and what is no finite number.
+            TooLarge: for more draws than fit into memory (:mod:`pyroccam.data.limits`).
         """
         one_of("how", how, HOWS)
         rows, pair = self.data.packed(x), family(self.model, self.guide)
         if how == "deterministic":
             return pair.mean_outputs(rows, batch_size)
-        count = len(self.weights) if draws is None else draws
+        count = len(self.weights) if draws is None else whole("draws", draws, 1, MOST_DRAWS)
+        if draws is not None:
+            ask(4.0 * count * len(rows) * self.model.likelihood.outputs, f"draws={draws}")
         seed = self.settings.seed
         return pair.outputs(rows, count, noise=noise, seed=seed, batch_size=batch_size)
 
@@ -234,7 +239,7 @@ class Fit(Generic[M, G]):
         """
         if how == "stochastic":
             drawing["draws"] = 1
-        outputs = self.outputs(self.data.packed(x).to(self.weights.device), how, **drawing)
+        outputs = self.outputs(x, how, **drawing)
         shares, likelihood = self._shares(outputs), self.model.likelihood
         with torch.no_grad():
             predicted = likelihood.predicted(outputs)

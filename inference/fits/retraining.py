@@ -17,6 +17,7 @@ from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
 from ...models.likelihoods import Likelihood
 from ...models.likelihoods.noise import LEAST_ROWS
+from ...models.networks.normalisation import with_held_statistics
 from ..posterior.predict import streamed, validated
 from ..training.plain_step import PlainStep, set_values, values_of
 from ..training.settings import learning_rate_factor
@@ -116,7 +117,7 @@ class PlainTraining:
     def __init__(self, net: nn.Module, fit: Fit, teacher: Teacher | None = None) -> None:
         self._net, self._fit, self._teacher = net, fit, teacher
         self.before = row_losses(net, fit, teacher)
-        own = copy.deepcopy(net).to(fit.data.device).train()
+        own = with_held_statistics(copy.deepcopy(net).to(fit.data.device).train())
         like = copy.deepcopy(fit.model.likelihood).requires_grad_(True)
         self._own, self._step = own, PlainStep(own, like, _losses)
 
@@ -241,7 +242,8 @@ def _losses(like: Likelihood, outputs: Tensor, y: Tensor, taught: Tensor | None)
 def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
     """A network whose logits are divided by the temperature that suits the validation rows, and
     that temperature, which is part of the last layer. It is at least 1: rows by which a network
-    was chosen make it look better than it is. Where no layer gives the logits, they stay.
+    was chosen make it look better than it is. Where no layer gives the logits, or one that is
+    frozen, they stay.
 
     References:
         Guo, Pleiss, Sun, Weinberger 2017, arXiv:1706.04599.
@@ -255,6 +257,8 @@ def tempered(net: nn.Module, fit: Fit) -> tuple[nn.Module, float]:
     own = copy.deepcopy(net)
     names = [name for name, one in own.named_modules() if type(one) in AFFINE]
     last: Any = own.get_submodule(order_of_use(own, names, x[:2])[-1])
+    if not last.weight.requires_grad:
+        return net, 1.0
     last.weight /= temperature
     if last.bias is not None:
         last.bias /= temperature

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
-from ...models.checks import one_of, unknown_name
+from ...models.checks import one_of, unknown_name, whole
 from ...models.contexts import dropping, evaluating, local_parameters, plain_kernels, seeded
 from ...models.layers.bayesian_layer import BayesianLayer, convolves
 from .weight_moments import mean_network, moments
@@ -37,6 +37,7 @@ NOISES = ("weights", "activations")
 
 # Weights of networks that are drawn at once, in numbers.
 AT_ONCE = 2**24
+MOST_DRAWS = 1_000_000  # of one prediction
 ROWS_AT_ONCE = 2**16  # of all of them together
 IMAGES_AT_ONCE = 2**11  # of 28 x 28, where hidden units are images: what a CPU's cache holds
 
@@ -238,8 +239,7 @@ def draw_outputs(
     Returns:
         ``(S, N, outputs)``.
     """
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}.")
+    whole("draws", draws, 1, MOST_DRAWS)
     if only is not None and noise != "weights":
         raise ValueError(f"only= says which weights are drawn, noise={noise!r} draws none.")
     batch_size = rows_in_a_pass(x, batch_size)

@@ -12,10 +12,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from ...models.bayesian import BayesianNetwork
+from ...models.checks import whole
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.networks.structure_graph import StructureGraph
-from .draws import DrawnNetwork, Noise, chunks
+from .draws import MOST_DRAWS, DrawnNetwork, Noise, chunks
 from .family import require
 from .same_rows import on_scale_of
 
@@ -73,8 +74,7 @@ class EnsembleNetwork(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("draws", draws), ("at_once", at_once)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+            whole(name, value, 1, MOST_DRAWS)
         trunks: list[nn.Module] = []
         networks: list[nn.Module] = []
         likelihoods: list[nn.Module] = []

@@ -159,5 +159,5 @@ def with_weights(layer: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Mo
     made.weight = nn.Parameter(weight.detach().clone())
     if getattr(made, "bias", None) is not None:
         assert bias is not None
-        made.bias = nn.Parameter(bias.detach().clone())
+        made.bias = nn.Parameter(bias.detach().clone(), made.bias.requires_grad)
     return made

@@ -54,7 +54,8 @@ class BayesianLayer(nn.Module):
             the prior has no latent ``bias``, a bias stays a parameter.
         prior: of its weights.
         position: in the order in which the network uses its layers.
-        random_bias: or leave the bias a parameter, whatever the prior says of it.
+        random_bias: or leave the bias a parameter, whatever the prior says of it, as one is that is
+            frozen, beside a weight that is none.
 
     Attributes:
         start: its weight and bias, with which a guide begins.
@@ -71,7 +72,7 @@ class BayesianLayer(nn.Module):
         random_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.name, self.position, self.random_bias = name, position, random_bias
+        self.name, self.position = name, position
         self.share: tuple[Scaling, Share] | None = None
         self.start_weight: Tensor
         self.affine = Affine(name, layer)
@@ -81,13 +82,17 @@ class BayesianLayer(nn.Module):
         self.prior.begin_at(made.weight)
         # Not a submodule: a blank of the layer, without weights, to make plain layers of.
         self.blank = (copy.deepcopy(layer).to("meta"),)
+        if frozen := not made.weight.requires_grad:
+            self.blank[0].requires_grad_()
         self.register_buffer("start_weight", made.weight.detach().clone(), persistent=False)
         found = getattr(made, "bias", None)
         bias = None if found is None else found.detach().clone()
         self.register_buffer("start_bias", bias, persistent=False)
         self.bias: nn.Parameter | None = None
+        self.bias_stays = found is not None and not (found.requires_grad or frozen)
+        self.random_bias = random_bias and not self.bias_stays
         if bias is not None and "bias" not in self.latents():
-            self.bias = nn.Parameter(bias.clone())
+            self.bias = nn.Parameter(bias.clone(), not self.bias_stays)
 
     @property
     def start(self) -> dict[str, Tensor]:
@@ -155,8 +160,9 @@ class BayesianLayer(nn.Module):
         return self.affine.held(weight, self.start_weight), bias
 
     def covers_bias(self, multiplier: torch.Size) -> bool:
-        """True if a multiplier of this shape scales the bias too: where it scales whole outputs."""
-        return self.affine.shape.output_groups and len(multiplier) < 2
+        """True if a multiplier of this shape scales the bias too: where it scales whole outputs,
+        and the bias is not frozen."""
+        return self.affine.shape.output_groups and len(multiplier) < 2 and not self.bias_stays
 
     def plain(self, weight: Tensor, bias: Tensor | None) -> nn.Module:
         """An ordinary layer with these weights."""

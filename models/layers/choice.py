@@ -56,33 +56,38 @@ def choose_layers(
     if not names:
         raise ValueError(
             f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
-            "that could be Bayesian" + (": layers= chose none." if layers is not None else ".")
+            "that could be Bayesian"
+            + (", and is not frozen." if layers is None else ": layers= chose none.")
         )
     return names
 
 
 def _usual(module: nn.Module) -> bool:
-    """True for a layer that becomes Bayesian where none is named."""
-    return type(module) in AFFINE and getattr(module, "max_norm", None) is None
+    """True for a layer that becomes Bayesian where none is named: no weight of it is frozen."""
+    own = module.named_parameters(recurse=False)
+    learnt = any(p.requires_grad for name, p in own if name.startswith("weight"))
+    return learnt and type(module) in AFFINE and getattr(module, "max_norm", None) is None
 
 
 def tell_others(net: nn.Module, names: set[str]) -> None:
-    """Warn of weights that stay numbers though nobody said so."""
-    others = [
-        f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
-        for name, module in net.named_modules()
-        if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
-        for key, p in module.named_parameters(recurse=False)
-        if p.dim() > 1
-    ]
-    if others and names:
-        shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
-        warnings.warn(
-            f"These weights are not random but learnt as numbers: {shown}. Only layers of exactly "
-            f"the types {KNOWN}, and those in attention and recurrent layers, are random by "
-            "default; name the random layers by layers=[...] if this is as it should be.",
-            stacklevel=5,
-        )
+    """Warn of weights that stay numbers though nobody said so, and of those that stay at all."""
+    learnt = (
+        "are not random but learnt as numbers: {}. Only layers of exactly the types "
+        f"{KNOWN}, and those in attention and recurrent layers, are random by default; name the "
+        "random layers by layers=[...] if this is as it should be."
+    )
+    frozen = "stay as they are, for they need no gradient: {}. Or name them by layers=[...]."
+    for said in (learnt, frozen):
+        others = [
+            f"{f'{name}.{key}'.lstrip('.')} ({type(module).__name__})"
+            for name, module in net.named_modules()
+            if name not in names and not isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+            for key, p in module.named_parameters(recurse=False)
+            if p.dim() > 1 and p.requires_grad == (said is learnt)
+        ]
+        if others and names:
+            shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if others[4:] else "")
+            warnings.warn("These weights " + said.format(shown), stacklevel=5)
 
 
 def tell_hooks(net: nn.Module, names: list[str]) -> None:

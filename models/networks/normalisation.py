@@ -7,25 +7,31 @@ shared, as the exit is, and only the statistics are kept for each depth.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 __all__ = [
     "DepthBatchNorm",
     "has_batch_norm",
+    "hold_statistics",
     "per_depth",
     "select_depths",
     "single_depth",
+    "with_held_statistics",
     "without_statistics",
 ]
 
 
+M = TypeVar("M", bound=nn.Module)
+_HELD = "statistics_are_held"
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -66,6 +72,7 @@ class DepthBatchNorm(nn.Module):
             self.register_buffer(name, None if value is None else value.repeat(depths, 1))
         tracked = norm.num_batches_tracked
         self.register_buffer("num_batches_tracked", None if tracked is None else tracked.clone())
+        self.training = norm.training
 
     def forward(self, x: Tensor) -> Tensor:
         K, features = self.depths, self.num_features
@@ -109,8 +116,8 @@ class DepthBatchNorm(nn.Module):
             norm = norm.to(device=source.device, dtype=source.dtype)
         with torch.no_grad():
             if self.weight is not None:
-                norm.weight.copy_(self.weight)
-                norm.bias.copy_(self.bias)
+                norm.weight.requires_grad_(self.weight.requires_grad).copy_(self.weight)
+                norm.bias.requires_grad_(self.bias.requires_grad).copy_(self.bias)
         norm.train(self.training)
         rows = list(depths)
         out: nn.Module = norm if len(rows) == 1 else DepthBatchNorm(norm, len(rows))
@@ -120,6 +127,7 @@ class DepthBatchNorm(nn.Module):
                 getattr(out, name).copy_(mine[rows[0]] if len(rows) == 1 else mine[rows])
         if self.num_batches_tracked is not None:
             out.num_batches_tracked.copy_(self.num_batches_tracked)  # type: ignore[operator]
+        setattr(out, _HELD, getattr(self, _HELD, False))
         return out.train(self.training)
 
     def extra_repr(self) -> str:
@@ -131,6 +139,32 @@ class DepthBatchNorm(nn.Module):
 def has_batch_norm(module: nn.Module) -> bool:
     """True if any part of ``module`` keeps batch statistics."""
     return any(isinstance(part, (_BatchNorm, DepthBatchNorm)) for part in module.modules())
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    own = [*module.parameters(recurse=False)]
+    return own != [] and not any(p.requires_grad for p in own)
+
+
+def hold_statistics(net: M) -> M:
+    """The network itself, in which normalisations that are frozen have a mark of it: those whose
+    parameters need no gradient, and those in evaluation mode while the network, and not its root
+    alone, is in training."""
+    owners = (m for m in net.modules() if [*m.parameters(recurse=False)])
+    mixed = net.training and any(m.training for m in owners)
+    for part in net.modules():
+        stays = _is_frozen(part) or (mixed and not part.training)
+        if stays and isinstance(part, (_NormBase, DepthBatchNorm)):
+            setattr(part, _HELD, True)
+    return net
+
+
+def with_held_statistics(module: M) -> M:
+    """The module itself, in which normalisations that have that mark are in evaluation mode."""
+    for part in module.modules():
+        if getattr(part, _HELD, False):
+            part.training = False
+    return module
 
 
 def _replace(module: nn.Module, change: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
@@ -153,7 +187,8 @@ def without_statistics(module: nn.Module) -> nn.Module:
 
     A mean of zero, a variance of one and no batches are left, which take no room in a file. What is
     computed is the same to rounding, in evaluation mode alone. A class of somebody's own, one
-    without scale, shift or statistics, or whose numbers another module has, too, stays as it is.
+    without scale, shift or statistics, one that is frozen, or whose numbers another module has,
+    too, stays as it is.
     """
     held = Counter(
         id(t)
@@ -162,7 +197,7 @@ def without_statistics(module: nn.Module) -> nn.Module:
         if t is not None
     )
     for part in module.modules():
-        if not isinstance(part, _BatchNorm) or type(part) not in _PLAIN:
+        if not isinstance(part, _BatchNorm) or type(part) not in _PLAIN or _is_frozen(part):
             continue
         tensors = {**part._parameters, **part._buffers}
         names = ("weight", "bias", "running_mean", "running_var")
@@ -185,7 +220,8 @@ def without_statistics(module: nn.Module) -> nn.Module:
 
 
 def per_depth(module: nn.Module, depths: int) -> nn.Module:
-    """Give every batch normalisation inside ``module`` statistics for each of ``depths`` depths."""
+    """The module with statistics for each of ``depths`` depths in every batch normalisation inside;
+    a copy, if there is one."""
 
     def change(m: nn.Module) -> nn.Module | None:
         if isinstance(m, DepthBatchNorm) and m.depths != depths:
@@ -195,7 +231,7 @@ def per_depth(module: nn.Module, depths: int) -> nn.Module:
             )
         return DepthBatchNorm(m, depths) if isinstance(m, _BatchNorm) else None
 
-    return _replace(module, change)
+    return _replace(copy.deepcopy(module) if has_batch_norm(module) else module, change)
 
 
 def select_depths(module: nn.Module, depths: Sequence[int]) -> nn.Module:

@@ -160,7 +160,9 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
         b for name in ("layer1", "layer2", "layer3", "layer4") for b in modules[name].children()
     ]
     head = nn.Sequential(modules["avgpool"], nn.Flatten(), modules["fc"])
-    return DepthStack(stem, blocks, head, adapters=match_adapters(stem, blocks, example))
+    stack = DepthStack(stem, blocks, head, adapters=match_adapters(stem, blocks, example))
+    stack.training = net.training
+    return stack
 
 
 def resnet(

@@ -270,7 +270,7 @@ def match_adapters(
             nn.Conv2d(shape[0], final[0], 1, stride=stride, bias=False),
             nn.BatchNorm2d(final[0]),
             nn.ReLU(inplace=True),
-        )
+        ).train(any(training))
     return [made.get(shape) for shape in shapes]
 
 

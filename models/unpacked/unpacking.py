@@ -15,7 +15,7 @@ from .attention import Attention
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
-__all__ = ["copied", "unpacked"]
+__all__ = ["copied", "folded", "unpacked"]
 
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -28,12 +28,8 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
-def copied(net: nn.Module) -> nn.Module:
-    """A copy of a network, with weights where weight normalisation has a direction and a length.
-
-    Warns:
-        UserWarning: naming the layers whose weights were normalised.
-    """
+def copied(net: Any) -> Any:
+    """A copy of a network, which shares nothing with it."""
     # Torch refuses to copy a weight that the older hook has computed.
     computed = {
         id(value): value.detach().clone()
@@ -41,21 +37,42 @@ def copied(net: nn.Module) -> nn.Module:
         for value in vars(module).values()
         if isinstance(value, Tensor) and not value.is_leaf
     }
-    net = copy.deepcopy(net, computed)
-    folded: list[str] = []
+    made = copy.deepcopy(net, computed)
+    for module in made.modules():
+        if parametrize.is_parametrized(module):
+            # Torch's copies of one module have one class, from which removing takes attributes.
+            kind = type(module)
+            module.__class__ = type(kind.__name__, kind.__bases__, {**vars(kind)})
+    return made
+
+
+def folded(net: nn.Module) -> nn.Module:
+    """The network with weights where weight normalisation has a direction and a length; it is
+    changed, and computes the same.
+
+    Warns:
+        UserWarning: naming the layers whose weights were normalised.
+    """
+    names: list[str] = []
+
+    def fold(name: str, module: nn.Module, key: str, remove: Callable[..., Any]) -> None:
+        parts = f"{key}_g", f"{key}_v", f"parametrizations.{key}."
+        learnt = any(p.requires_grad for n, p in module.named_parameters() if n.startswith(parts))
+        remove(module, key)
+        setattr(module, key, nn.Parameter(getattr(module, key).detach(), learnt))
+        names.append(f"{name}.{key}".lstrip("."))
+
     for name, module in net.named_modules():
         for hook in [h for h in module._forward_pre_hooks.values() if isinstance(h, WeightNorm)]:
-            remove_weight_norm(module, hook.name)
-            folded.append(f"{name}.{hook.name}".lstrip("."))
+            fold(name, module, hook.name, remove_weight_norm)
         if parametrize.is_parametrized(module):
             kinds: Any = module.parametrizations
             for key in [k for k, found in kinds.items() if _is_normalised(found)]:
-                parametrize.remove_parametrizations(module, key)
-                folded.append(f"{name}.{key}".lstrip("."))
-    if folded:
+                fold(name, module, key, parametrize.remove_parametrizations)
+    if names:
         warnings.warn(
-            f"Weight normalisation is folded into the weights: {', '.join(folded[:4])}"
-            + (f" and {len(folded) - 4} more" if folded[4:] else "")
+            f"Weight normalisation is folded into the weights: {', '.join(names[:4])}"
+            + (f" and {len(names) - 4} more" if names[4:] else "")
             + ". They are random as a whole, not by direction and length.",
             stacklevel=3,
         )

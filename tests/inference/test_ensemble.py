@@ -287,7 +287,7 @@ def test_what_cannot_be_averaged_is_named(normal, dropout):
     assert torch.equal(outputs, fit.outputs(DATA.x_test))
     with pytest.raises(ValueError, match="fits: got none"):
         EnsembleNetwork([])
-    with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="draws must be a whole number from 1"):
         EnsembleNetwork(normal, draws=0)
     with pytest.raises(ValueError, match="noise='activations' needs a guide"):
         EnsembleNetwork(dropout, noise="activations")

@@ -5,8 +5,11 @@ import pytest
 import torch
 from plain import network
 from pyroccam import guides, inference, models
-from pyroccam.data import Dataset
+from pyroccam.data import DataError, Dataset
+from pyroccam.data.errors import TooLarge
+from pyroccam.data.limits import allowing
 from pyroccam.inference.posterior import predict
+from pyroccam.inference.posterior.draws import draw_outputs
 from pyroccam.inference.posterior.family import family
 from pyroccam.inference.posterior.predict import (
     evaluate_outputs,
@@ -193,3 +196,77 @@ def test_outputs_that_do_not_fit_are_refused_before_a_step_is_made(compiled):
         pair, one = (model, guides.MeanField(model)), {"epochs": 1, "compile": compiled}
         with pytest.raises(error, match=words):
             inference.fit(*pair, data, progress=False, device="cpu", **one)
+
+
+def fitted(data):
+    """A pair as it begins, in a fit that was not made by training."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    if data.ids:
+        net.insert(0, torch.nn.Embedding(10, 2))
+    net(data.x_test)
+    model = models.BayesianNetwork(net, data, prior=models.priors.Normal())
+    guide = guides.MeanField(model)
+    weights = family(model, guide).weights()
+    settings = inference.Settings(epochs=1)
+    return inference.Fit(model, guide, data, settings, [], 1, 0.0, 0.0, None, weights)
+
+
+def test_rows_of_every_number_type_are_predicted_alike():
+    fit = fitted(table())
+    x = fit.data.x_test.round()
+    expected = fit.predict(x)
+    kinds = (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8)
+    for given in (*map(x.to, kinds), x.numpy(), x.double().numpy(), x.long().tolist()):
+        assert torch.equal(fit.predict(given), expected)
+    truth = x > 0
+    assert torch.equal(fit.predict(truth), fit.predict(truth.float()))
+    y = torch.arange(20) % 3
+    words = Dataset.from_tensors(y[:, None].expand(20, 4), y, y[:, None].expand(20, 4), y, ids=True)
+    fit = fitted(words)
+    for kind in (torch.int32, torch.uint8, torch.float32):
+        assert torch.equal(fit.predict(words.x_test.to(kind)), fit.predict(words.x_test))
+    for odd in (words.x_test + 0.5, words.x_test - 1, words.x_test[0]):
+        with pytest.raises(DataError):
+            fit.predict(odd)
+    assert fit.predict(words.x_test[0][None]).shape == (1, 3)
+
+
+def test_what_are_no_rows_is_refused_at_the_door():
+    """One row is not taken for a batch, whichever shape the rows have."""
+    for shape in ((2,), (3, 2), (1, 3, 2)):
+        y = torch.arange(20) % 3
+        x = torch.randn(20, *shape)
+        fit = fitted(Dataset.from_tensors(x, y, x, y))
+        with pytest.raises(DataError, match=r"x\[None\]"):
+            fit.predict(x[0])
+        assert fit.predict(x[0][None]).shape == (1, 3)
+        assert fit.predict(x[:0]).shape == (0, 3)
+        for at in (float("nan"), float("inf"), 1e300):
+            broken = x.double()
+            broken[3:5] = at
+            with pytest.raises(DataError, match=r"row 3\b"):
+                fit.outputs(broken)
+        for odd in (x + 1j, x.to_sparse(), x.numpy().astype(str), x[None], None, x.flatten()):
+            for call in (fit.predict, fit.outputs, fit.components):
+                with pytest.raises(DataError):
+                    call(odd)
+    with pytest.raises(DataError, match="x has shape"):
+        fitted(table()).predict(torch.ones(4, 3))
+
+
+def test_draws_are_a_count_that_ends():
+    fit = fitted(table())
+    guide, x = fit.guide, fit.data.x_test
+    for draws in (0, -1, 2.5, True, 10**12, 1_000_001):
+        for call in (fit.predict, fit.outputs, fit.components):
+            with pytest.raises(ValueError, match="draws must be a whole number"):
+                call(x, draws=draws)
+        with pytest.raises(ValueError, match="draws must be a whole number"):
+            fit.evaluate(draws=draws)
+        with pytest.raises(ValueError, match="draws must be a whole number"):
+            draw_outputs(fit.model, guide, x, draws)
+    with allowing(100 * 20 * 3 * 4):
+        assert fit.outputs(x, draws=100).shape == (100, 20, 3)
+        with pytest.raises(TooLarge):
+            fit.outputs(x, draws=101)

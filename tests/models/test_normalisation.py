@@ -110,12 +110,14 @@ def test_replacing_and_putting_back_inside_a_module():
     assert isinstance(root, DepthBatchNorm)
 
 
-def test_a_head_of_another_stack_is_refused():
-    """It was changed in place; statistics of two depths must not be taken for those of four."""
+def test_a_head_of_another_stack_is_refused_and_the_original_stays_what_it_was():
+    """Statistics of two depths must not be taken for those of four."""
     head = nn.Sequential(nn.BatchNorm1d(C), nn.Linear(C, 2))
-    models.DepthStack(nn.Identity(), [nn.Identity()], head)
+    stack = models.DepthStack(nn.Identity(), [nn.Identity()], head)
     with pytest.raises(ValueError, match="stack of 2 depths already.*the stack of 4 depths"):
-        models.DepthStack(nn.Identity(), [nn.Identity()] * 3, head)
+        models.DepthStack(nn.Identity(), [nn.Identity()] * 3, stack.head)
+    assert type(head[0]) is nn.BatchNorm1d
+    assert models.DepthStack(nn.Identity(), [nn.Identity()] * 3, head).head[0].depths == 4
 
 
 # -- why it is there: the head that all depths share ------------------------------------------

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from pyroccam.models.unpacked.unpacking import copied, unpacked
+from pyroccam.models.unpacked.unpacking import copied, folded, unpacked
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -150,7 +150,7 @@ def test_weight_normalisation_is_folded_and_said(which):
     expected = net(x)
     keys = set(net.state_dict())
     with pytest.warns(UserWarning, match=r"folded into the weights: 0.weight, 2.weight"):
-        other = copied(net)
+        other = folded(copied(net))
     assert [type(m) for m in other] == [nn.Linear, nn.Tanh, nn.Linear]
     assert set(other.state_dict()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     close(other(x), expected)

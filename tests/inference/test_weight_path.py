@@ -116,7 +116,10 @@ def test_the_bound_is_that_of_the_full_weight_and_greatest_there():
 def test_a_budget_takes_the_best_network_that_meets_it(fit, path):
     sizes = sorted(point.file_bytes for point in path)
     budget = (sizes[0] + sizes[-1]) / 2
-    found = inference.within(fit, bytes=budget, weights=5)
+    whole, found = path.within(bytes=budget)
+    steps = [4 * math.log(p.weight / LOW) / math.log(HIGH / LOW) * 2**4 for p in whole]
+    assert steps == pytest.approx([round(one) for one in steps])  # halves of halves, in logarithms
+    assert len(whole.points) > 5
     assert found.file_bytes <= budget
     affordable = [point for point in path if point.file_bytes <= budget]
     assert found.nll <= min(point.nll for point in affordable)

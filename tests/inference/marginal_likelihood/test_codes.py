@@ -10,6 +10,7 @@ from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
 from pyroccam.inference.marginal_likelihood import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
+from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import priors
 from random_weights import FALSE_ALARM, FourScales, normal_kl
 from torch import nn
@@ -162,10 +163,18 @@ def test_the_parts_are_the_bound():
     assert found.structure == 0
     assert found.per_row == pytest.approx(found.total / 60)
     assert found.numbers == 0
+    points, (x, y) = guides.Delta(fit.model), fit.data.split("train")
+    batched = inference.elbo.evidence(fit.model, points, fit.data, batch_size=25)
+    nats = nn.functional.cross_entropy(mean_network(fit.model, points)(x), y, reduction="sum")
+    assert batched.log_likelihood == pytest.approx(-float(nats.detach()), rel=1e-5)
+    assert batched.rows == 60
+    batched = inference.elbo.evidence(fit.model, fit.guide, fit.data, batch_size=25)
+    assert batched.kl == pytest.approx(bound.kl, rel=1e-6)
     for site, bits in found.by_site.items():
         q = fit.guide.posterior(site).base_dist
-        known = float(normal_kl(q.loc, q.scale).detach()) / math.log(2)
-        assert bits == pytest.approx(known, rel=1e-4)
+        known = float(normal_kl(q.loc, q.scale).detach())
+        assert bits * math.log(2) == pytest.approx(known, rel=1e-4)
+        assert batched.kl_by_site[site] == pytest.approx(known, rel=1e-4)
     assert sum(found.by_site.values()) == pytest.approx(found.weights)
 
 

@@ -140,9 +140,6 @@ def test_weights_begin_where_those_of_the_network_are():
         assert (moments.mean - own.weight).abs().max() <= step / 2 * (1 + 1e-5)
         assert (moments.bias - own.bias).abs().max() <= 2.0**-6 * (1 + 1e-5)
         torch.testing.assert_close(Multiples(step)(moments.mean), moments.mean, rtol=0, atol=0)
-        assert step == pytest.approx(0.1 / math.sqrt(own.in_features))
-        prior = model.layers[name].latents()["step"].prior
-        assert float(prior.base_dist.loc) == pytest.approx(math.log(step))
 
 
 def test_the_bound_is_likelihood_and_length():

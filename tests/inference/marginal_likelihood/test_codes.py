@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import math
+import statistics
 
 import pytest
 import torch
 from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.elbo import estimator
 from pyroccam.inference.marginal_likelihood import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
 from pyroccam.inference.posterior.weight_moments import mean_network
@@ -156,6 +158,7 @@ def test_labels_that_can_be_learnt_are():
 
 def test_the_parts_are_the_bound():
     fit = classes(60, epochs=5)
+    x, y = fit.data.split("train")
     found = inference.description_length(fit, passes=7, seed=3)
     bound = inference.elbo.evidence(fit.model, fit.guide, fit.data, passes=7, seed=3)
     assert found.total == pytest.approx(-bound.elbo / math.log(2), rel=1e-6)
@@ -163,7 +166,12 @@ def test_the_parts_are_the_bound():
     assert found.structure == 0
     assert found.per_row == pytest.approx(found.total / 60)
     assert found.numbers == 0
-    points, (x, y) = guides.Delta(fit.model), fit.data.split("train")
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        elbos = [-float(estimator.bound(fit.model, fit.guide)(x, y)) for _ in range(7)]
+    assert bound.elbo == pytest.approx(statistics.mean(elbos), rel=1e-5)
+    assert bound.error == pytest.approx(statistics.stdev(elbos) / math.sqrt(7), rel=1e-3)
+    points = guides.Delta(fit.model)
     batched = inference.elbo.evidence(fit.model, points, fit.data, batch_size=25)
     nats = nn.functional.cross_entropy(mean_network(fit.model, points)(x), y, reduction="sum")
     assert batched.log_likelihood == pytest.approx(-float(nats.detach()), rel=1e-5)

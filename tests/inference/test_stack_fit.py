@@ -1,5 +1,6 @@
 """A stack of random weights and random depth, fitted, settled, cut and shown."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyroccam.inference.diagnostics.simulation import _Simulation
 from pyroccam.inference.elbo.full_data import evidence
 from pyroccam.inference.posterior import depth as depth_module
 from pyroccam.inference.posterior.depth import EQUAL, depth_posterior_of_weights
+from pyroccam.inference.posterior.family import family
 from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.depth import settled
 from pyroccam.models import priors
@@ -49,6 +51,18 @@ def test_the_shallowest_of_equal_depths_is_chosen(fitted):
         exact.log() >= exact.log().max() - EQUAL * DIGITS.N + torch.tensor(0.95).log()
     ).nonzero()
     assert fitted.structure.depth_chosen == int(good[0])
+
+
+@pytest.mark.parametrize(("nats", "depth"), [(0.95, 0), (1.05, 1)])
+def test_depths_that_are_as_good_are_so_in_the_objective(nats, depth):
+    """A weight β of the KL makes N nats of the rows N / β of q(d)."""
+    model, guide = pair(priors.Normal(1.0))
+    short = -nats * EQUAL * DIGITS.N / 0.1
+    with torch.no_grad():
+        guide.edge("depth").logits.copy_(torch.tensor([short, 0.0, -50.0, -50.0]))
+    found = family(model, guide).structure(DIGITS, 1.0, kl_weight=0.1)
+    assert found.depth_chosen == depth
+    assert found.threshold == pytest.approx(math.exp(-EQUAL * DIGITS.N / 0.1))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])

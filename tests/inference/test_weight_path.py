@@ -5,6 +5,7 @@ import pickle
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -120,15 +121,26 @@ def test_a_budget_takes_the_best_network_that_meets_it(fit, path):
     assert found.file_bytes <= budget
     affordable = [point for point in path if point.file_bytes <= budget]
     assert found.nll <= min(point.nll for point in affordable)
-    # The halving went as far as it could: a little towards the better network is too dear.
-    dear = [p.weight for p in path if p.nll < found.nll and p.weight < found.weight]
-    assert dear
-    assert found.weight / max(dear) < (HIGH / LOW) ** (1 / 4)
     with_time = inference.within(fit, bytes=budget, milliseconds=1e4, weights=3)
     assert with_time.file_bytes <= budget
     assert with_time.seconds < 10
     everything = inference.within(fit, bytes=1e9, weights=5)
     assert everything.weight == path.best().weight
+
+
+def test_the_interval_of_a_budget_is_halved_in_logarithms():
+    """Where every weight from 0.5 on meets it, and less is better."""
+
+    def made(weights):
+        return tuple(
+            SimpleNamespace(weight=w, nll=w, file_bytes=1000.0 / w, seconds=0.0) for w in weights
+        )
+
+    path = weight_path.Path(made([0.2, 1.8, 5.0]), "val", "kl_weight", made)
+    whole, found = path.within(bytes=2000.0)
+    expected = [0.2 * 9.0 ** (k / 16) for k in (0, 4, 6, 7, 8, 16)]
+    assert [point.weight for point in whole] == pytest.approx([*expected, 5.0])
+    assert found.weight == pytest.approx(expected[3])
 
 
 def test_budgets_that_cannot_be_met_and_what_is_none(fit):

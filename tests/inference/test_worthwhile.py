@@ -4,11 +4,14 @@ import copy
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.posterior.depth import EQUAL
 from pyroccam.inference.posterior.weight_moments import mean_network
+from pyroccam.inference.pruning import depth
 from pyroccam.inference.pruning.depth import settled, worthwhile
 from pyroccam.models import priors
 from stacks import Residual, odd_stack
@@ -63,6 +66,17 @@ def fitted():
     fit = inference.fit(model, guides.MeanField(model, scale=0.02), DIGITS, **HOW)
     nothing(fit, 1)
     return at_depth(fit, 3)
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.9, (0, 2)), (1.1, (0, 1, 2))])
+def test_a_block_goes_for_less_than_is_nothing_in_the_objective(fitted, share, left, monkeypatch):
+    """Some nats of the rows, over the weight of the KL, and the three that a block costs."""
+    nats = share * EQUAL * DIGITS.N / HOW["kl_weight"] + 3.0
+    kls = iter([0.0, 1e6, nats, 1e6, 1e6, 1e6])
+    monkeypatch.setattr(
+        depth, "evidence", lambda *_, **__: SimpleNamespace(log_likelihood=0.0, kl=next(kls))
+    )
+    assert worthwhile(fitted) == left
 
 
 def bound_by_hand(fit, blocks, draws=60):

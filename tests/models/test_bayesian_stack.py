@@ -187,7 +187,7 @@ def normalised(**options):
 
 def test_numbers_have_a_price():
     """A scale and a shift for each channel of what a depth uses; random weights have a KL."""
-    prior, bits = priors.Normal(0.7), 3.0
+    prior, bits = priors.Normal(0.7), 0.125
     model = normalised(prior=prior, depth=priors.Geometric(0.4), number_bits=bits)
     assert [model.count_numbers(d) for d in range(3)] == [8, 8, 16]
     assert model.count_numbers(2, [1]) == 8

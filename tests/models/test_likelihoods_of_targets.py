@@ -187,6 +187,7 @@ def test_words_and_the_outputs_of_networks():
         nn.Linear(2, 1), plain, prior=models.priors.Normal(), likelihood="student-t"
     )
     assert type(net.likelihood) is models.StudentT
+    assert net.likelihood.df.tolist() == pytest.approx([8.0])
 
 
 def test_errors():

@@ -203,6 +203,20 @@ class TestIntegers(PriorCase):
         return math.log(prior.step * 0.5) if latent == "step" else 0.0  # the layer has four inputs
 
 
+def test_whole_numbers_begin_with_a_step_of_the_fan_in():
+    conv = LayerShape("conv", torch.Size([5, 2, 3, 3]), torch.Size([5]), 0, True, 18)
+    for layer, width in ((LINEAR, 2.0**-5), (conv, 1.0)):
+        found = priors.Integers(step=0.3, components=4).for_layer(layer)()
+        step = math.log(0.3 / math.sqrt(layer.fan_in))
+        assert found["step"].start == pytest.approx((step, 0.1))
+        assert float(base(found["step"].prior).loc) == pytest.approx(step)
+        for name, unit in (("weight", 1.0), ("bias", width)):
+            fn = base(found[name].prior)
+            assert float(fn.width) == unit
+            assert fn.log_scale.exp().tolist() == pytest.approx([0.25, 0.5, 1.0, 2.0])
+            assert fn.log_mixing.exp().tolist() == pytest.approx([0.25] * 4)
+
+
 def test_every_prior_has_a_case():
     tested = {type(prior) for case in PriorCase.__subclasses__() for prior in case.variants}
     assert tested == {*map(type, PRIORS)}

@@ -37,7 +37,8 @@ from mutants import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 INF, MOD = "tests/inference/test_", "tests/models/test_"
 ROOMS = {  # modules, and the tests that are for them
-    "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}closed*.py {INF}inputs.py {INF}non*.py"),
+    "elbo": ("inference/elbo", f"{INF}e[lvx]*.py {INF}closed*.py {INF}inputs.py {INF}non*.py "
+             f"{MOD}local.py"),
     "priors": ("models/priors", f"{MOD}*prior*.py {MOD}weight*.py {MOD}gauss*.py {MOD}[dsn]*.py"),
     "guides": ("guides", f"tests/guides/*.py {MOD}l*.py {INF}bits.py {INF}pairs.py"),
     "pruning": ("inference/pruning", f"{INF}assign*.py {INF}com*.py {INF}dis*.py {INF}interv*.py "

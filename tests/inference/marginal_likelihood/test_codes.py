@@ -3,13 +3,16 @@
 import dataclasses
 import itertools
 import math
+import statistics
 
 import pytest
 import torch
 from evidences import fitted, hidden, linear
 from pyroccam import data, guides, inference, models
+from pyroccam.inference.elbo import estimator
 from pyroccam.inference.marginal_likelihood import blocks_of, switching
 from pyroccam.inference.marginal_likelihood.codes import SHARES, block_ends
+from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.models import priors
 from random_weights import FALSE_ALARM, FourScales, normal_kl
 from torch import nn
@@ -155,6 +158,7 @@ def test_labels_that_can_be_learnt_are():
 
 def test_the_parts_are_the_bound():
     fit = classes(60, epochs=5)
+    x, y = fit.data.split("train")
     found = inference.description_length(fit, passes=7, seed=3)
     bound = inference.elbo.evidence(fit.model, fit.guide, fit.data, passes=7, seed=3)
     assert found.total == pytest.approx(-bound.elbo / math.log(2), rel=1e-6)
@@ -162,10 +166,23 @@ def test_the_parts_are_the_bound():
     assert found.structure == 0
     assert found.per_row == pytest.approx(found.total / 60)
     assert found.numbers == 0
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        elbos = [-float(estimator.bound(fit.model, fit.guide)(x, y)) for _ in range(7)]
+    assert bound.elbo == pytest.approx(statistics.mean(elbos), rel=1e-5)
+    assert bound.error == pytest.approx(statistics.stdev(elbos) / math.sqrt(7), rel=1e-3)
+    points = guides.Delta(fit.model)
+    batched = inference.elbo.evidence(fit.model, points, fit.data, batch_size=25)
+    nats = nn.functional.cross_entropy(mean_network(fit.model, points)(x), y, reduction="sum")
+    assert batched.log_likelihood == pytest.approx(-float(nats.detach()), rel=1e-5)
+    assert batched.rows == 60
+    batched = inference.elbo.evidence(fit.model, fit.guide, fit.data, batch_size=25)
+    assert batched.kl == pytest.approx(bound.kl, rel=1e-6)
     for site, bits in found.by_site.items():
         q = fit.guide.posterior(site).base_dist
-        known = float(normal_kl(q.loc, q.scale).detach()) / math.log(2)
-        assert bits == pytest.approx(known, rel=1e-4)
+        known = float(normal_kl(q.loc, q.scale).detach())
+        assert bits * math.log(2) == pytest.approx(known, rel=1e-4)
+        assert batched.kl_by_site[site] == pytest.approx(known, rel=1e-4)
     assert sum(found.by_site.values()) == pytest.approx(found.weights)
 
 

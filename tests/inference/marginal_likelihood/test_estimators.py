@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+import statistics
 
 import pytest
 import torch
 from evidences import fitted, hidden, linear, logistic
 from pyroccam import data, guides, inference, models
-from pyroccam.inference.marginal_likelihood import annealing
+from pyroccam.inference.marginal_likelihood import annealing, importance_weights
 from pyroccam.inference.marginal_likelihood.closed_form import Conjugate
 from pyroccam.inference.marginal_likelihood.joint import Joint, joint
 from pyroccam.inference.marginal_likelihood.result import log_mean
@@ -82,6 +83,17 @@ def test_a_network_that_no_graph_holds_is_annealed_as_it_is(monkeypatch, made):
             other = inference.evidence(fit, **few)
         assert other.value == pytest.approx(one.value, rel=1e-9)
         assert other.passes == one.passes
+
+
+def test_importance_is_a_mean_over_repeats(monkeypatch):
+    weights = torch.randn(4, 25, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left = iter(weights)
+    monkeypatch.setattr(importance_weights, "_log_weights", lambda *_: next(left))
+    found = inference.evidence(linear()[0], by="importance", draws=25, repeats=4)
+    each = weights.exp().mean(1).log().tolist()
+    assert found.value == pytest.approx(statistics.mean(each))
+    assert found.error == pytest.approx(statistics.stdev(each) / 2)
+    assert found.details["bound"] == pytest.approx(float(weights.mean()))
 
 
 def test_a_diagonal_leaves_dependence_out():

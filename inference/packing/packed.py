@@ -24,15 +24,8 @@ from torch import Tensor, nn
 from ...data.errors import TooLarge
 from ...data.limits import allowing, ask
 from ...models.checks import shown
-from ...models.plain.description import (
-    DescriptionError,
-    check_same,
-    describe,
-    fill,
-    rebuild,
-    state,
-)
-from ...models.plain.named_tensors import checked_shape
+from ...models.plain.description import DescriptionError, describe, fill, rebuild, state
+from ...models.plain.named_tensors import check_same, checked_shape
 from ...models.plain.untrusted import plain_words
 from ...models.plain.vocabulary import dtype_named
 from ..storage.whole import write_whole

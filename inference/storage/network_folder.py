@@ -19,8 +19,9 @@ from ...models.checks import shown
 from ...models.likelihoods import Classification, Likelihood, Regression, words
 from ...models.networks import ready as networks
 from ...models.networks.stack import DepthStack
-from ...models.plain.description import check_same, describe, fill, rebuild
+from ...models.plain.description import describe, fill, rebuild
 from ...models.plain.description import state as plain_state
+from ...models.plain.named_tensors import check_same
 from ...models.plain.pruned import PrunedNetwork
 from ...models.plain.untrusted import parsed, plain_words
 from ...models.plain.vocabulary import dtype_named

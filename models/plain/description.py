@@ -17,15 +17,7 @@ from torch import Tensor, fx, nn
 from ...data.errors import TooLarge
 from ...data.limits import ask
 from ..checks import shown
-from .named_tensors import (
-    attribute,
-    check_same,
-    checked_shape,
-    declared_dtypes,
-    fill,
-    state,
-    tensors_of,
-)
+from .named_tensors import attribute, checked_shape, declared_dtypes, fill, state, tensors_of
 from .trace import WAY_OUT, trace
 from .untrusted import plain_words
 from .vocabulary import (
@@ -42,7 +34,7 @@ from .vocabulary import (
     word_for,
 )
 
-__all__ = ["DescriptionError", "check_same", "describe", "fill", "rebuild", "state"]
+__all__ = ["DescriptionError", "describe", "fill", "rebuild", "state"]
 
 FORMAT = 1
 MOST_CONSTANTS = 4096  # numbers that forward() makes itself; they are written into the JSON

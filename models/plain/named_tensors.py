@@ -12,14 +12,8 @@ from ..checks import shown
 from .vocabulary import DescriptionError, dtype_named
 
 __all__ = [
-    "attribute",
-    "check_same",
-    "checked_shape",
-    "declared_dtypes",
-    "fill",
-    "state",
-    "tensors_of",
-]
+    "attribute", "check_same", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"
+]  # fmt: skip
 
 _ORDER = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 """The tensors of the known modules, as a new one registers them."""
@@ -114,9 +108,7 @@ def tensors_of(net: nn.Module, modules: Iterable[str]) -> Iterator[tuple[str, Te
 
 
 def check_same(found: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> None:
-    """Raises:
-    DescriptionError: unless what is read of a file has the numbers that were written.
-    """
+    """Refuse, by a DescriptionError, a file of which other numbers are read than were written."""
     try:
         torch.testing.assert_close(
             dict(found), dict(written), rtol=0, atol=0, equal_nan=True, check_device=False

@@ -51,6 +51,10 @@ def copied(net: nn.Module) -> nn.Module:
             kinds: Any = module.parametrizations
             for key in [k for k, found in kinds.items() if _is_normalised(found)]:
                 parametrize.remove_parametrizations(module, key)
+                hooks = module._load_state_dict_pre_hooks  # torch leaves one that pickles refuse
+                for number, hook in [*hooks.items()]:
+                    if getattr(hook, "__name__", "") == "_weight_norm_compat_hook":
+                        del hooks[number]
                 folded.append(f"{name}.{key}".lstrip("."))
     if folded:
         warnings.warn(

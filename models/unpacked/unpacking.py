@@ -53,7 +53,7 @@ def copied(net: nn.Module) -> nn.Module:
                 parametrize.remove_parametrizations(module, key)
                 hooks = module._load_state_dict_pre_hooks  # torch leaves one that pickles refuse
                 for number, hook in [*hooks.items()]:
-                    if getattr(hook, "__name__", "") == "_weight_norm_compat_hook":
+                    if "_weight_norm_compat_hook" in str(getattr(hook, "hook", hook)):
                         del hooks[number]
                 folded.append(f"{name}.{key}".lstrip("."))
     if folded:

@@ -17,10 +17,11 @@ __all__ = ["export"]
 def export(
     folder: Run,
     form: Annotated[
-        Literal["torch", "torchscript", "onnx"],
+        Literal["torch", "torchscript", "onnx"] | None,
         typer.Option(help="torch: a .pt2 file for torch.export.load; torchscript: a .pt file for "
-                     "torch.jit.load; onnx: for any runtime of ONNX."),
-    ] = "torch",
+                     "torch.jit.load; onnx: for any runtime of ONNX. By the ending of --out, or "
+                     "torch, if left out."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File; RUN/exported and the form's ending if left out.")
     ] = None,
@@ -36,19 +37,23 @@ def export(
 ) -> None:  # fmt: skip
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it."""
-    from ...inference.packing.exporting import SUFFIXES
+    from ...inference.packing.exporting import SUFFIXES, ExportError
     from ...inference.packing.exporting import export as write
     from ..runs.config import RunConfig
     from ..runs.loading import load_fit
 
     need_file(out)
+    target = out or folder / f"exported{SUFFIXES[form or 'torch']}"
+    endings = [*SUFFIXES.values()] if form is None else [SUFFIXES[form]]
+    if target.suffix not in endings:
+        raise ExportError(f"--out={target}", f"a name that ends in {', '.join(endings)}")
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
     net = RunConfig.read(folder).chosen.smaller(result, folder)
-    target = out or folder / f"exported{SUFFIXES[form]}"
-    made = write(net, target, result.data, form=form, scaling=scaling)
+    made = write(net, target, result.data, scaling=scaling)
     shape = "rows x " + " x ".join(map(str, result.data.input_shape))
     shape = shape if result.data.fields is None else f"rows of {result.data.fields}"
     takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
+    takes += ", in double precision" if made.takes.itemsize == 8 else ""
     console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
     if made.difference is None:
         console.say(("Not compared: ", "yellow"), "onnxruntime is not installed.")

@@ -29,7 +29,6 @@ from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.compression import Compressed, compress
 from ...inference.pruning.decision import at_thresholds
 from ...inference.pruning.thresholds import TOLERANCE, Threshold, by_layer_now, by_validation
-from ...inference.storage.whole import write_whole
 from ...inference.training.settings import Settings
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.affine import AFFINE
@@ -255,7 +254,7 @@ def draw_run(
         out=checkpoints,
         resume=resume,
     )
-    write_whole(path, lambda file: file.write(drawn.content))
+    drawn.write(path)
     shutil.rmtree(checkpoints)
     return drawn, evaluate(result, draw_coding.read(path))
 

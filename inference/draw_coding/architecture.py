@@ -18,6 +18,7 @@ from torch import nn
 from ...data.limits import ask
 from ...models.plain.description import describe, rebuild, state
 from ...models.plain.feature_choice import is_select, select, selected_dim
+from ...models.plain.named_tensors import tensors_of
 from ...models.plain.untrusted import parsed
 from ..packing.decode_pocc import USUAL_TEXT
 from ..relative_entropy.integers import BitReader, BitWriter, DamagedBits
@@ -112,8 +113,8 @@ def tensors(net: nn.Module, like: nn.Module) -> dict[str, torch.Tensor]:
     """
     if not isinstance(like, nn.Sequential):
         return state(net, describe(net))
-    chosen = {f"{name}.index" for name, part in net.named_modules() if is_select(part)}
-    return {n: t.detach() for n, t in net.state_dict().items() if n not in chosen}
+    names = [name for name, _ in net.named_modules(remove_duplicate=False)]
+    return {name: tensor.detach() for name, tensor in tensors_of(net, names)}
 
 
 def _chain(net: nn.Module) -> list[nn.Module]:

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.limits import ask
+from ...data.limits import allowing, ask
+from ...models.plain.named_tensors import check_same
 from ..packing.entropy import PackedFileError
 from ..relative_entropy import CODES
 from ..relative_entropy.base import MOST_BITS
@@ -64,7 +65,7 @@ class Draw:
 
 
 def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
-    """The file of a network whose weights are a draw, and what is read from it.
+    """The file of a network whose weights are a draw, and what was read back from it.
 
     Arguments:
         net: plain, on the CPU. Of the tensors that are coded only the shapes count.
@@ -75,12 +76,13 @@ def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
         ValueError: for a coded tensor that the network does not have, or not as numbers of single
             precision.
     """
-    content, empty, own = _written(net, draw)
-    found = _weights(draw, [(name, own[name].shape) for name in draw.scales])
-    theirs = [*tensors(empty, empty).values()]
-    for tensor, name in zip(theirs, own, strict=True):
-        tensor.copy_(found.get(name, own[name]))
-    return content + _checksum(content, theirs), empty
+    content, _, own = _written(net, draw)
+    own |= _weights(draw, [(name, own[name].shape) for name in draw.scales])
+    content += _checksum(content, [*own.values()])
+    with allowing("999TB"):
+        found = decoded(content)
+    check_same(dict(zip(own, tensors(found, found).values(), strict=True)), own)
+    return content, found
 
 
 def _written(

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
 from ...data.errors import PyroccamError
-from ...models.feeding import arguments, outputs_taken, unfed
+from ...models.feeding import arguments, give, outputs_taken, unfed
 from ...models.plain.torch_only import torch_only
 from ..storage.whole import write_whole
 from .fusing import fused
@@ -24,15 +25,14 @@ from .fusing import fused
 if TYPE_CHECKING:
     from ...data import Dataset
 
-__all__ = ["SUFFIXES", "ExportError", "ExportForm", "Exported", "export"]
+__all__ = ["SUFFIXES", "ExportError", "Exported", "export"]
 
-ExportForm = Literal["torch", "torchscript", "onnx"]
-"""What reads the file: ``torch.export.load``, ``torch.jit.load`` (of C++, too), or ONNX."""
-
-SUFFIXES: dict[ExportForm, str] = {"torch": ".pt2", "torchscript": ".pt", "onnx": ".onnx"}
+SUFFIXES = {"torch": ".pt2", "torchscript": ".pt", "onnx": ".onnx"}
+"""What a file ends in, by what reads it: ``torch.export.load``, ``torch.jit.load`` (of C++, too),
+or ONNX."""
 
 ROWS = 64  # of the data, on which a file is compared with its network
-MOST_OFF = 1e-4  # of the largest output: what another order of additions may make
+MOST_OFF = 1e-4  # of the largest output of the network: what another order of additions may make
 
 
 class ExportError(PyroccamError, ValueError):
@@ -46,40 +46,42 @@ class Exported:
     Attributes:
         path: of the file.
         bytes: its size.
-        difference: the largest between its outputs and those of the network, on 64 rows of the data
-            and on one alone; ``None`` for ONNX without ``onnxruntime``.
+        difference: the largest between its outputs and those of the network in double precision, on
+            64 rows of the data and on one alone; ``None`` for ONNX without ``onnxruntime``.
         largest: output among them, by magnitude.
+        takes: the type of its numbers: ``float64`` where single precision would lose digits that
+            count, of a large mean.
     """
 
     path: Path
     bytes: int
     difference: float | None
     largest: float
+    takes: torch.dtype
 
 
-def export(
-    net: nn.Module, path: str | Path, data: Dataset, *, form: ExportForm = "torch",
-    scaling: bool = True,
-) -> Exported:  # fmt: skip
+def export(net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = True) -> Exported:
     """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
     of a row are those of the file, by their names where they have some. Batch normalisation is in
     the weights before it, where it can be (:func:`~pyroccam.inference.packing.fused`).
 
     Arguments:
         net: plain, in evaluation mode; it is not changed.
-        path: of the file, which is replaced once the new one was read back and compared.
+        path: of the file, which is replaced once the new one was read back and compared. Its
+            ending says the form: ``.pt2``, ``.pt`` or ``.onnx`` (:data:`SUFFIXES`).
         data: that ``net`` was trained on.
-        form: of the file.
         scaling: of ``data`` is part of the file: it takes rows as they were before they were
-            scaled, and of regression gives targets in their own units. Without it the file takes
-            and gives what ``net`` does.
+            scaled, and of regression gives targets in their own units; in double precision where
+            single would lose digits that count. Without it the file takes and gives what ``net``
+            does.
 
     Raises:
         ExportError: if the form cannot take the network or needs a package that is missing, or if
             what was written computes something else.
     """
-    if form not in SUFFIXES:
-        raise ExportError(f"form={form!r}", f"one of {', '.join(SUFFIXES)}")
+    form = Path(path).suffix
+    if form not in _FORMS:
+        raise ExportError(f"path={str(path)!r}", f"a name that ends in {', '.join(_FORMS)}")
     whole = unfed(copy.deepcopy(net)).cpu().eval()
     with suppress(Exception):  # of a likelihood of one's own: the form may take what it is
         whole = torch_only(whole)
@@ -89,51 +91,48 @@ def export(
     with suppress(Exception):  # of a forward that is somebody's own
         args, named = arguments(rows[:2], fields)
         faster = fused(whole, named or args)
-    if scaling or fields is not None or not _gives_tensor(whole, rows[:1]):
-        within = _Bordered(whole, data, scaling)
-        whole, faster = (_Bordered(one, data, scaling).named().eval() for one in (whole, faster))
-        rows = within.raw(rows)
-    example = _Rows(*arguments(rows, fields))
+    border = _Bordered(whole, data, scaling)
     write, read = _FORMS[form]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of what is deprecated, and of constants in a trace
-        parts = (example, example.first())
-        expected = [part.call(whole) for part in parts]
+        bordered = scaling or fields is not None or not isinstance(whole(rows[:1].clone()), Tensor)
+        own = [give(whole, part.clone(), fields) for part in (rows, rows[:1])]
+        if bordered:
+            border.settle(rows, own[0])
+            border.net = faster
+            faster, rows = border.named().eval(), border.raw(rows)
+        parts = [_Rows(*arguments(part, fields)) for part in (rows, rows[:1])]
         try:
-            content = write(faster, example)
+            content = write(faster, parts[0])
         except ExportError:
             raise
         except Exception as error:  # tracers refuse in many ways
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
             raise ExportError(
-                f"the form {form} cannot take the network ({said})",
+                f"a {form} file cannot take the network ({said})",
                 hint="another form, or inference.save, which keeps networks in words",
             ) from error
         run = read(content)
         found = None if run is None else [part.call(run) for part in parts]
+    expected = [border.in_units(out) for out in own]
     largest = max(float(out.abs().max()) for out in expected)
     off = None
     if found is not None:
         off = max(_apart(one, two) for one, two in zip(found, expected, strict=True))
-        if not off <= MOST_OFF * max(largest, 1.0):
+        if not all(border.same(one, two) for one, two in zip(found, own, strict=True)):
             raise ExportError(
-                f"in the form {form} the network computes something else: outputs differ by "
+                f"in a {form} file the network computes something else: outputs differ by "
                 f"{off:.2g}", hint="another form; a forward pass that depends on values or on the "
                 "number of rows cannot be traced",
             )  # fmt: skip
     write_whole(Path(path), lambda file: file.write(content))
-    return Exported(Path(path), len(content), off, largest)
-
-
-@torch.no_grad()
-def _gives_tensor(net: nn.Module, rows: Tensor) -> bool:
-    return isinstance(net(rows.clone()), Tensor)
+    return Exported(Path(path), len(content), off, largest, border.takes)
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:
     if found.shape != expected.shape:
         return float("inf")
-    return float((found.double() - expected.double()).abs().max())
+    return float((found.double() - expected).abs().max())
 
 
 class _Bordered(nn.Module):
@@ -150,8 +149,11 @@ class _Bordered(nn.Module):
         self.net, self.fields, self.scaling = net, data.fields, scaling
         self.regression = scaling and data.task == "regression"
         self.dtype = next((p.dtype for p in net.parameters()), torch.float32)
+        self.takes = self.gives = torch.float32
         for name, value in data.statistics().items():
             self.register_buffer(name, value.cpu())
+        if not self.regression:
+            self.y_mean, self.y_std = torch.zeros(()), torch.ones(())
 
     def _each(self, statistic: Tensor) -> list[Tensor]:
         """That of every input, in a shape that acts on it."""
@@ -169,11 +171,29 @@ class _Bordered(nn.Module):
             )
         args, named = (inputs, {}) if self.fields is None else self.fields.placed(inputs)
         out: Tensor = outputs_taken(self.net(*args, **named))
-        return (out.double() * self.y_std + self.y_mean).to(out) if self.regression else out
+        return self.in_units(out).to(self.gives) if self.regression else out
+
+    def in_units(self, out: Tensor) -> Tensor:
+        """Outputs of the network in the units of the data, in double precision."""
+        return out.double() * self.y_std + self.y_mean
 
     def raw(self, x: Tensor) -> Tensor:
         """Rows as they were before they were scaled."""
-        return (x.double() * self.x_std + self.x_mean).float() if self.scaling else x
+        return (x.double() * self.x_std + self.x_mean).to(self.takes) if self.scaling else x.clone()
+
+    def same(self, found: Tensor, own: Tensor) -> bool:
+        """True if outputs are those of the network, by its own scale."""
+        apart = _apart(found / self.y_std, self.in_units(own) / self.y_std)
+        return apart <= MOST_OFF * max(float(own.abs().max()), 1.0)
+
+    def settle(self, x: Tensor, own: Tensor) -> None:
+        """Take and give numbers in single precision where that computes the same, as in training;
+        in double elsewhere."""
+        both = (torch.float32, torch.float64), (own.dtype, torch.float64)
+        for self.takes, self.gives in product(*both):
+            args, named = arguments(self.raw(x), self.fields)
+            if self.same(self(*args, *named.values()), own):
+                break
 
     def named(self) -> nn.Module:
         """The same, with a forward whose arguments have the names of the inputs."""
@@ -196,10 +216,6 @@ class _Rows(NamedTuple):
 
     args: tuple[Tensor, ...]
     named: dict[str, Tensor]
-
-    def first(self) -> _Rows:
-        """Those of one row."""
-        return _Rows(tuple(x[:1] for x in self.args), {n: x[:1] for n, x in self.named.items()})
 
     def call(self, run: Run) -> Tensor:
         return run(*self.args, **self.named)
@@ -263,7 +279,7 @@ def _read_onnx(content: bytes) -> Run | None:
 
 
 _FORMS: dict[str, tuple[Callable[[nn.Module, _Rows], bytes], Callable[[bytes], Run | None]]] = {
-    "torch": (_write_torch, _read_torch),
-    "torchscript": (_write_script, _read_script),
-    "onnx": (_write_onnx, _read_onnx),
+    ".pt2": (_write_torch, _read_torch),
+    ".pt": (_write_script, _read_script),
+    ".onnx": (_write_onnx, _read_onnx),
 }

@@ -22,12 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from ...data.errors import TooLarge
-from ...data.limits import ask
+from ...data.limits import allowing, ask
 from ...models.checks import shown
 from ...models.plain.description import DescriptionError, describe, fill, rebuild, state
-from ...models.plain.named_tensors import checked_shape
+from ...models.plain.named_tensors import check_same, checked_shape
 from ...models.plain.untrusted import plain_words
 from ...models.plain.vocabulary import dtype_named
+from ..storage.whole import write_whole
 from .coding import get_floats, put_floats
 from .entropy import PackedFileError, SymbolReader, SymbolWriter
 from .packed_file import Parts, join, split
@@ -90,7 +91,7 @@ def write(
 
     Arguments:
         net: on any device; it is not changed.
-        path: of the file, which is overwritten.
+        path: of the file, which is replaced once the new one was read back and compared.
         bits, rest: how to round, see :func:`~pyroccam.inference.packing.quantise.quantised`.
             Of float32 nothing is rounded unless asked.
         describe_net: ``False`` leaves out the description, for a network that has none; ``read``
@@ -101,6 +102,7 @@ def write(
 
     Raises:
         DescriptionError: naming the module that cannot be described.
+        PackedFileError: if the file would be read as another network.
         ValueError: for ``bits`` that do not fit the network.
     """
     net = quantised(net, bits, rest=rest)
@@ -117,8 +119,8 @@ def write(
     writer = SymbolWriter()
     digest = hashlib.blake2b(digest_size=8)
     rows = []
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
         before = writer.bits
         writing = _put(writer, tensor)
         nonzero = int(tensor.count_nonzero())
@@ -126,8 +128,11 @@ def write(
         digest.update(_bytes(tensor))
     coded = writer.finish()
     content = join(header, bytes(writer.tables), coded, digest.digest(), writer.version)
-    Path(path).write_bytes(content)
     parts = split(content)
+    with _naming(path), allowing("999TB"):
+        found = _network(parts, None if describe_net else net)
+        check_same(state(found, description) if describe_net else _all_tensors(found), tensors)
+    write_whole(Path(path), lambda file: file.write(content))
     return PackedSize(len(content), parts.header_size, parts.tables_size, len(coded), tuple(rows))
 
 
@@ -158,36 +163,39 @@ def read(path: str | Path, *, skeleton: nn.Module | None = None) -> nn.Module:
         TooLarge: if it asks for more memory than a file may (:mod:`pyroccam.data.limits`).
     """
     with _naming(path):
-        parts = _parts(Path(path))
-        header, reader = parts.header, SymbolReader(parts.tables, parts.coded)
-        if skeleton is not None:
-            net: nn.Module = copy.deepcopy(skeleton).eval()
-        if "description" in header:
-            described = rebuild(header["description"])
-            empty = state(described, header["description"])
-        else:
-            empty = _declared(header.get("tensors"))
-        most = max((tensor.numel() for tensor in empty.values()), default=0)
-        ask(2 * sum(map(_size, empty.values())) + WORKING * most, "it")
-        tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
-        reader.close()
-        found = hashlib.blake2b(digest_size=8)
-        for tensor in tensors.values():
-            found.update(_bytes(tensor))
-        if found.digest() != parts.digest:
-            raise PackedFileError("its weights decode to other numbers than were written.")
-        if skeleton is not None:
-            _into(net, tensors)
-        elif "description" in header:
-            fill(described, header["description"], tensors)
-            net = described
-        else:
-            raise PackedFileError(
-                "it holds tensors without a description. Build the network that was written by "
-                "its own code (of a compressed one, inference.compress(fit, ...).net as before) "
-                "and pass it: read(path, skeleton=net)."
-            )
-        return net
+        return _network(_parts(Path(path)), skeleton)
+
+
+def _network(parts: Parts, skeleton: nn.Module | None) -> nn.Module:
+    header, reader = parts.header, SymbolReader(parts.tables, parts.coded)
+    if skeleton is not None:
+        net: nn.Module = copy.deepcopy(skeleton).eval()
+    if "description" in header:
+        described = rebuild(header["description"])
+        empty = state(described, header["description"])
+    else:
+        empty = _declared(header.get("tensors"))
+    most = max((tensor.numel() for tensor in empty.values()), default=0)
+    ask(2 * sum(map(_size, empty.values())) + WORKING * most, "it")
+    tensors = {name: _get(reader, tensor) for name, tensor in empty.items()}
+    reader.close()
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors.values():
+        found.update(_bytes(tensor))
+    if found.digest() != parts.digest:
+        raise PackedFileError("its weights decode to other numbers than were written.")
+    if skeleton is not None:
+        _into(net, tensors)
+    elif "description" in header:
+        fill(described, header["description"], tensors)
+        net = described
+    else:
+        raise PackedFileError(
+            "it holds tensors without a description. Build the network that was written by "
+            "its own code (of a compressed one, inference.compress(fit, ...).net as before) "
+            "and pass it: read(path, skeleton=net)."
+        )
+    return net
 
 
 def _parts(path: Path) -> Parts:

@@ -14,13 +14,14 @@ from safetensors.torch import save as saved_tensors
 from torch import Tensor, nn
 
 from ...data.errors import PyroccamError, TooLarge
-from ...data.limits import ask
+from ...data.limits import allowing, ask
 from ...models.checks import shown
 from ...models.likelihoods import Classification, Likelihood, Regression, words
 from ...models.networks import ready as networks
 from ...models.networks.stack import DepthStack
 from ...models.plain.description import describe, fill, rebuild
 from ...models.plain.description import state as plain_state
+from ...models.plain.named_tensors import check_same
 from ...models.plain.pruned import PrunedNetwork
 from ...models.plain.untrusted import parsed, plain_words
 from ...models.plain.vocabulary import dtype_named
@@ -57,8 +58,14 @@ def save(net: nn.Module, folder: str | Path) -> Path:
         graph = describe(net)
         description, state = {"format": 1, "form": "plain", "graph": graph}, plain_state(net, graph)
     tensors = {name: t.contiguous().cpu().clone() for name, t in state.items()}
-    write_whole(folder / TENSORS, lambda file: file.write(saved_tensors(tensors)))
+    content = saved_tensors(tensors)
     text = json.dumps(description, indent=2) + "\n"
+    if description["form"] == "plain":
+        with allowing("999TB"):
+            found = rebuild(graph := json.loads(text)["graph"])
+            fill(found, graph, load_tensors(content))
+        check_same(plain_state(found, graph), tensors)
+    write_whole(folder / TENSORS, lambda file: file.write(content))
     write_whole(folder / DESCRIPTION, lambda file: file.write(text), "w")
     write_digests(folder, (DESCRIPTION, TENSORS))
     return folder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +11,12 @@ from torch import Tensor, nn
 from ..checks import shown
 from .vocabulary import DescriptionError, dtype_named
 
-__all__ = ["attribute", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"]
+__all__ = [
+    "attribute", "check_same", "checked_shape", "declared_dtypes", "fill", "state", "tensors_of"
+]  # fmt: skip
+
+_ORDER = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+"""The tensors of the known modules, as a new one registers them."""
 
 
 def state(net: nn.Module, description: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -93,12 +97,24 @@ def checked_shape(shape: Any) -> list[int]:
     return list(shape)
 
 
-def tensors_of(net: nn.Module, modules: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(net: nn.Module, modules: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of known modules by name, in an order that does not depend on how they came."""
     for name in modules:
         module = net.get_submodule(name)
-        for key, tensor in chain(module._parameters.items(), module._buffers.items()):
-            if tensor is not None:
-                yield f"{name}.{key}", tensor
+        held = {**module._parameters, **module._buffers}
+        for key in _ORDER:
+            if (tensor := held.get(key)) is not None:
+                yield f"{name}.{key}".removeprefix("."), tensor
+
+
+def check_same(found: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> None:
+    """Refuse, by a DescriptionError, a file of which other numbers are read than were written."""
+    try:
+        torch.testing.assert_close(
+            dict(found), dict(written), rtol=0, atol=0, equal_nan=True, check_device=False
+        )
+    except AssertionError as error:
+        raise DescriptionError("it gives other numbers than were written.") from error
 
 
 def attribute(net: nn.Module, name: str) -> Tensor:

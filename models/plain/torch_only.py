@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 
 import torch
 from torch import Tensor, fx, nn
@@ -71,6 +72,15 @@ def _absent(module: nn.Module) -> dict[str, None] | None:
     return {name: None for name, one in given.items() if one.default is None} or None
 
 
+def _assert_in_torch(graph: fx.Graph) -> None:
+    """Write the assertions that an argument is left out without the function of torch.fx, by whose
+    name an unpickled graph would break every later trace of the process."""
+    for node in graph.find_nodes(op="call_function", target=fx._symbolic_trace._assert_is_none):
+        with graph.inserting_before(node):
+            absent = graph.call_function(operator.eq, (node.args[0], None))
+        node.target, node.args = torch._assert, (absent, node.args[1])
+
+
 def _replaced(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
     """The module, changed in place, or what takes its place; the same wherever it stands."""
     if module not in made:
@@ -78,6 +88,7 @@ def _replaced(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
         if _ours(module):
             graph = _Tracer().trace(module, _absent(module))
             graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
+            _assert_in_torch(graph)
             new = fx.GraphModule(module, graph, type(module).__name__).eval()
         made[module] = new
         for name, child in new._modules.items():

@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import version
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from command_line import call, metrics_of
@@ -289,6 +290,11 @@ def test_export_takes_rows_as_they_are_in_the_data(run, tmp_path):
     assert "(as the network was trained on)" in said
     net = torch.export.load(folder / "exported.pt2").module()
     torch.testing.assert_close(net(data.x_test), expected)
+    call("export", folder, "--form", "onnx", "--out", tmp_path / "net.pt2", code=2)
+    call("export", folder, "--out", tmp_path / "net", code=2)
+    assert not (tmp_path / "net.pt2").exists()
+    call("export", folder, "--out", tmp_path / "by_name.onnx")
+    assert onnxruntime.InferenceSession(tmp_path / "by_name.onnx").get_inputs()
     call("evaluate", folder)  # it is no part of the run
 
 

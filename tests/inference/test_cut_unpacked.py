@@ -1,7 +1,9 @@
 """Cuts through attention, recurrent layers, embeddings and normalisation of groups."""
 
+import io
 import math
 
+import cutting
 import pytest
 import torch
 from cutting import exactly, keep
@@ -11,6 +13,7 @@ from pyroccam.inference.posterior.weight_moments import mean_network
 from pyroccam.inference.pruning.decision import decide
 from pyroccam.inference.pruning.relevance import irrelevance
 from pyroccam.models.plain.description import describe, fill, rebuild, state
+from pyroccam.models.plain.torch_only import torch_only
 from pyroccam.models.unpacked.unpacking import copied, unpacked
 from torch import nn
 
@@ -83,6 +86,33 @@ def masks_of(net):
         masks[f"{layer}.self_attn.out_proj"] = Mask(inputs=without(8, 0, 1, 2, 3, 5))
         masks[f"{layer}.linear2"] = Mask(inputs=without(16, *range(9)))
     return masks
+
+
+@pytest.mark.parametrize(
+    "name", ["lenet_300_100", "residual", "written_out", "GRU", "LSTM", "attention"]
+)
+def test_what_is_handed_back_is_pickled_twice_and_traces_go_on(name):
+    if name in cutting.NETWORKS:
+        build, shape = cutting.NETWORKS[name]
+        net, x = cutting.made(build), torch.randn(4, *shape).double()
+        masks = cutting.at_random(net, 0.6)
+    else:
+        kind = nn.GRU if name == "GRU" else nn.LSTM
+        net, x = made(Reader(kind, attends=name == "attention")), torch.randint(1, 20, (4, 7))
+        masks = masks_of(net)
+    small = again = torch_only(cut(net, x, masks).net, x)
+    for _ in range(2):
+        file = io.BytesIO()
+        torch.save(again, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+    alike(again, small, x)
+    torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2)))
+    alike(torch.export.export(again, (x,)).module(), small, x)
+    if name in ("GRU", "LSTM"):
+        assert type(again.series) is not type(net.series)
+        with pytest.raises(AssertionError, match="None"):
+            again.series(torch.zeros(4, 7, 8).double(), torch.zeros(4, 4, 6).double())
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

@@ -1,6 +1,7 @@
 """The file of a draw: what is read is what was written, and damage is found."""
 
 import numpy as np
+import plain
 import pytest
 import torch
 from pyroccam.data.errors import TooLarge
@@ -74,6 +75,7 @@ def test_what_is_read_is_what_was_written(word, code):
     torch.manual_seed(1)
     net = NETWORKS[word][0]().eval()
     content, sent = encoded(net, drawn(net, code=code))
+    assert encoded(plain.reordered(net), drawn(NETWORKS[word][0](), code=code))[0] == content
     found = decoded(content)
     for ours, theirs in zip(sent.state_dict().values(), found.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)

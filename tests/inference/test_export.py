@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_a_file_takes_raw_rows_and_gives_targets_in_their_units(tmp_path, form):
     rows, x, _ = table()
     model, _ = trained("mlp", "regression")
     net = cut(model, "marginal")
-    made = export(net, tmp_path / f"net{SUFFIXES[form]}", rows, form=form)
+    made = export(net, tmp_path / f"net{SUFFIXES[form]}", rows)
     assert made.bytes == made.path.stat().st_size
     assert made.difference <= 1e-4 * made.largest
     with torch.no_grad():
@@ -53,7 +54,7 @@ def test_without_scaling_a_file_takes_and_gives_what_the_network_does(tmp_path):
     rows, _, _ = table()
     model, _ = trained("mlp", "regression")
     net = cut(model, "marginal")
-    made = export(net, tmp_path / "net", rows, form="torchscript", scaling=False)
+    made = export(net, tmp_path / "net.pt", rows, scaling=False)
     with torch.no_grad():
         expected = net(rows.x_test[:3])
     torch.testing.assert_close(run(made.path, "torchscript", rows.x_test[:3]), expected)
@@ -66,7 +67,7 @@ def test_a_compressed_network_that_chooses_its_inputs(tmp_path, form):
     conv = nn.Sequential(select([0], 1), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
     dense = nn.Sequential(select(range(0, 108, 3), -1), nn.Linear(36, 10))
     net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), dense).eval()
-    made = export(net, tmp_path / "net", rows, form=form)
+    made = export(net, tmp_path / f"net{SUFFIXES[form]}", rows)
     raw = rows.x_test * rows.x_std + rows.x_mean
     with torch.no_grad():
         for count in (1, 9):
@@ -89,11 +90,37 @@ def test_means_far_from_zero_lose_no_digits(tmp_path):
     rows, x, _ = table(offset=1e6)
     model, _ = trained("mlp", "regression")
     net = cut(model, "single")
-    made = export(net, tmp_path / "net", rows, form="torchscript")
+    made = export(net, tmp_path / "net.pt", rows)
     with torch.no_grad():
-        expected = net(rows.x_test) * rows.y_std + rows.y_mean
+        expected = net(rows.x_test).double() * rows.scaling.y_std + rows.scaling.y_mean
         found = run(made.path, "torchscript", x[60:])
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.1)  # units: 3e6
+    torch.testing.assert_close(
+        found, expected, rtol=0, atol=1e-3
+    )  # units: 2e7, and their spread 30
+
+
+def seconds(of):
+    """Rows five seconds apart, counted from 1970, as the first input or as the target."""
+    rng = np.random.default_rng(0)
+    t, a = rng.permutation(1.7e9 + 5.0 * np.arange(120)), rng.normal(size=120)
+    x, y = (np.c_[t, a], t % 7) if of == "input" else (np.c_[t % 600, a], t)
+    return data.Dataset.from_tensors(x[:90], y[:90], x[90:], y[90:], task="regression"), x[90:]
+
+
+@pytest.mark.parametrize("form", SUFFIXES)
+@pytest.mark.parametrize("of", ["input", "target"])
+def test_large_offsets_are_in_double_precision(tmp_path, form, of):
+    torch.manual_seed(0)
+    rows, raw = seconds(of)
+    net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1)).eval()
+    made = export(net, tmp_path / f"net{SUFFIXES[form]}", rows)
+    assert made.takes == (torch.float64 if of == "input" else torch.float32)
+    with torch.no_grad():
+        expected = net(rows.x_test).double() * rows.scaling.y_std + rows.scaling.y_mean
+        found = run(made.path, form, torch.from_numpy(raw).to(made.takes))
+    assert found.dtype == (torch.float32 if of == "input" else torch.float64)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4 * float(rows.y_std))
+    assert 0 < made.difference < 1e-4 * float(rows.y_std)
 
 
 def test_ids_are_taken_as_they_are(tmp_path):
@@ -101,7 +128,7 @@ def test_ids_are_taken_as_they_are(tmp_path):
     x = torch.randint(0, 9, (30, 4))
     rows = data.Dataset.from_tensors(x[:20], x[:20, 0] % 2, x[20:], x[20:, 0] % 2, ids=True)
     net = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)).eval()
-    made = export(net, tmp_path / "net", rows)
+    made = export(net, tmp_path / "net.pt2", rows)
     with torch.no_grad():
         torch.testing.assert_close(run(made.path, "torch", x[:7]), net(x[:7]))
 
@@ -120,26 +147,26 @@ class ByRows(nn.Module):
 
 def test_networks_that_cannot_be_taken_are_refused_in_a_line_or_two(tmp_path):
     rows = blobs()
-    for form, net, said in (
-        ("torch", ByValue(), "the form torch cannot take the network"),
-        ("torchscript", ByRows(), "the network computes something else: outputs differ by"),
+    for name, net, said in (
+        ("net.pt2", ByValue(), "cannot take the network"),
+        ("net.pt", ByRows(), "the network computes something else: outputs differ by"),
+        ("net.keras", nn.Linear(2, 3), "ends in .pt2, .pt, .onnx"),
+        ("net", nn.Linear(2, 3), "ends in .pt2, .pt, .onnx"),
     ):
-        (tmp_path / "net").write_bytes(b"before")
+        (tmp_path / name).write_bytes(b"before")
         with pytest.raises(ExportError, match=said) as caught:
-            export(net, tmp_path / "net", rows, form=form)
+            export(net, tmp_path / name, rows)
         assert len(str(caught.value)) < 500
         assert "\n" not in str(caught.value)
-        assert (tmp_path / "net").read_bytes() == b"before"
-    with pytest.raises(ExportError, match="form='keras'; expected one of torch, torchscript, onnx"):
-        export(nn.Linear(2, 3), tmp_path / "net", rows, form="keras")
+        assert (tmp_path / name).read_bytes() == b"before"
 
 
 def test_packages_that_are_missing(tmp_path, monkeypatch):
     rows, found = blobs(), importlib.util.find_spec
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxruntime" else found(n))
-    made = export(nn.Linear(2, 3), tmp_path / "net", rows, form="onnx")
+    made = export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)
     assert made.difference is None
     assert made.bytes > 100
     monkeypatch.setattr(exporting, "find_spec", lambda n: None if n == "onnxscript" else found(n))
     with pytest.raises(ExportError, match=r"needs onnxscript.*pip install 'pyroccam\[export\]'"):
-        export(nn.Linear(2, 3), tmp_path / "net", rows, form="onnx")
+        export(nn.Linear(2, 3), tmp_path / "net.onnx", rows)

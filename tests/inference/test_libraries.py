@@ -56,8 +56,8 @@ def test_encoders_of_hugging_face(tmp_path, make):
     quarter = [n for n, one in report.layers.items() if len(one.outputs) == 24]
     assert len(quarter) == 6  # queries, keys and values of both layers
     torch.testing.assert_close(small(own.x_test), masked(whole, masks)(own.x_test))
-    for form in ("torch", "onnx"):
-        assert export(small, tmp_path / "net", own, form=form).difference < 1e-4
+    for name in ("net.pt2", "net.onnx"):
+        assert export(small, tmp_path / name, own).difference < 1e-4
 
 
 @pytest.mark.parametrize("size", [28, 32, 64])

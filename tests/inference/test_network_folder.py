@@ -10,6 +10,7 @@ from cut_stacks import WEIGHTS, cut, own_stack, trained
 from pyroccam import inference, models
 from pyroccam.data.errors import PyroccamError, TooLarge
 from pyroccam.data.limits import allowing
+from pyroccam.inference.storage import network_folder
 from pyroccam.inference.storage.digests import DamagedFile
 from pyroccam.inference.storage.network_folder import load, save
 from pyroccam.models.plain.pruned import PrunedNetwork
@@ -51,6 +52,13 @@ def test_round_trip_after_a_second_save(tmp_path):
     save(load(tmp_path / "a"), tmp_path / "b")
     with torch.no_grad():
         assert torch.equal(load(tmp_path / "a")(x), load(tmp_path / "b")(x))
+
+
+def test_a_folder_that_would_be_read_as_another_network_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(network_folder, "fill", lambda *given: None)  # a reader that leaves zeros
+    with pytest.raises(PyroccamError, match="other numbers"):
+        save(nn.Sequential(nn.Linear(2, 3)), tmp_path / "net")
+    assert not (tmp_path / "net").exists()
 
 
 def test_a_network_of_ones_own_needs_its_stack(tmp_path):

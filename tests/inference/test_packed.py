@@ -14,7 +14,7 @@ import torch
 from both_readers import read
 from pyroccam.data.errors import TooLarge
 from pyroccam.data.limits import allowing
-from pyroccam.inference.packing import entropy, packed_file
+from pyroccam.inference.packing import entropy, packed, packed_file
 from pyroccam.inference.packing.bits import LayerBits
 from pyroccam.inference.packing.packed import PackedFileError, is_described, write
 from pyroccam.inference.packing.quantise import Codebook, FixedPoint, quantised
@@ -58,6 +58,8 @@ def test_nothing_is_lost_unless_asked(name, tmp_path):
     write(net, tmp_path / "net")
     again = read(tmp_path / "net")
     assert plain.same(plain.outputs(again, x), plain.outputs(net, x))
+    write(plain.reordered(net), tmp_path / "other")
+    assert (tmp_path / "other").read_bytes() == (tmp_path / "net").read_bytes()
     held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     for key, tensor in again.state_dict().items():
         if key in held:
@@ -123,6 +125,14 @@ def test_the_network_itself_is_not_changed(tmp_path):
     write(net, tmp_path / "net", bits=3, rest=torch.float16)
     assert net.training
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_a_file_that_would_be_read_as_another_network_is_not_written(tmp_path, monkeypatch):
+    (tmp_path / "net").write_bytes(b"before")
+    monkeypatch.setattr(packed, "fill", lambda *given: None)  # a reader that leaves zeros
+    with pytest.raises(PackedFileError, match="other numbers"):
+        write(nn.Sequential(nn.Linear(2, 3)), tmp_path / "net")
+    assert (tmp_path / "net").read_bytes() == b"before"
 
 
 # -- size -----------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_a_network_in_words_is_fed_as_the_own_one_and_so_are_its_copies():
 def test_an_exported_file_takes_raw_rows_by_their_names(tmp_path, cut_fit, form):
     fit, _, small = cut_fit
     path = tmp_path / f"net{SUFFIXES[form]}"
-    export(small.net, path, fit.data, form=form)
+    export(small.net, path, fit.data)
     rows = pictured if "picture" in fit.data.shapes else texts
     raw = {name: part[:7] for name, part in rows(30, seed=1)[0].items()}
     if form == "onnx":

@@ -1,6 +1,7 @@
 """Unpacked modules: what torch's own compute, by linear layers."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -156,3 +157,4 @@ def test_weight_normalisation_is_folded_and_said(which):
     close(other(x), expected)
     assert set(net.state_dict()) == keys
     assert copy.deepcopy(other)[0].weight.requires_grad
+    close(pickle.loads(pickle.dumps(other))(x), expected)

@@ -90,6 +90,15 @@ def trained(name):
     return net.eval(), torch.randn(3, *shape)
 
 
+def reordered(net):
+    """The network itself, whose modules have their tensors the other way round."""
+    for module in net.modules():
+        for held in (module._parameters, module._buffers):
+            for name in reversed([*held]):
+                held[name] = held.pop(name)
+    return net
+
+
 def outputs(net, x):
     """All tensors and numbers a network gives, in one flat list."""
     from torch.utils._pytree import tree_leaves

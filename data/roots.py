@@ -89,7 +89,7 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a reader
             raise DataError(f"{path} cannot be read ({error.strerror})") from error
-        reason = str(error).strip() or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} is not {what} ({reason})", hint=hint) from error
 
 

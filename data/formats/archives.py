@@ -20,7 +20,7 @@ from ..checks import DataError, check_numeric, listed
 from ..limits import ask
 from ..roots import reading, refuse_no_file
 
-__all__ = ["Archive", "open_archive"]
+__all__ = ["Archive", "header_of", "open_archive"]
 
 _CHUNK = 2**20
 
@@ -105,23 +105,11 @@ class Archive:
     def _header(self, name: str) -> _Header:
         member = self._member(name)
         with self._content.open(member) as file:
-            start = io.BytesIO(file.read(_HEADER))
-        version = np.lib.format.read_magic(start)
-        if version not in ((1, 0), (2, 0)):
-            raise DataError(f"{self.path}: {name} has a header of version {version}", hint=_HINT)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(start)
-        if dtype.hasobject:
+            header = header_of(f"{self.path}: {name}", file)
+        if header.dtype.hasobject:
             raise DataError(f"{self.path}: {name} holds objects", "numbers", _HINT)
-        if dtype.kind != "U" or not name.startswith("y"):  # labels may be names
-            check_numeric(f"{self.path}: {name}", dtype)
-        if min(shape, default=0) < 0:
-            raise DataError(f"{self.path}: {name} says it has shape {shape}", hint=_HINT)
-        header = _Header(shape, fortran, dtype, start.tell())
+        if header.dtype.kind != "U" or not name.startswith("y"):  # labels may be names
+            check_numeric(f"{self.path}: {name}", header.dtype)
         if member.file_size != header.start + header.size:
             raise _of_another_size(self.path, name, header, member.file_size - header.start)
         return header
@@ -140,6 +128,22 @@ class Archive:
         if header.fortran:
             return array.reshape(header.shape[::-1]).T
         return array.reshape(header.shape)
+
+
+def header_of(what: str, file: IO[bytes]) -> _Header:
+    """What an array in the format of `.npy` says of itself; nothing else of it is read.
+
+    Raises:
+        DataError: for another version, or a shape that cannot be; NumPy's own errors for the rest.
+    """
+    start = io.BytesIO(file.read(_HEADER))
+    version = np.lib.format.read_magic(start)
+    if version not in ((1, 0), (2, 0)):
+        raise DataError(f"{what} has a header of version {version}", hint=_HINT)
+    shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(start)
+    if min(shape, default=0) < 0:
+        raise DataError(f"{what} says it has shape {shape}", hint=_HINT)
+    return _Header(shape, fortran, dtype, start.tell())
 
 
 def _fill(file: IO[bytes], content: np.ndarray) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,7 +16,10 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...data.roots import read_bytes
+from ...data.roots import reading as reading_file
 from ...inference.storage.checkpoint import write_json
+from ...inference.storage.lock import refuse_links
 from ...models.checks import unknown_name
 from ..runs.config import RunConfig, parse_settings
 from ..runs.opening import RunError, read_json, reading
@@ -28,6 +33,8 @@ _LONGEST = 100  # characters of the name of a folder
 _OWN = (f".{PLAN}", "states.log", "workers")  # what a sweep has before its plan
 WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
 HOW = ("compare", "figures", "tensorboard")
+_DEEPEST = 20  # lists within lists of a file
+_TAKES = 2048  # bytes that a byte of YAML can become, and the time to read it
 _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
 
@@ -126,6 +133,11 @@ class Plan:
         """
         swept = list(dict.fromkeys(key for each in lists for key in each if key != "seed"))
         trials: dict[str, Trial] = {}
+        counts = ([len(v) for v in each.values() if isinstance(v, list | tuple)] for each in lists)
+        if sum(map(math.prod, counts)) > MOST:
+            raise ValueError(
+                f"The sweep has more than {MOST:,} runs.\nGive fewer values, or several sweeps."
+            )
         for each in lists or [{}]:
             _check_lists(each)
             seeds = each.get("seed", [0])
@@ -137,11 +149,6 @@ class Plan:
                 for seed in seeds:
                     trial = Trial(cell, seed, own)
                     trials[trial.name] = trial
-                    if len(trials) > MOST:
-                        raise ValueError(
-                            f"The sweep has more than {MOST:,} runs.\nGive fewer values, or "
-                            "several sweeps."
-                        )
         return cls(tuple(swept), tuple(trials.values()), **how)
 
     @cached_property
@@ -185,6 +192,7 @@ class Plan:
 
         Raises:
             ValueError: if the folder holds another sweep, or something else.
+            LinkedFolder: if it leads elsewhere.
         """
         if not (folder / PLAN).is_file():
             there = (p.name for p in folder.iterdir()) if folder.is_dir() else ()
@@ -194,6 +202,7 @@ class Plan:
                 )
             self.check(())  # before there is a folder
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         with planning(folder):
             found = Plan.read(folder) if (folder / PLAN).is_file() else None
             fresh = replace(self, study=f"pyroccam-{secrets.token_hex(6)}")
@@ -252,7 +261,7 @@ class Plan:
                 for one in content.pop("trials")
             ]
             for trial in trials:
-                if Path(trial.cell).name != trial.cell:
+                if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
             return cls(tuple(content.pop("swept")), tuple(trials), **content)
 
@@ -270,7 +279,7 @@ def _check_lists(lists: Mapping[str, Sequence[Any]]) -> None:
                 "as seed=0,1,2 or, in a file, seed: [0, 1, 2]."
             )
         texts = [json.dumps(value, sort_keys=True) for value in values]
-        if twice := next((text for text in texts if texts.count(text) > 1), None):
+        if twice := next((text for text, count in Counter(texts).items() if count > 1), None):
             raise ValueError(f"The sweep over {key} has {twice} twice.\nLeave one of them out.")
         if key == "seed" and not all(type(value) is int and value >= 0 for value in values):
             raise ValueError(
@@ -341,13 +350,7 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: for a file that says something else.
     """
-    import yaml  # of the extra `sweep`
-
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path} is not YAML: {said:.300}\nMend it there.") from error
+    found = _plain_yaml(path)
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
@@ -383,3 +386,31 @@ def _values(key: str, values: Any) -> Any:
 def _value(key: str, value: Any) -> Any:
     """A value as ``--set`` has it: 1e-3, which is a text in YAML, is a number."""
     return parse_settings([f"{key}={value}"])[str(key)] if isinstance(value, str) else value
+
+
+def _plain_yaml(path: Path) -> Any:
+    """The content of a YAML file without aliases, which make a few bytes into any number of lists,
+    and no deeper than settings are.
+
+    Raises:
+        DataError: for anything else.
+        TooLarge: if it would take more memory, and time, than a file may ask for.
+    """
+    import yaml  # of the extra `sweep`
+
+    class Loader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            if self.depth > _DEEPEST or self.check_event(yaml.AliasEvent):
+                raise yaml.composer.ComposerError(
+                    None, None, "it has an alias, or is nested deeply", self.peek_event().start_mark
+                )
+            found = super().compose_node(parent, index)
+            self.depth -= 1
+            return found
+
+    content = read_bytes(path, _TAKES)
+    with reading_file(path, "YAML"):
+        return yaml.load(content, Loader)

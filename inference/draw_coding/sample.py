@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ...models.checks import one_of, positive
+from ..storage.whole import write_whole
 
 __all__ = ["WIDEST", "CodeWord", "Drawn", "Sample"]
 
@@ -109,7 +110,7 @@ class Drawn:
 
     def write(self, path: str | Path) -> None:
         """Write the file; :func:`pyroccam.inference.draw_coding.read` reads it."""
-        Path(path).write_bytes(self.content)
+        write_whole(Path(path), lambda file: file.write(self.content))
 
     def to_json(self) -> dict[str, Any]:
         """The numbers for a result file."""

@@ -86,7 +86,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         DataError: if `value` does not hold real numbers.
     """
     if isinstance(value, Tensor):
-        if value.is_complex() or value.layout != torch.strided:
+        if value.is_complex() or value.layout != torch.strided or value.is_meta:
             raise DataError(
                 f"{name} is a {value.dtype} tensor ({value.layout})", "dense real numbers"
             )

@@ -134,13 +134,16 @@ def header_of(what: str, file: IO[bytes]) -> _Header:
     """What an array in the format of `.npy` says of itself; nothing else of it is read.
 
     Raises:
-        DataError: for another version, or a shape that cannot be; NumPy's own errors for the rest.
+        DataError: for another version, or what cannot be read.
     """
     start = io.BytesIO(file.read(_HEADER))
     version = np.lib.format.read_magic(start)
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"{what} has a header of version {version}", hint=_HINT)
-    shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(start)
+    try:
+        shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(start)
+    except Exception as error:  # Python reads it, and what Python says is of its own parts
+        raise DataError(f"{what} has a header that cannot be read", hint=_HINT) from error
     if min(shape, default=0) < 0:
         raise DataError(f"{what} says it has shape {shape}", hint=_HINT)
     return _Header(shape, fortran, dtype, start.tell())

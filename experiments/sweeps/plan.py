@@ -17,7 +17,6 @@ from typing import Any
 from filelock import FileLock
 
 from ...data.roots import read_bytes
-from ...data.roots import reading as reading_file
 from ...inference.storage.checkpoint import write_json
 from ...inference.storage.lock import refuse_links
 from ...models.checks import unknown_name
@@ -59,6 +58,8 @@ class Asked:
             value = getattr(self, name)
             if not (isinstance(value, str) or (value is None and name not in ("method", "data"))):
                 raise ValueError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
+        if not isinstance(self.sets or {}, Mapping):
+            raise ValueError(f"sets is {self.sets!r}, expected settings with a value each.")
 
     def with_settings(self, settings: Mapping[str, Any]) -> Asked:
         """The same, with some parts and settings in place of its own."""
@@ -263,7 +264,11 @@ class Plan:
             for trial in trials:
                 if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
-            return cls(tuple(content.pop("swept")), tuple(trials), **content)
+            plan = cls(tuple(content.pop("swept")), tuple(trials), **content)
+            odd = [one for one in HOW if not isinstance(getattr(plan, one), bool)]
+            if odd or not all(isinstance(one, str) for one in (plan.study, *plan.swept)):
+                raise ValueError(f"{(*odd, 'study or swept')[0]} is of another kind")
+            return plan
 
 
 def planning(folder: Path) -> FileLock:
@@ -393,7 +398,7 @@ def _plain_yaml(path: Path) -> Any:
     and no deeper than settings are.
 
     Raises:
-        DataError: for anything else.
+        RunError: for anything else.
         TooLarge: if it would take more memory, and time, than a file may ask for.
     """
     import yaml  # of the extra `sweep`
@@ -412,5 +417,8 @@ def _plain_yaml(path: Path) -> Any:
             return found
 
     content = read_bytes(path, _TAKES)
-    with reading_file(path, "YAML"):
-        return yaml.load(content, Loader)
+    with reading(path):
+        try:
+            return yaml.load(content, Loader)
+        except yaml.YAMLError as error:
+            raise ValueError(f"it is not YAML: {' '.join(str(error).split()):.300}") from error

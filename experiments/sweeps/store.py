@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from ...data.errors import PyroccamError
+from ...models.plain.untrusted import plain_words
 
 __all__ = ["STATES", "MissingEngine", "State", "Store", "Unreachable", "connect", "refuse_missing"]
 
@@ -93,9 +94,17 @@ class Store:
 
         self.address = address
         self.storage = connect(address) if storage is None else storage
-        self.study = _patiently(
-            lambda: optuna.create_study(storage=self.storage, study_name=study, load_if_exists=True)
-        )
+        try:
+            self.study = _patiently(
+                lambda: optuna.create_study(
+                    storage=self.storage, study_name=study, load_if_exists=True
+                )
+            )
+            self.states()
+        except Exception as error:
+            if not address.startswith(JOURNAL):
+                raise
+            raise _damaged(address.removeprefix(JOURNAL), error) from error
 
     @classmethod
     def in_folder(cls, folder: Path, study: str) -> Store:
@@ -245,15 +254,19 @@ def _journal(path: Path) -> Any:
 
     try:
         return JournalStorage(JournalFileBackend(str(path), Lock()))
-    except ValueError as error:
-        raise Unreachable(
-            f"{path} is no journal, or damaged ({error})",
-            hint="delete it and repeat the command: what is finished is known by its folder",
-        ) from error
     except OSError as error:
         raise Unreachable(
             f"{path} cannot be used ({error})", hint="look at the rights of its folder"
         ) from error
+    except Exception as error:  # Optuna takes what is in it as it is
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path | str, error: Exception) -> Unreachable:
+    return Unreachable(
+        f"{path} is no journal, or damaged ({plain_words(error)})",
+        hint="delete it and repeat the command: what is finished is known by its folder",
+    )
 
 
 def _knock(shown: str, host: str, port: int) -> None:

@@ -17,7 +17,15 @@ from filelock import FileLock, Timeout
 
 from ...data.errors import PyroccamError
 
-__all__ = ["LOCK", "FolderInUse", "FolderLost", "LinkedFolder", "claimed", "confirm", "refuse_links"]
+__all__ = [
+    "LOCK",
+    "FolderInUse",
+    "FolderLost",
+    "LinkedFolder",
+    "claimed",
+    "confirm",
+    "refuse_links",
+]
 
 LOCK = ".lock"
 HOLDER = ".lock.json"

@@ -124,7 +124,7 @@ def _take(run: Run, arguments: dict[str, Any], caches: Path, outcome: Outcome) -
     """One run in a process of its own."""
     cache = caches / run.cache
     cache.mkdir(exist_ok=True)
-    command = [sys.executable, "-P", "-m", "pyroccam.benchmarks.one_run", json.dumps(arguments)]
+    command = [sys.executable, "-m", "pyroccam.benchmarks.one_run", json.dumps(arguments)]
     start = time.perf_counter()
     done = subprocess.run(
         command,

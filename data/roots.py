@@ -78,8 +78,11 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
         hint: What to try if it is not that.
 
     Raises:
-        DataError: for any exception but those that say already what to mend.
+        DataError: for any exception but those that say already what to mend, and for what is
+            neither a file nor a folder.
     """
+    if not path.is_dir():
+        refuse_no_file(path)
     try:
         yield
     except PyroccamError:
@@ -108,7 +111,6 @@ def read_bytes(path: Path, times: float = 2.0) -> bytes:
         DataError: if it cannot be read.
         TooLarge: if it asks for too much, as soon as that is known.
     """
-    refuse_no_file(path)
     packed = path.suffix == ".gz"
     parts, size = [], 0
     with (

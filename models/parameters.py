@@ -6,7 +6,6 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +13,8 @@ import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.nn.modules import module as registering
+from torch.nn.modules.module import register_module_module_registration_hook as of_modules
+from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
 
 from ..data.limits import ask
@@ -121,11 +121,7 @@ def refuse_without_values(net: nn.Module) -> None:
 
 def asking(build: Callable[P, M]) -> Callable[P, M]:
     """A function that builds a network, which asks for the memory before any is taken: for Python's
-    objects and for the numbers of a draft on no device.
-
-    Raises:
-        TooLarge: if it is more than may be taken (:mod:`pyroccam.data.limits`).
-    """
+    objects and for the numbers of a draft on no device. It raises ``TooLarge`` for too much."""
 
     @wraps(build)
     def asked(*args: P.args, **kwargs: P.kwargs) -> M:
@@ -136,11 +132,7 @@ def asking(build: Callable[P, M]) -> Callable[P, M]:
             objects += 1
             ask(_OBJECT * objects, what)
 
-        with ExitStack() as held:
-            for kind in ("module", "parameter", "buffer"):
-                hook = getattr(registering, f"register_module_{kind}_registration_hook")
-                held.enter_context(hook(count))
-            held.enter_context(torch.device("meta"))
+        with of_modules(count), of_parameters(count), torch.device("meta"):
             try:
                 draft = build(*args, **kwargs)
             except (RuntimeError, TypeError, OverflowError) as error:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..checks import DataError, check_numeric, listed
 from ..limits import ask
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 
 __all__ = ["Archive", "header_of", "open_archive"]
 
@@ -176,7 +176,6 @@ def open_archive(path: Path) -> Iterator[Archive]:
     Raises:
         DataError: if it cannot be read; also for what goes wrong while it is open.
     """
-    refuse_no_file(path)
     with (
         reading(path, "a whole .npz file of plain arrays", _HINT),
         path.open("rb") as file,

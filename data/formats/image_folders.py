@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import DataError, check_count
 from ..limits import ask
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 
 __all__ = ["Images", "is_image_folder"]
 
@@ -110,7 +110,6 @@ def _decoded(path: Path) -> Tensor:
     """
     from torchvision.transforms.v2 import functional
 
-    refuse_no_file(path)
     with reading(path, "an image"), Image.open(path) as image:
         if image.mode == "F" or image.mode.startswith("I"):  # of which 255 and more would be one
             raise DataError(

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import DataError, check_numeric
 from ..formats.archives import header_of
 from ..limits import ask
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 from .shuffle import Places, edges_of
 
 __all__ = ["Arrays", "is_array_folder"]
@@ -119,7 +119,6 @@ def _opened(x_path: Path, y_path: Path) -> tuple[_File, _File]:
 
 def _header(path: Path) -> _File:
     """What a .npy file says of itself; nothing else of it is read, and nothing is unpickled."""
-    refuse_no_file(path)
     with reading(path, "a .npy file"), path.open("rb") as file:
         shape, columns, dtype, offset = header_of(str(path), file)
     check_numeric(path.name, dtype)

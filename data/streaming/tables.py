@@ -14,7 +14,7 @@ from ..checks import DataError, listed
 from ..labels import number_names
 from ..limits import ask
 from ..numbering import numbered
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 from .pairs import Columns, Form
 from .shuffle import Places
 
@@ -49,7 +49,6 @@ class Tables:
         parquet = _pyarrow()
         edges, self.groups, largest, schema = [0], [], 0, None
         for number, one in enumerate(self.paths):
-            refuse_no_file(one)
             with reading(one, "a Parquet file"), parquet.ParquetFile(one) as file:
                 if schema is None:
                     schema = file.schema_arrow

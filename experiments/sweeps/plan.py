@@ -58,8 +58,6 @@ class Asked:
             value = getattr(self, name)
             if not (isinstance(value, str) or (value is None and name not in ("method", "data"))):
                 raise ValueError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
-        if not isinstance(self.sets or {}, Mapping):
-            raise ValueError(f"sets is {self.sets!r}, expected settings with a value each.")
 
     def with_settings(self, settings: Mapping[str, Any]) -> Asked:
         """The same, with some parts and settings in place of its own."""
@@ -193,7 +191,6 @@ class Plan:
 
         Raises:
             ValueError: if the folder holds another sweep, or something else.
-            LinkedFolder: if it leads elsewhere.
         """
         if not (folder / PLAN).is_file():
             there = (p.name for p in folder.iterdir()) if folder.is_dir() else ()
@@ -265,9 +262,8 @@ class Plan:
                 if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
             plan = cls(tuple(content.pop("swept")), tuple(trials), **content)
-            odd = [one for one in HOW if not isinstance(getattr(plan, one), bool)]
-            if odd or not all(isinstance(one, str) for one in (plan.study, *plan.swept)):
-                raise ValueError(f"{(*odd, 'study or swept')[0]} is of another kind")
+            for cell in plan.cells:
+                plan.settings_of(cell)
             return plan
 
 
@@ -355,7 +351,20 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: for a file that says something else.
     """
-    found = _plain_yaml(path)
+    import yaml  # of the extra `sweep`
+
+    content, depth = read_bytes(path, _TAKES), 0
+    with reading(path):
+        try:
+            for event in yaml.parse(content, yaml.SafeLoader):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                # By aliases, a few bytes become any number of lists.
+                if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                    raise yaml.YAMLError(f"an alias, or nested deeply{event.start_mark}")
+            found = yaml.safe_load(content)
+        except yaml.YAMLError as error:
+            raise ValueError(f"it is not YAML: {' '.join(str(error).split()):.300}") from error
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
@@ -391,34 +400,3 @@ def _values(key: str, values: Any) -> Any:
 def _value(key: str, value: Any) -> Any:
     """A value as ``--set`` has it: 1e-3, which is a text in YAML, is a number."""
     return parse_settings([f"{key}={value}"])[str(key)] if isinstance(value, str) else value
-
-
-def _plain_yaml(path: Path) -> Any:
-    """The content of a YAML file without aliases, which make a few bytes into any number of lists,
-    and no deeper than settings are.
-
-    Raises:
-        RunError: for anything else.
-        TooLarge: if it would take more memory, and time, than a file may ask for.
-    """
-    import yaml  # of the extra `sweep`
-
-    class Loader(yaml.SafeLoader):
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            self.depth += 1
-            if self.depth > _DEEPEST or self.check_event(yaml.AliasEvent):
-                raise yaml.composer.ComposerError(
-                    None, None, "it has an alias, or is nested deeply", self.peek_event().start_mark
-                )
-            found = super().compose_node(parent, index)
-            self.depth -= 1
-            return found
-
-    content = read_bytes(path, _TAKES)
-    with reading(path):
-        try:
-            return yaml.load(content, Loader)
-        except yaml.YAMLError as error:
-            raise ValueError(f"it is not YAML: {' '.join(str(error).split()):.300}") from error

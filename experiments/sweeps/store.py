@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,17 +95,10 @@ class Store:
 
         self.address = address
         self.storage = connect(address) if storage is None else storage
-        try:
-            self.study = _patiently(
-                lambda: optuna.create_study(
-                    storage=self.storage, study_name=study, load_if_exists=True
-                )
-            )
+        how: Any = {"storage": self.storage, "study_name": study, "load_if_exists": True}
+        with _whole(address) if address.startswith(JOURNAL) else nullcontext():
+            self.study = _patiently(lambda: optuna.create_study(**how))
             self.states()
-        except Exception as error:
-            if not address.startswith(JOURNAL):
-                raise
-            raise _damaged(address.removeprefix(JOURNAL), error) from error
 
     @classmethod
     def in_folder(cls, folder: Path, study: str) -> Store:
@@ -252,21 +246,24 @@ def _journal(path: Path) -> Any:
         def release(self) -> None:
             self.lock.release()
 
-    try:
+    with _whole(str(path)):
         return JournalStorage(JournalFileBackend(str(path), Lock()))
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Say of a journal that it is damaged: Optuna takes what is in it as it is."""
+    try:
+        yield
     except OSError as error:
         raise Unreachable(
             f"{path} cannot be used ({error})", hint="look at the rights of its folder"
         ) from error
-    except Exception as error:  # Optuna takes what is in it as it is
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path | str, error: Exception) -> Unreachable:
-    return Unreachable(
-        f"{path} is no journal, or damaged ({plain_words(error)})",
-        hint="delete it and repeat the command: what is finished is known by its folder",
-    )
+    except Exception as error:
+        raise Unreachable(
+            f"{path} is no journal, or damaged ({plain_words(error)})",
+            hint="delete it and repeat the command: what is finished is known by its folder",
+        ) from error
 
 
 def _knock(shown: str, host: str, port: int) -> None:

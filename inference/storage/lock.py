@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -17,15 +16,7 @@ from filelock import FileLock, Timeout
 
 from ...data.errors import PyroccamError
 
-__all__ = [
-    "LOCK",
-    "FolderInUse",
-    "FolderLost",
-    "LinkedFolder",
-    "claimed",
-    "confirm",
-    "refuse_links",
-]
+__all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm", "refuse_links"]
 
 LOCK = ".lock"
 HOLDER = ".lock.json"
@@ -44,23 +35,16 @@ class LinkedFolder(PyroccamError, ValueError):
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with anything in it, at any depth, that is neither a file nor a folder: who
-    writes through a stranger's link writes anywhere, and a pipe never ends. The folder itself may
-    be a link, which is a person's own.
-
-    Raises:
-        LinkedFolder: naming the first such thing.
-    """
+    """Refuse a folder with links, pipes or devices in it, at any depth: who writes through a
+    stranger's link writes anywhere. The folder itself may be a link, which is a person's own."""
     for parent, folders, files in os.walk(folder):
         for path in (os.path.join(parent, name) for name in (*folders, *files)):
-            with suppress(FileNotFoundError):  # written and gone meanwhile
-                mode = os.lstat(path).st_mode
-                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    raise LinkedFolder(
-                        f"{path} is a {'link' if stat.S_ISLNK(mode) else 'pipe or a device'}",
-                        "files and folders alone in the folder of a run",
-                        f"copy {folder} with what its links lead to (cp -rL), or remove them",
-                    )
+            odd = os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path))
+            if odd and os.path.lexists(path):  # what is written meanwhile may be gone
+                raise LinkedFolder(
+                    f"{path} is a link, a pipe or a device", f"files and folders alone in {folder}",
+                    "copy what links lead to (cp -rL), or remove them",
+                )  # fmt: skip
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         if path.exists() and not path.is_file():  # a device would be replaced, too
-            raise FileExistsError(errno.EEXIST, "it is no file", str(path))
+            raise FileExistsError(f"{path} is no file")
         open(beside, "xb").close()  # exclusive, which follows no link
         yield beside
         with open(beside, "rb+") as file:

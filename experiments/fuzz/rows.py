@@ -78,7 +78,8 @@ def arrays(rng: random.Random, made: Specimens, work: Path) -> Case:
     if rng.random() < 0.3 and isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         items = list(zip(x, y, strict=False)) if x.ndim and y.ndim else [(x, y)] * 9
         run = partial(data.stream, items, test=(x_test, y_test), task=task, workers=0)
-    return Case("arrays", f"{said}, {task}", run)
+    must = "refuse" if any("complex" in kind for _, kind in said) else "any"
+    return Case("arrays", f"{said}, {task}", run, must)
 
 
 def wild(rng: random.Random, made: Specimens, work: Path) -> Case:

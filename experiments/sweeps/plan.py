@@ -19,7 +19,7 @@ from filelock import FileLock
 from ...data.roots import read_bytes
 from ...inference.storage.checkpoint import write_json
 from ...inference.storage.lock import refuse_links
-from ...models.checks import unknown_name
+from ...models.checks import shown, unknown_name
 from ..runs.config import RunConfig, parse_settings
 from ..runs.opening import RunError, read_json, reading
 
@@ -368,8 +368,7 @@ def read_file(path: Path) -> dict[str, Any]:
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
-            f"{path} holds a {type(found).__name__}, expected names with values.\n"
-            f"Give {', '.join(known)}."
+            f"{path} holds {shown(found)}, expected names with values.\nGive {', '.join(known)}."
         )
     for name in found:
         if name not in known:

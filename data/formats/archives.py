@@ -131,11 +131,7 @@ class Archive:
 
 
 def header_of(what: str, file: IO[bytes]) -> _Header:
-    """What an array in the format of `.npy` says of itself; nothing else of it is read.
-
-    Raises:
-        DataError: for another version, or what cannot be read.
-    """
+    """What an array in the format of `.npy` says of itself; nothing else of it is read."""
     start = io.BytesIO(file.read(_HEADER))
     version = np.lib.format.read_magic(start)
     if version not in ((1, 0), (2, 0)):

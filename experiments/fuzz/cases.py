@@ -23,7 +23,7 @@ from ..sweeps.command import read_request
 from ..sweeps.results import write_results
 from ..sweeps.store import Store
 from .mutations import ODD, mutated_bytes, mutated_json, mutated_tensors, replace_by_no_file
-from .rows import arrays, stream, wild
+from .rows import arrays, stream, streamed, wild
 from .specimens import RUNS, Specimens
 from .verdicts import Case, Failed, command
 
@@ -46,10 +46,7 @@ def sound_cases(made: Specimens, work: Path) -> list[Case]:
         *(Case("packed", str(path), partial(packing.read, path), "pass") for path in packed),
         Case("table", "csv", lambda: data.load(csv, target="label"), "pass"),
         Case("table", "npz", lambda: data.load(npz), "pass"),
-        *(
-            Case("stream", str(path), partial(data.load, path, **of, workers=0), "pass")
-            for path, of in zip(made.streams, ({}, {}, {"target": "label"}), strict=True)
-        ),
+        *(Case("stream", str(path), partial(streamed, path), "pass") for path in made.streams),
     ]
     for name in RUNS:
         folder = shutil.copytree(made.run(name), work / name)

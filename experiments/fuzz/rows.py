@@ -17,12 +17,12 @@ from .mutations import mutated_bytes, replace_by_no_file
 from .specimens import Specimens
 from .verdicts import Case
 
-__all__ = ["arrays", "stream", "wild"]
+__all__ = ["arrays", "stream", "streamed", "wild"]
 
 Array = Callable[[np.ndarray], Any]
 
 _ARRAYS: dict[str, Array] = {
-    "masked": lambda a: np.ma.array(a, mask=np.eye(*a.shape) if a.ndim == 2 else a > a.mean()),
+    "masked": lambda a: np.ma.array(a, mask=np.eye(*a.shape) > 0 if a.ndim == 2 else a > a.mean()),
     "masked nowhere": np.ma.array,
     "complex": lambda a: a + 0j,
     "complex indeed": lambda a: a + 1j,
@@ -33,7 +33,7 @@ _ARRAYS: dict[str, Array] = {
     "bytes": lambda a: (10 * a).astype(np.uint8),
     "truth": lambda a: a > 0,
     "objects": lambda a: a.astype(object),
-    "objects and none": lambda a: np.where(a > 0, a, None),
+    "objects and none": lambda a: np.where(a > 0, a.astype(object), np.array(None)),
     "text": lambda a: a.astype(str),
     "dates": lambda a: a.astype("datetime64[s]"),
     "big endian": lambda a: a.astype(">f4"),
@@ -67,7 +67,7 @@ def arrays(rng: random.Random, made: Specimens, work: Path) -> Case:
     found = dict(np.load(made.tables[1]))
     names = rng.sample(sorted(found), rng.choice([1, 1, 2]))
     said = [(name, rng.choice(sorted(_ARRAYS))) for name in names]
-    task = rng.choice([None, "classification", "regression", "counts"])
+    task: Any = rng.choice([None, "classification", "regression", "counts"])
     for name, kind in said:
         found[name] = _ARRAYS[kind](found[name])
     x, y, x_test, y_test = (found[name] for name in ("x_train", "y_train", "x_test", "y_test"))
@@ -91,6 +91,12 @@ def wild(rng: random.Random, made: Specimens, work: Path) -> Case:
     path.write_text("\n".join(map(",".join, rows)))
     said = f"row {row}, column {column}: {rows[row][column]}"
     return Case("wild", said, lambda: data.load(path, target="label"), "pass")
+
+
+def streamed(folder: Path) -> data.Dataset:
+    """The set of a folder, by its name."""
+    options: dict[str, Any] = {"target": "label"} if folder.name == "parquet" else {}
+    return data.load(folder, **options, workers=0)
 
 
 _HEADERS = [
@@ -128,6 +134,5 @@ def stream(rng: random.Random, made: Specimens, work: Path) -> Case:
     else:
         said, changed = mutated_bytes(rng, content, other.read_bytes())
         path.write_bytes(changed)
-    options: dict[str, Any] = {"target": "label"} if path.suffix == ".parquet" else {}
     said = f"{path.relative_to(folder)}: {said}"
-    return Case("stream", said, lambda: data.load(folder, **options, workers=0))
+    return Case("stream", said, lambda: streamed(folder))

@@ -255,16 +255,13 @@ class Plan:
             raise RunError(f"{path} is of another version of pyroccam.\nGive another --out.")
         with reading(path):
             trials = [
-                Trial(str(one["cell"]), int(one["seed"]), Asked(**one["asked"]))
+                Trial(str(one["cell"]), int(one["seed"]), Asked(**one["asked"]).with_settings({}))
                 for one in content.pop("trials")
             ]
             for trial in trials:
                 if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
-            plan = cls(tuple(content.pop("swept")), tuple(trials), **content)
-            for cell in plan.cells:
-                plan.settings_of(cell)
-            return plan
+            return cls(tuple(map(str, content.pop("swept"))), tuple(trials), **content)
 
 
 def planning(folder: Path) -> FileLock:

@@ -67,7 +67,6 @@ def claimed(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderInUse: if another process, or another thread, writes into it; says which.
-        LinkedFolder: if it leads elsewhere.
     """
     folder = Path(os.path.abspath(folder))
     folder.mkdir(parents=True, exist_ok=True)

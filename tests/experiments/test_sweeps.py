@@ -134,7 +134,7 @@ def test_a_file_says_what_a_command_says(tmp_path):
     assert ours.folder.name == "mine"
     for text, said in (
         ("method: [", "is not YAML"),
-        ("- 1", "holds a list"),
+        ("- 1", r"holds \[1\], expected names"),
         ("methods: ldn", "Did you mean 'method'|Unknown name 'methods'"),
         ("sweep: 3", "sweep is 3, expected settings with a list each"),
         ("sweep: [3]", "expected settings with a list each"),

@@ -168,7 +168,8 @@ def _rows(rng: random.Random, made: Specimens, work: Path) -> Case:
     else:
         arguments = [*made.words("ldn"), "--out", str(work / "out"), "--data", str(path)]
         arguments[arguments.index("data.n=120")] = "data.target=label"
-    return Case("rows", f"{arguments[0]}; {said}", lambda: command(arguments), names=str(work))
+    names = "" if " link " in said else str(work)  # or where the link leads to
+    return Case("rows", f"{arguments[0]}; {said}", lambda: command(arguments), names=names)
 
 
 def _cells(rng: random.Random, path: Path) -> str:

@@ -281,7 +281,8 @@ def _sweep(rng: random.Random, made: Specimens, work: Path) -> Case:
         lists = {"method": "gnj", "data": "digits", "set": {"lr": 0.1}, "sweep": {"seed": [0, 1]}}
         path.write_text(json.dumps(lists))
         said = _damage(rng, path.rename(path.with_suffix(".json")), [])
-        path.with_suffix(".json").rename(path)
+        if os.path.lexists(path.with_suffix(".json")):
+            path.with_suffix(".json").rename(path)
         if rng.random() < 0.3 and path.is_file():
             said = rng.choice(
                 [

@@ -79,7 +79,7 @@ class Worker:
         self.cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed below
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, workload, engine],
+            [sys.executable, "-P", "-c", _WORKER, workload, engine],
             env={**os.environ, "PYTHONPATH": str(parent), VARIABLE: self.cache.name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -75,7 +75,7 @@ def memory(
     for count in rows or [1_000_000, 10_000_000]:
         where = folder / f"{count}x{columns}"
         generate(where, count, columns)
-        command = [sys.executable, "-m", "pyroccam.benchmarks.streaming", "one", str(where)]
+        command = [sys.executable, "-P", "-m", "pyroccam.benchmarks.streaming", "one", str(where)]
         answer = subprocess.run(
             [*command, "--epochs", str(epochs)], check=True, capture_output=True, text=True
         )

@@ -86,7 +86,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         DataError: if `value` does not hold real numbers.
     """
     if isinstance(value, Tensor):
-        if value.is_complex() or value.layout != torch.strided:
+        if value.is_complex() or value.layout != torch.strided or value.is_meta:
             raise DataError(
                 f"{name} is a {value.dtype} tensor ({value.layout})", "dense real numbers"
             )
@@ -200,10 +200,10 @@ def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
     Raises:
         DataError: if the numbers of rows differ.
     """
-    rows = y.shape[0] if y.ndim else 0
-    if x.shape[0] != rows:
+    here, rows = (len(one) if one.ndim else 0 for one in (x, y))
+    if here != rows or not x.ndim:
         raise DataError(
-            f"{x_name} has {x.shape[0]} rows (shape {tuple(x.shape)}) but {y_name} has {rows} "
+            f"{x_name} has {here} rows (shape {tuple(x.shape)}) but {y_name} has {rows} "
             f"(shape {tuple(y.shape)})",
             "one target for each row",
         )

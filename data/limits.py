@@ -1,7 +1,8 @@
-"""How much memory a file may ask for, which is asked before any is taken.
+"""How much memory a file, or a size, may ask for, which is asked before any is taken.
 
 A short file can ask for any amount: 180 bytes for a layer of 10^9 units, 3 MB of zipped zeros for
-6 GB. What a person passes in memory is not asked.
+6 GB. The sizes of a ready network are asked, too, whoever says them. Arrays that a person passes
+are not: they are there.
 """
 
 from __future__ import annotations

@@ -78,8 +78,11 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
         hint: What to try if it is not that.
 
     Raises:
-        DataError: for any exception but those that say already what to mend.
+        DataError: for any exception but those that say already what to mend, and for what is
+            neither a file nor a folder.
     """
+    if not path.is_dir():
+        refuse_no_file(path)
     try:
         yield
     except PyroccamError:
@@ -89,7 +92,7 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a reader
             raise DataError(f"{path} cannot be read ({error.strerror})") from error
-        reason = str(error).strip() or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} is not {what} ({reason})", hint=hint) from error
 
 
@@ -108,7 +111,6 @@ def read_bytes(path: Path, times: float = 2.0) -> bytes:
         DataError: if it cannot be read.
         TooLarge: if it asks for too much, as soon as that is known.
     """
-    refuse_no_file(path)
     packed = path.suffix == ".gz"
     parts, size = [], 0
     with (

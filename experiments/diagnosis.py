@@ -13,6 +13,7 @@ from ..inference.arviz import adapter as arviz_adapter
 from ..inference.diagnostics import Finding, diagnose
 from ..inference.fits.fitting import Fit
 from ..inference.storage.checkpoint import versions, write_json
+from ..inference.storage.lock import refuse_links
 from .console import PlainConsole, styled
 from .report.catalogue import DIAGNOSIS, slug
 from .runs.loading import load_fit
@@ -66,6 +67,7 @@ def diagnose_run(
         The findings, and the files.
     """
     folders = runs_of(folder)
+    refuse_links(folder)
     fits = [load_fit(one, device, **opening) for one in folders]
     found = diagnose(fits, draws=draws, rows=rows)
     written = [write_posterior(fits[0], folders[0])]

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook as of_modules
+from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
+
+from ..data.limits import ask
+from .checks import shown
 
 __all__ = [
     "LocalModule",
     "Numbers",
     "as_it_began",
+    "asking",
     "numbers_of",
     "put_back",
     "refuse_without_values",
@@ -26,6 +34,9 @@ Numbers = dict[str, Tensor]
 """Parameters and buffers by name."""
 
 M = TypeVar("M", bound=nn.Module)
+P = ParamSpec("P")
+
+_OBJECT = 2**16  # bytes of Python's objects for a layer or a tensor, and the time to make them
 
 
 class LocalModule(PyroModule):
@@ -106,3 +117,29 @@ def refuse_without_values(net: nn.Module) -> None:
                 f"{name!r} of the network has no values, it is on the device meta: make the "
                 "network on the cpu, or give it memory and values (net.to_empty, load_state_dict)."
             )
+
+
+def asking(build: Callable[P, M]) -> Callable[P, M]:
+    """A function that builds a network, which asks for the memory before any is taken: for Python's
+    objects and for the numbers of a draft on no device. It raises ``TooLarge`` for too much."""
+
+    @wraps(build)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> M:
+        objects, what = 0, f"The network {build.__name__} of {shown((*args, kwargs))}"
+
+        def count(*_: Any) -> None:
+            nonlocal objects
+            objects += 1
+            ask(_OBJECT * objects, what)
+
+        with of_modules(count), of_parameters(count), torch.device("meta"):
+            try:
+                draft = build(*args, **kwargs)
+            except (RuntimeError, TypeError, OverflowError) as error:
+                if "verflow" in repr(error):  # a size that torch cannot count
+                    ask(math.inf, what)
+                raise
+        ask(_OBJECT * objects + sum(4 * t.numel() for t in draft.state_dict().values()), what)
+        return build(*args, **kwargs)
+
+    return asked

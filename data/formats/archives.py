@@ -18,9 +18,9 @@ import numpy as np
 
 from ..checks import DataError, check_numeric, listed
 from ..limits import ask
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 
-__all__ = ["Archive", "open_archive"]
+__all__ = ["Archive", "header_of", "open_archive"]
 
 _CHUNK = 2**20
 
@@ -105,23 +105,11 @@ class Archive:
     def _header(self, name: str) -> _Header:
         member = self._member(name)
         with self._content.open(member) as file:
-            start = io.BytesIO(file.read(_HEADER))
-        version = np.lib.format.read_magic(start)
-        if version not in ((1, 0), (2, 0)):
-            raise DataError(f"{self.path}: {name} has a header of version {version}", hint=_HINT)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(start)
-        if dtype.hasobject:
+            header = header_of(f"{self.path}: {name}", file)
+        if header.dtype.hasobject:
             raise DataError(f"{self.path}: {name} holds objects", "numbers", _HINT)
-        if dtype.kind != "U" or not name.startswith("y"):  # labels may be names
-            check_numeric(f"{self.path}: {name}", dtype)
-        if min(shape, default=0) < 0:
-            raise DataError(f"{self.path}: {name} says it has shape {shape}", hint=_HINT)
-        header = _Header(shape, fortran, dtype, start.tell())
+        if header.dtype.kind != "U" or not name.startswith("y"):  # labels may be names
+            check_numeric(f"{self.path}: {name}", header.dtype)
         if member.file_size != header.start + header.size:
             raise _of_another_size(self.path, name, header, member.file_size - header.start)
         return header
@@ -140,6 +128,21 @@ class Archive:
         if header.fortran:
             return array.reshape(header.shape[::-1]).T
         return array.reshape(header.shape)
+
+
+def header_of(what: str, file: IO[bytes]) -> _Header:
+    """What an array in the format of `.npy` says of itself; nothing else of it is read."""
+    start = io.BytesIO(file.read(_HEADER))
+    version = np.lib.format.read_magic(start)
+    if version not in ((1, 0), (2, 0)):
+        raise DataError(f"{what} has a header of version {version}", hint=_HINT)
+    try:
+        shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(start)
+    except Exception as error:  # Python reads it, and what Python says is of its own parts
+        raise DataError(f"{what} has a header that cannot be read", hint=_HINT) from error
+    if min(shape, default=0) < 0:
+        raise DataError(f"{what} says it has shape {shape}", hint=_HINT)
+    return _Header(shape, fortran, dtype, start.tell())
 
 
 def _fill(file: IO[bytes], content: np.ndarray) -> int:
@@ -169,7 +172,6 @@ def open_archive(path: Path) -> Iterator[Archive]:
     Raises:
         DataError: if it cannot be read; also for what goes wrong while it is open.
     """
-    refuse_no_file(path)
     with (
         reading(path, "a whole .npz file of plain arrays", _HINT),
         path.open("rb") as file,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import DataError
 from ..limits import ask
-from ..roots import reading, refuse_no_file
+from ..roots import reading
 from .idx import read_idx
 
 __all__ = ["has_mosaic", "read_mosaic"]
@@ -62,7 +62,6 @@ def _read_picture(path: Path) -> np.ndarray:
     """Cuts one picture into its images (B, 3, 32, 32), row by row."""
     from PIL import Image
 
-    refuse_no_file(path)
     with reading(path, "a whole picture", "copy the file again"), warnings.catch_warnings():
         # Pillow warns of pictures so large that they may be an attack, and goes on
         warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from ..checks import DataError, check_numeric
+from ..formats.archives import header_of
+from ..limits import ask
+from ..roots import reading
 from .shuffle import Places, edges_of
 
 __all__ = ["Arrays", "is_array_folder"]
@@ -61,6 +64,7 @@ class Arrays:
         self.starts = np.cumsum([0, *(x.shape[0] for x, _ in self.files)])
         self.rows = int(self.starts[-1])
         self.row_bytes = max(1, self.files[0][0].width)
+        ask(2.0 * sum(one.width for one in self.files[0]), f"{folder}: a row")
 
     @property
     def edges(self) -> Places:
@@ -115,16 +119,8 @@ def _opened(x_path: Path, y_path: Path) -> tuple[_File, _File]:
 
 def _header(path: Path) -> _File:
     """What a .npy file says of itself; nothing else of it is read, and nothing is unpickled."""
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"version {version} of the format")
-            read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-            shape, columns, dtype = read(file)
-            offset = file.tell()
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path} is no .npy file ({error})", "an array saved by numpy") from error
+    with reading(path, "a .npy file"), path.open("rb") as file:
+        shape, columns, dtype, offset = header_of(str(path), file)
     check_numeric(path.name, dtype)
     if columns and len(shape) > 1:
         raise DataError(

@@ -61,10 +61,11 @@ class Items(OfPairs):
             found = [self.dataset[i] for i in wanted]
         try:
             batch = default_collate(found)
-        except (TypeError, RuntimeError) as error:
+        except (TypeError, RuntimeError, ValueError) as error:
+            said = str(error).splitlines()[0].partition("; found")[0]
             kind = type(found[0]).__name__
             raise DataError(
-                f"the items of {self.name} ({kind}) make no batch: {str(error).splitlines()[0]}",
+                f"the items of {self.name} ({kind}) make no batch: {said}",
                 "pairs of tensors or numbers, of one shape",
                 "a transform of the data set that gives tensors of one size, such as "
                 "torchvision.transforms.v2.ToImage() after a Resize",

@@ -153,7 +153,7 @@ class Pairs:
             DataError: for inputs that are neither a tensor nor several of them.
         """
         if isinstance(x, Tensor):
-            return x
+            return as_tensor(where, x)
         if isinstance(x, list):  # as which a loader collates tuples
             x = tuple(x)
         if isinstance(x, tuple) and x and all(isinstance(o, Tensor) and o.ndim == 1 for o in x):

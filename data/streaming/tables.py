@@ -14,6 +14,7 @@ from ..checks import DataError, listed
 from ..labels import number_names
 from ..limits import ask
 from ..numbering import numbered
+from ..roots import reading
 from .pairs import Columns, Form
 from .shuffle import Places
 
@@ -48,11 +49,7 @@ class Tables:
         parquet = _pyarrow()
         edges, self.groups, largest, schema = [0], [], 0, None
         for number, one in enumerate(self.paths):
-            try:
-                file = parquet.ParquetFile(one)
-            except (OSError, ValueError) as error:
-                raise DataError(f"{one} cannot be read ({error})", "a Parquet file") from error
-            with file:
+            with reading(one, "a Parquet file"), parquet.ParquetFile(one) as file:
                 if schema is None:
                     schema = file.schema_arrow
                 elif not file.schema_arrow.equals(schema):
@@ -125,7 +122,8 @@ class Tables:
         ys: np.ndarray | None = None
         for group in np.unique(groups):
             number, own = self.groups[group]
-            with parquet.ParquetFile(self.paths[number]) as file:
+            path = self.paths[number]
+            with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
                 wanted = [*self.inputs, self.target, *filter(None, [self.weights])]
                 table = file.read_row_group(own, columns=wanted)
             here = np.flatnonzero(groups == group)
@@ -134,7 +132,7 @@ class Tables:
             if missing := table[self.target].null_count:
                 row = self.edges[group] + table[self.target].is_null().to_numpy().argmax()
                 raise DataError(
-                    f"the target {self.target!r} is missing in row {row} of {self.paths[number]} "
+                    f"the target {self.target!r} is missing in row {row} of {path} "
                     f"({missing} such row(s) in its row group {own})",
                     "a target for each row",
                 )

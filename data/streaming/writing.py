@@ -63,7 +63,9 @@ def write_rows(
     place.mkdir(parents=True, exist_ok=True)
     parts = {name: place / f"{name}.part" for name in "xy"}
     try:
-        with parts["x"].open("wb") as xs, parts["y"].open("wb") as ys:
+        for path in parts.values():
+            path.unlink(missing_ok=True)  # of a write that was killed, or a link to elsewhere
+        with parts["x"].open("xb") as xs, parts["y"].open("xb") as ys:
             _write(chunks, reader, (xs, ys))
         for name, path in parts.items():
             path.rename(place / f"{name}.npy")

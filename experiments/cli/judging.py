@@ -101,6 +101,7 @@ def report(
 ) -> None:
     """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
     settings. It holds everything itself and opens in any browser, offline."""
+    from ...inference.storage.whole import write_whole
     from ..report import report as report_page
     from ..sweeps.results import finished_cells
 
@@ -109,6 +110,5 @@ def report(
     need_file(out)
     runs = [run for folder in folders for run in finished_cells(folder)]
     page = report_page(runs).encode("utf-8", "backslashreplace")  # names of files may be no text
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(page)
+    write_whole(out, lambda file: file.write(page))
     console.say("Written to ", (str(out), "bold"), f" ({len(page) / 1e6:.1f} MB)")

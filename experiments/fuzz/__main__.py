@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -126,7 +127,8 @@ def fuzz(
             wrong.append({"number": number, "kind": kind, "what": what, **asdict(verdict)})
             kept = folder / "kept" / f"{number}-{verdict.word}"
             shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(work / str(number), kept, symlinks=True, dirs_exist_ok=True)
+            with suppress(shutil.Error):  # pipes are not copied
+                shutil.copytree(work / str(number), kept, symlinks=True, dirs_exist_ok=True)
             (kept / "case.json").write_text(json.dumps(wrong[-1], indent=2))
         shutil.rmtree(work / str(number), ignore_errors=True)
         number += 1

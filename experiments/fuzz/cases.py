@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -16,10 +17,15 @@ from ... import data, inference
 from ...inference import packing
 from ...inference.packing import packed_file
 from ...inference.storage.digests import FILE, write_digests
+from ..boundary import told
 from ..methods import weights
+from ..sweeps.command import read_request
+from ..sweeps.results import write_results
+from ..sweeps.store import Store
 from .mutations import ODD, mutated_bytes, mutated_json, mutated_tensors, replace_by_no_file
+from .rows import arrays, stream, streamed, wild
 from .specimens import RUNS, Specimens
-from .verdicts import Case, command
+from .verdicts import Case, Failed, command
 
 __all__ = ["KINDS", "make_case", "sound_cases"]
 
@@ -40,6 +46,7 @@ def sound_cases(made: Specimens, work: Path) -> list[Case]:
         *(Case("packed", str(path), partial(packing.read, path), "pass") for path in packed),
         Case("table", "csv", lambda: data.load(csv, target="label"), "pass"),
         Case("table", "npz", lambda: data.load(npz), "pass"),
+        *(Case("stream", str(path), partial(streamed, path), "pass") for path in made.streams),
     ]
     for name in RUNS:
         folder = shutil.copytree(made.run(name), work / name)
@@ -90,7 +97,8 @@ def _sealed(rng: random.Random, folder: Path) -> str:
 
 def _must(said: str, how: str, name: str) -> str:
     gone = name == weights.FILE and said.endswith("missing")  # it is told, and can be made again
-    return "refuse" if said and how == "sealed" and name != FILE and not gone else "any"
+    same = said.endswith("link elsewhere")  # to what was there
+    return "refuse" if said and how == "sealed" and name != FILE and not (gone or same) else "any"
 
 
 def _network(rng: random.Random, made: Specimens, work: Path) -> Case:
@@ -160,7 +168,8 @@ def _rows(rng: random.Random, made: Specimens, work: Path) -> Case:
     else:
         arguments = [*made.words("ldn"), "--out", str(work / "out"), "--data", str(path)]
         arguments[arguments.index("data.n=120")] = "data.target=label"
-    return Case("rows", f"{arguments[0]}; {said}", lambda: command(arguments), names=str(work))
+    names = "" if " link " in said else str(work)  # or where the link leads to
+    return Case("rows", f"{arguments[0]}; {said}", lambda: command(arguments), names=names)
 
 
 def _cells(rng: random.Random, path: Path) -> str:
@@ -202,6 +211,7 @@ def _run(rng: random.Random, made: Specimens, work: Path) -> Case:
     recorded = path.parent == folder and path.name in _recorded(made.run(name))
     read = words != ["report"]
     must = _must(said, how, path.name) if recorded and read else "any"
+    must = "refuse" if " link " in said or said.endswith("pipe") else must
     arguments = [words[0], str(folder), *words[1:]]
     said = f"{words[0]} {name}; {how}; {said}"
     return Case("run", said, lambda: command(arguments), must, names=str(folder))
@@ -222,6 +232,92 @@ def _resume(rng: random.Random, made: Specimens, work: Path) -> Case:
     must = "refuse" if said and path.name == "checkpoint.pt" and path.is_file() else "any"
     said = f"{name}; {how}; {said}"
     return Case("resume", said, lambda: command(arguments), must, names=str(folder))
+
+
+def _linked(rng: random.Random, made: Specimens, work: Path) -> Case:
+    """Something in the folder of a run leads elsewhere, where nothing may be written."""
+    name = rng.choice(sorted(RUNS))
+    folder = shutil.copytree(made.run(name), work / "run")
+    theirs = work / "theirs"
+    theirs.write_text("theirs")
+    places = [
+        ".lock",
+        ".lock.json",
+        "figures",
+        "diagnostics.json.part",
+        "posterior.nc",
+        "history.csv",
+    ]
+    path = folder / rng.choice(
+        [*places, "metrics.json", "x", "figures/diagnose-x.png", "config.json"]
+    )
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    kind = rng.choice(["link", "pipe"])
+    path.symlink_to(theirs) if kind == "link" else os.mkfifo(path)
+    again = [*made.words(name), "--out", str(folder), "--resume"]
+    own = "compress" if name != "ldn" else "prune"
+    arguments = rng.choice(
+        [again, *([w, str(folder)] for w in ("evaluate", "diagnose", "report", own))]
+    )
+
+    def run() -> None:
+        try:
+            command(arguments)
+        finally:
+            assert theirs.read_text() == "theirs", "written through a link"
+
+    said = f"{arguments[0]} {name}: {path.relative_to(folder)} is a {kind}"
+    return Case("linked", said, run, "refuse")
+
+
+def _sweep(rng: random.Random, made: Specimens, work: Path) -> Case:
+    """A damaged folder of a sweep, or a damaged file of lists; nothing is trained."""
+    folder = shutil.copytree(made.sweep, work / "sweep")
+    path: Path = folder / "sweep.json"
+    if rng.random() < 0.3:
+        path = work / "lists.yaml"
+        lists = {"method": "gnj", "data": "digits", "set": {"lr": 0.1}, "sweep": {"seed": [0, 1]}}
+        path.write_text(json.dumps(lists))
+        said = _damage(rng, path.rename(path.with_suffix(".json")), [])
+        if os.path.lexists(path.with_suffix(".json")):
+            path.with_suffix(".json").rename(path)
+        if rng.random() < 0.3 and path.is_file():
+            said = rng.choice(
+                [
+                    "a: &a [1]\nset: {b: *a}",
+                    "sweep: " + "[" * 9999,
+                    "!!timestamp x",
+                    "!!int ''",
+                    "!!binary x",
+                    "set: !!set {a}",
+                ]
+            )
+            path.write_text(said)
+    elif rng.random() < 0.5:
+        path = folder / "states.log"
+        said, changed = mutated_bytes(rng, path.read_bytes(), b"{}\n")
+        if rng.random() < 0.6:
+            lines = path.read_bytes().splitlines()
+            number = rng.randrange(len(lines))
+            said, lines[number] = mutated_json(rng, lines[number])
+            lines[number] = b" ".join(lines[number].split())
+            changed = b"\n".join(lines) + b"\n"
+        path.write_bytes(changed)
+    else:
+        said = _damage(rng, path, [])
+
+    def run() -> None:
+        try:
+            what = read_request(str(path if path.suffix == ".yaml" else folder), {}, out=None)
+            plan = what.plan.settle(folder)
+            write_results(folder, plan, Store.in_folder(folder, plan.study).states())
+        except Exception as error:
+            words, code = told(error)
+            raise Failed(code, "".join(w if isinstance(w, str) else w[0] for w in words)) from error
+
+    return Case("sweep", f"{path.name}: {said[:200]}", run)
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -289,12 +385,17 @@ def _command(rng: random.Random, made: Specimens, work: Path) -> Case:
 
 
 KINDS: dict[str, tuple[float, Callable[[random.Random, Specimens, Path], Case]]] = {
-    "network": (30, _network),
-    "packed": (25, _packed),
-    "table": (15, _table),
+    "network": (20, _network),
+    "packed": (15, _packed),
+    "table": (10, _table),
+    "wild": (3, wild),
+    "arrays": (15, arrays),
+    "stream": (10, stream),
+    "sweep": (5, _sweep),
+    "linked": (2, _linked),
     "rows": (3, _rows),
-    "command": (18, _command),
-    "run": (7, _run),
-    "resume": (2, _resume),
+    "command": (12, _command),
+    "run": (4, _run),
+    "resume": (1, _resume),
 }
 """Kinds of cases: how often, of a hundred, and how one is made."""

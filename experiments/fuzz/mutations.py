@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -160,16 +161,23 @@ def mutated_tensors(rng: random.Random, content: bytes) -> tuple[str, bytes]:
 
 def replace_by_no_file(rng: random.Random, path: Path) -> str:
     """A file is replaced by something that is none, in place; what it is."""
-    path.unlink()
     kind = rng.choice(
-        ["missing", "directory", "link to nothing", "link to itself", "no permission"]
-    )
+        ["missing", "directory", "link to nothing", "link to itself", "link elsewhere",
+         "link without end", "pipe", "no permission"]
+    )  # fmt: skip
+    elsewhere = path.rename(path.parent.parent / f"elsewhere-{path.name}")
     if kind == "directory":
         path.mkdir()
     elif kind == "link to nothing":
         path.symlink_to("nothing")
     elif kind == "link to itself":
         path.symlink_to(path.name)
+    elif kind == "link elsewhere":
+        path.symlink_to(elsewhere)
+    elif kind == "link without end":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
     elif kind == "no permission":
         path.touch()
         path.chmod(0)  # which does not keep root from reading it, but then it is empty

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+from PIL import Image
 from torch import nn
 
 from ... import inference
 from ...inference import packing
+from ..sweeps.plan import Asked, Plan
+from ..sweeps.store import Store
 from .verdicts import command
 
 __all__ = ["RUNS", "Specimens", "make"]
@@ -46,6 +50,16 @@ class Specimens:
         """Data files."""
         return [self.folder / "table.csv", self.folder / "arrays.npz"]
 
+    @property
+    def streams(self) -> list[Path]:
+        """Folders that are streamed."""
+        return [self.folder / name for name in ("npy", "pictures", "parquet")]
+
+    @property
+    def sweep(self) -> Path:
+        """The folder of a sweep, of which nothing is trained."""
+        return self.folder / "sweep"
+
     def words(self, name: str) -> list[str]:
         """The command that made a run, without ``--out``."""
         return [word.format(tables=self.folder) for word in RUNS[name]]
@@ -65,6 +79,12 @@ def make(folder: Path) -> Specimens:
     y = rng.integers(3, size=60)
     rows = [",".join([*map(str, row), "abc"[label]]) for row, label in zip(x, y, strict=True)]
     (folder / "table.csv").write_text("\n".join(["a,b,c,label", *rows]) + "\n")
+    _make_streams(made, x, y)
+    plan = Plan.of(Asked("gnj", "digits").with_settings({"hidden": [8]}), [{"seed": [0, 1]}])
+    plan = plan.settle(made.sweep)
+    states = Store.in_folder(made.sweep, plan.study)
+    if not states.states():
+        states.add(trial.name for trial in plan.trials)
     np.savez(folder / "arrays.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     for name in RUNS:
         if not (made.run(name) / "metrics.json").exists():
@@ -78,3 +98,17 @@ def make(folder: Path) -> Specimens:
     packing.write(conv, folder / "conv.pocc", bits=packing.Codebook(4))
     packing.write(small, folder / "tensors.pocc", describe_net=False)
     return made
+
+
+def _make_streams(made: Specimens, x: np.ndarray, y: np.ndarray) -> None:
+    arrays, pictures, tables = made.streams
+    for place in (arrays, tables, *(pictures / name for name in "abc")):
+        place.mkdir(parents=True, exist_ok=True)
+    np.save(arrays / "x.npy", x)
+    np.save(arrays / "y.npy", y)
+    for number, (row, label) in enumerate(zip(x, y, strict=True)):
+        pixels = np.uint8(40 * np.outer(row, row) % 256)
+        Image.fromarray(pixels).save(pictures / "abc"[label] / f"{number}.png")
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=y)
+    for number in range(2):
+        frame[number::2].to_parquet(tables / f"{number}.parquet")

@@ -115,6 +115,8 @@ def _of_seed(folder: Path, metrics: dict[str, Any]) -> Path:
 def _checked(metrics: Any, path: Path) -> dict[str, Any]:
     needed = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "versions")
     missing = [n for n in needed if n not in metrics] if isinstance(metrics, dict) else ["method"]
+    if not missing and not isinstance(metrics["seed"], int):  # it names a folder
+        missing = ["seed"]
     if missing:
         raise RunError(f"{path} cannot be read: {missing[0]!r} is missing. Run it again.")
     found: dict[str, Any] = metrics

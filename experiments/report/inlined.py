@@ -8,10 +8,14 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
+
+from ...data.limits import ask
+from ...data.roots import reading
 
 __all__ = ["Inlined", "inline"]
 
+_TIMES = 64  # bytes for each pixel: copies of the picture, and the time to make them smaller
 _NARROWEST = 320  # pixels; below, nothing in a figure can be read
 
 
@@ -69,14 +73,12 @@ def _address(kind: str, content: bytes) -> str:
 
 def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
     """The picture in 256 colours, made smaller until it fits."""
-    try:
-        with Image.open(path) as opened:
-            # What is transparent is white, as behind every figure.
-            clear = opened.convert("RGBA")
-            whole = Image.new("RGB", clear.size, "white")
-            whole.paste(clear, mask=clear)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{path}: a damaged picture ({error}); draw it again") from error
+    with reading(path, "a whole picture", "draw it again"), Image.open(path) as opened:
+        ask(_TIMES * opened.width * opened.height, str(path))
+        # What is transparent is white, as behind every figure.
+        clear = opened.convert("RGBA")
+        whole = Image.new("RGB", clear.size, "white")
+        whole.paste(clear, mask=clear)
     shown = whole
     while True:
         held = io.BytesIO()

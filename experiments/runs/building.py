@@ -10,7 +10,6 @@ from torch import nn
 
 from ...data import Dataset
 from ...data.errors import NetworkError, PyroccamError
-from ...data.limits import ask
 from ...inference.fits.fitting import Fit
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
@@ -51,12 +50,6 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     try:
         # Bound first: torchvision's builders take a shape for the name of weights to download.
         inspect.signature(builder).bind(*arguments, **config.network_options)
-        if ready:  # of the numbers in the options any one may be absurd
-            with torch.device("meta"):
-                draft = builder(*arguments, **config.network_options)
-            ask(
-                sum(4 * t.numel() for t in draft.state_dict().values()), f"{config.network} {asked}"
-            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.settings["seed"])
             net = builder(*arguments, **config.network_options)

@@ -12,6 +12,7 @@ from ...data import DataError, Dataset
 from ...data.errors import PyroccamError
 from ...data.limits import ask
 from ...inference.storage.digests import check_digests
+from ...inference.storage.lock import refuse_links
 from ...models.plain.untrusted import NotJSON, parsed, plain_words
 from ..boundary import deliberate
 from ..methods.weights import FILE
@@ -37,7 +38,9 @@ def check_files(folder: Path) -> None:
 
     Raises:
         DamagedFile: if one of them changed.
+        LinkedFolder: if the folder leads elsewhere.
     """
+    refuse_links(folder)
     checked = check_digests(folder, may_lack=[FILE])  # which can be made again
     if not checked and (folder / "metrics.json").exists():  # not a fit that was broken off
         warnings.warn(

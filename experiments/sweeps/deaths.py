@@ -136,7 +136,7 @@ def _driver(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
     with open(folder.with_suffix(".log"), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", MODULE, "drive", str(epochs), str(folder)],
+            [sys.executable, "-P", "-m", MODULE, "drive", str(epochs), str(folder)],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,8 +16,10 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...data.roots import read_bytes
 from ...inference.storage.checkpoint import write_json
-from ...models.checks import unknown_name
+from ...inference.storage.lock import refuse_links
+from ...models.checks import shown, unknown_name
 from ..runs.config import RunConfig, parse_settings
 from ..runs.opening import RunError, read_json, reading
 
@@ -28,6 +32,8 @@ _LONGEST = 100  # characters of the name of a folder
 _OWN = (f".{PLAN}", "states.log", "workers")  # what a sweep has before its plan
 WHOLE = ("method", "data", "network", "data_root", "budget")  # of a run, beside its settings
 HOW = ("compare", "figures", "tensorboard")
+_DEEPEST = 20  # lists within lists of a file
+_TAKES = 2048  # bytes that a byte of YAML can become, and the time to read it
 _PLAIN = "._+-[],"  # characters of a name, beside letters and digits
 _FILES = (".csv", ".npz")
 
@@ -126,6 +132,11 @@ class Plan:
         """
         swept = list(dict.fromkeys(key for each in lists for key in each if key != "seed"))
         trials: dict[str, Trial] = {}
+        counts = ([len(v) for v in each.values() if isinstance(v, list | tuple)] for each in lists)
+        if sum(map(math.prod, counts)) > MOST:
+            raise ValueError(
+                f"The sweep has more than {MOST:,} runs.\nGive fewer values, or several sweeps."
+            )
         for each in lists or [{}]:
             _check_lists(each)
             seeds = each.get("seed", [0])
@@ -137,11 +148,6 @@ class Plan:
                 for seed in seeds:
                     trial = Trial(cell, seed, own)
                     trials[trial.name] = trial
-                    if len(trials) > MOST:
-                        raise ValueError(
-                            f"The sweep has more than {MOST:,} runs.\nGive fewer values, or "
-                            "several sweeps."
-                        )
         return cls(tuple(swept), tuple(trials.values()), **how)
 
     @cached_property
@@ -194,6 +200,7 @@ class Plan:
                 )
             self.check(())  # before there is a folder
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         with planning(folder):
             found = Plan.read(folder) if (folder / PLAN).is_file() else None
             fresh = replace(self, study=f"pyroccam-{secrets.token_hex(6)}")
@@ -248,13 +255,13 @@ class Plan:
             raise RunError(f"{path} is of another version of pyroccam.\nGive another --out.")
         with reading(path):
             trials = [
-                Trial(str(one["cell"]), int(one["seed"]), Asked(**one["asked"]))
+                Trial(str(one["cell"]), int(one["seed"]), Asked(**one["asked"]).with_settings({}))
                 for one in content.pop("trials")
             ]
             for trial in trials:
-                if Path(trial.cell).name != trial.cell:
+                if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
                     raise ValueError(f"{trial.cell!r} is no name of a folder")
-            return cls(tuple(content.pop("swept")), tuple(trials), **content)
+            return cls(tuple(map(str, content.pop("swept"))), tuple(trials), **content)
 
 
 def planning(folder: Path) -> FileLock:
@@ -270,7 +277,7 @@ def _check_lists(lists: Mapping[str, Sequence[Any]]) -> None:
                 "as seed=0,1,2 or, in a file, seed: [0, 1, 2]."
             )
         texts = [json.dumps(value, sort_keys=True) for value in values]
-        if twice := next((text for text in texts if texts.count(text) > 1), None):
+        if twice := next((text for text, count in Counter(texts).items() if count > 1), None):
             raise ValueError(f"The sweep over {key} has {twice} twice.\nLeave one of them out.")
         if key == "seed" and not all(type(value) is int and value >= 0 for value in values):
             raise ValueError(
@@ -343,16 +350,22 @@ def read_file(path: Path) -> dict[str, Any]:
     """
     import yaml  # of the extra `sweep`
 
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path} is not YAML: {said:.300}\nMend it there.") from error
+    content, depth = read_bytes(path, _TAKES), 0
+    with reading(path):
+        try:
+            for event in yaml.parse(content, yaml.SafeLoader):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                # By aliases, a few bytes become any number of lists.
+                if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                    raise yaml.YAMLError(f"an alias, or nested deeply{event.start_mark}")
+            found = yaml.safe_load(content)
+        except yaml.YAMLError as error:
+            raise ValueError(f"it is not YAML: {' '.join(str(error).split()):.300}") from error
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(
-            f"{path} holds a {type(found).__name__}, expected names with values.\n"
-            f"Give {', '.join(known)}."
+            f"{path} holds {shown(found)}, expected names with values.\nGive {', '.join(known)}."
         )
     for name in found:
         if name not in known:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from ...data.errors import PyroccamError
+from ...models.plain.untrusted import plain_words
 
 __all__ = ["STATES", "MissingEngine", "State", "Store", "Unreachable", "connect", "refuse_missing"]
 
@@ -93,9 +95,10 @@ class Store:
 
         self.address = address
         self.storage = connect(address) if storage is None else storage
-        self.study = _patiently(
-            lambda: optuna.create_study(storage=self.storage, study_name=study, load_if_exists=True)
-        )
+        how: Any = {"storage": self.storage, "study_name": study, "load_if_exists": True}
+        with _whole(address) if address.startswith(JOURNAL) else nullcontext():
+            self.study = _patiently(lambda: optuna.create_study(**how))
+            self.states()
 
     @classmethod
     def in_folder(cls, folder: Path, study: str) -> Store:
@@ -243,16 +246,23 @@ def _journal(path: Path) -> Any:
         def release(self) -> None:
             self.lock.release()
 
-    try:
+    with _whole(str(path)):
         return JournalStorage(JournalFileBackend(str(path), Lock()))
-    except ValueError as error:
-        raise Unreachable(
-            f"{path} is no journal, or damaged ({error})",
-            hint="delete it and repeat the command: what is finished is known by its folder",
-        ) from error
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Say of a journal that it is damaged: Optuna takes what is in it as it is."""
+    try:
+        yield
     except OSError as error:
         raise Unreachable(
             f"{path} cannot be used ({error})", hint="look at the rights of its folder"
+        ) from error
+    except Exception as error:
+        raise Unreachable(
+            f"{path} is no journal, or damaged ({plain_words(error)})",
+            hint="delete it and repeat the command: what is finished is known by its folder",
         ) from error
 
 

@@ -205,6 +205,7 @@ def start(
     """
     command = [sys.executable, "-m", module, str(folder), device, str(threads)]
     own = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    own["PYTHONSAFEPATH"] = "1"  # nothing in the present folder is a module, a stranger's torch.py
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=own
     )

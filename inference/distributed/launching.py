@@ -163,10 +163,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _variables(processes: int) -> Iterator[None]:
-    """New processes share the cores, and print no stacks of C++ beside an error in words, unless
-    something else was asked for."""
+    """New processes share the cores, print no stacks of C++ beside an error in words, and look for
+    no modules in the present folder, unless something else was asked for."""
     threads = str(max(1, torch.get_num_threads() // processes))
-    wanted = {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    wanted = {"OMP_NUM_THREADS": threads, "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONSAFEPATH": "1"}
     new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ |= new
     try:

@@ -154,7 +154,10 @@ def decoded(content: bytes) -> nn.Module:
 def is_draw(path: str | Path) -> bool:
     """True if a file begins as that of a draw."""
     path = Path(path)
-    return path.is_file() and path.read_bytes()[: len(_MAGIC)] == _MAGIC
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def read(path: str | Path) -> nn.Module:

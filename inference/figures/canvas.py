@@ -21,6 +21,7 @@ from matplotlib.ticker import (
 from numpy.typing import ArrayLike, NDArray
 
 from ...models.checks import as_number
+from ..storage.whole import replacing
 from .style import styled
 
 __all__: list[str] = ["save"]
@@ -59,7 +60,6 @@ def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> li
             f"path: got {str(path)!r}, expected no suffix; try {path.stem!r} and "
             f"formats=({path.suffix.lstrip('.')!r},)"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
     undated: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "pdf": {"CreationDate": None},
@@ -68,7 +68,8 @@ def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> li
     written = []
     for fmt in formats:
         target = path.with_name(f"{path.name}.{fmt}")
-        fig.savefig(target, format=fmt, dpi=150, metadata=undated[fmt])
+        with replacing(target) as beside:
+            fig.savefig(beside, format=fmt, dpi=150, metadata=undated[fmt])
         written.append(target)
     return written
 

@@ -94,8 +94,8 @@ def _way_out(folder: Path) -> str:
 
 def _recorded(path: Path) -> dict[str, str]:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ValueError("too large")
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            raise ValueError("no file, or too large")
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedFile(f"{path} cannot be read", hint=_way_out(path.parent)) from error

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from ...data.errors import PyroccamError
 
-__all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm"]
+__all__ = ["LOCK", "FolderInUse", "FolderLost", "claimed", "confirm", "refuse_links"]
 
 LOCK = ".lock"
 HOLDER = ".lock.json"
@@ -28,6 +28,23 @@ class FolderInUse(PyroccamError, RuntimeError):
 
 class FolderLost(PyroccamError, RuntimeError):
     """A folder that was removed, or replaced by another, while a fit wrote into it."""
+
+
+class LinkedFolder(PyroccamError, ValueError):
+    """A folder of a run that leads elsewhere."""
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder with links, pipes or devices in it, at any depth: who writes through a
+    stranger's link writes anywhere. The folder itself may be a link, which is a person's own."""
+    for parent, folders, files in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in (*folders, *files)):
+            odd = os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path))
+            if odd and os.path.lexists(path):  # what is written meanwhile may be gone
+                raise LinkedFolder(
+                    f"{path} is a link, a pipe or a device", f"files and folders alone in {folder}",
+                    "copy what links lead to (cp -rL), or remove them",
+                )  # fmt: skip
 
 
 @dataclass
@@ -45,13 +62,16 @@ def claimed(folder: Path) -> Iterator[None]:
     """Keep other writers out of a folder, which is made if it is not there.
 
     The operating system drops the lock with the process that holds it, so a killed run leaves a
-    file but no lock: the next one takes it. What holds a folder may claim it again.
+    file but no lock: the next one takes it, and removes what was half written. What holds a folder
+    may claim it again.
 
     Raises:
         FolderInUse: if another process, or another thread, writes into it; says which.
     """
     folder = Path(os.path.abspath(folder))
     folder.mkdir(parents=True, exist_ok=True)
+    if folder not in _held:
+        refuse_links(folder)
     lock = FileLock(folder / LOCK, timeout=0, is_singleton=True)
     try:
         lock.acquire()
@@ -64,6 +84,8 @@ def claimed(folder: Path) -> Iterator[None]:
     held = _held.get(folder)
     if held is None:
         held = _held[folder] = _Held(lock, _identity(folder / LOCK))
+        for left in folder.rglob(".*.????????.part"):  # by a write that was killed
+            left.unlink(missing_ok=True)
         _write_holder(folder)
     else:
         held.depth += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     confirm(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
+        if path.exists() and not path.is_file():  # a device would be replaced, too
+            raise FileExistsError(f"{path} is no file")
+        open(beside, "xb").close()  # exclusive, which follows no link
         yield beside
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())

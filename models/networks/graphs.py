@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from torch import nn
 
+from ..parameters import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
 
 __all__ = ["GRAPHS", "cell_graph", "perceptron_graph"]
 
 
+@asking
 def perceptron_graph(
     input_shape: tuple[int, ...], outputs: int, *, width: int = 32, vertices: int = 3
 ) -> nn.Sequential:
@@ -55,6 +57,7 @@ def perceptron_graph(
     )
 
 
+@asking
 def cell_graph(
     input_shape: tuple[int, ...],
     outputs: int,

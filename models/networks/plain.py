@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from ..parameters import asking
+
 __all__ = ["PLAIN", "lenet_5_caffe", "lenet_300_100", "perceptron", "torchvision_resnet", "vgg"]
 
 VGG_WIDTHS: tuple[int | str, ...] = (
@@ -17,6 +19,7 @@ VGG_WIDTHS: tuple[int | str, ...] = (
 )  # fmt: skip
 
 
+@asking
 def perceptron(
     input_shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (100, 100)
 ) -> nn.Sequential:
@@ -49,6 +52,7 @@ def lenet_300_100(input_shape: tuple[int, ...], outputs: int) -> nn.Sequential:
     return perceptron(input_shape, outputs, hidden=(300, 100))
 
 
+@asking
 def lenet_5_caffe(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -94,6 +98,7 @@ def lenet_5_caffe(
     )
 
 
+@asking
 def vgg(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -136,6 +141,7 @@ def vgg(
     return nn.Sequential(*layers)
 
 
+@asking
 def torchvision_resnet(
     input_shape: tuple[int, ...], outputs: int, *, variant: str = "resnet18", small: bool = True
 ) -> nn.Module:

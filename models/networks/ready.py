@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.limits import ask
 from ..checks import shown, whole
+from ..parameters import asking
 from .plain import torchvision_resnet
 from .stack import DepthStack, match_adapters
 
@@ -36,6 +36,7 @@ class GlobalMeanPool(nn.Module):
         return a.mean(dim=(-2, -1))
 
 
+@asking
 def residual_mlp(
     input_shape: tuple[int, ...], outputs: int, *, width: int = 20, max_depth: int = 20
 ) -> DepthStack:
@@ -66,6 +67,7 @@ def residual_mlp(
     )
 
 
+@asking
 def residual_conv(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -165,6 +167,7 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
     return stack
 
 
+@asking
 def resnet(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -200,18 +203,12 @@ NETWORKS: dict[str, Callable[..., DepthStack]] = {
 """By the names that the command line has for them."""
 
 
-_BLOCK_BYTES = 2**19  # Python's objects for a block, and the time to make and copy them
-
-
 def build(description: dict[str, Any]) -> DepthStack:
     """Build a ready network from its description (the inverse of ``stack.description``).
 
-    A description may be a stranger's. Its depth is asked for here, as so much memory; its widths
-    are not: build it under ``torch.device("meta")``, and ask for the sizes of its tensors.
-
     Raises:
         ValueError: for another network than :data:`NETWORKS`, or arguments that it does not have.
-        TooLarge: if it is deeper than a file may ask for (:mod:`pyroccam.data.limits`).
+        TooLarge: if it is larger than a file may ask for (:mod:`pyroccam.data.limits`).
     """
     arguments = dict(description)
     name = arguments.pop("network", None)
@@ -230,7 +227,6 @@ def build(description: dict[str, Any]) -> DepthStack:
     depth = arguments.get("max_depth", 0)
     _whole(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
     _whole(outputs=outputs, max_depth=depth)
-    ask(_BLOCK_BYTES * depth, f"A network of {depth} blocks")
     return NETWORKS[name](tuple(shape), outputs, **arguments)
 
 

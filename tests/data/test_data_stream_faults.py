@@ -1,5 +1,6 @@
 """Streams where something small went wrong: what is read, what is refused and in which words."""
 
+import os
 import pickle
 import sys
 
@@ -265,3 +266,50 @@ def test_a_picture_in_one_of_many_folders_makes_no_set(tmp_path):
     for name in ("bin", "etc", "lib"):
         (tmp_path / name).mkdir()
     assert not is_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["npy", "png", "parquet"])
+def test_a_pipe_among_the_files_of_a_stream_is_refused(kind, tmp_path):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    made = {"npy": arrays, "png": images, "parquet": lambda folder: folder}[kind](tmp_path / "set")
+    made.mkdir(exist_ok=True)
+    path = made / {"npy": "x.npy", "png": "a/0.png", "parquet": "a.parquet"}[kind]
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(data.DataError, match=f"{path.name} is a device or a pipe"):
+        data.load(made, workers=0)
+
+
+@pytest.mark.parametrize(
+    "header", ["{", "[" * 999, "{'descr': '<f4', 'fortran_order': False, 'shape': (-9, 3), }"]
+)
+def test_a_header_that_is_broken_is_said(header, tmp_path):
+    folder = arrays(tmp_path)
+    content = (folder / "x.npy").read_bytes()
+    (folder / "x.npy").write_bytes(content[:10] + header.encode().ljust(118) + content[128:])
+    with pytest.raises(data.DataError, match=r"x\.npy"):
+        data.load(folder)
+
+
+def test_a_row_asks_before_it_is_read(tmp_path):
+    for name in "xy":
+        np.save(tmp_path / f"{name}.npy", np.zeros((3, 2**17)))
+    with allowing("1MB"), pytest.raises(TooLarge, match="a row"):
+        data.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [np.complex64, ">f4"])
+def test_items_of_types_that_torch_takes_for_others_are_refused(kind):
+    rows = [(np.ones(3).astype(kind), k % 2) for k in range(30)]
+    with pytest.raises(data.DataError):
+        data.stream(rows, workers=0)
+
+
+def test_rows_are_written_through_no_link(tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "x.part").symlink_to(tmp_path / "theirs")
+    data.write_rows(arrays(tmp_path / "from", 60), tmp_path / "set")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert len(np.load(tmp_path / "set" / "x.npy")) == 60

@@ -351,7 +351,7 @@ def test_files_that_are_missing_cut_short_or_none_are_refused(tmp_path):
     with pytest.raises(data.DataError, match="cut short"):
         data.stream(tmp_path)
     (tmp_path / "x.npy").write_bytes(b"no array")
-    with pytest.raises(data.DataError, match=r"is no \.npy file"):
+    with pytest.raises(data.DataError, match=r"is not a \.npy file"):
         data.stream(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """``pyroccam diagnose``, and that every method of the table can be diagnosed."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_folders(repeats: Path, tmp_path: Path) -> None:
     assert runs_of(repeats / "seed-1") == [repeats / "seed-1"]
     assert "holds no run" in call("diagnose", tmp_path, code=2)
     assert "100" in call("diagnose", repeats, "--draws", "5", code=2)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "evaluate", "report"])
+def test_a_run_that_leads_elsewhere_is_refused(repeats: Path, tmp_path: Path, command: str) -> None:
+    run = Path(shutil.copytree(repeats / "seed-0", tmp_path / "run"))
+    (tmp_path / "theirs").write_text("theirs")
+    (run / "diagnostics.json.part").symlink_to(tmp_path / "theirs")
+    assert "diagnostics.json.part is a link" in call(command, run, code=2)
+    assert (tmp_path / "theirs").read_text() == "theirs"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -28,7 +28,7 @@ def test_every_sound_specimen_is_taken(made, tmp_path):
     """Of the commands one: they are tested elsewhere."""
     cases = sound_cases(made, tmp_path)
     quick = [case for case in cases if case.kind != "run" or case.what == "evaluate gnj"]
-    assert len(quick) == 8
+    assert len(quick) == 11
     for case in quick:
         assert judge(case).word == "fine", case
 
@@ -44,7 +44,8 @@ def test_the_specimens_leave_nothing_in_the_working_directory(tmp_path, monkeypa
     assert (tmp_path / "sound" / "report.html").is_file()
 
 
-SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "run": 4}
+SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "run": 4,
+         "arrays": 60, "stream": 30, "sweep": 20, "linked": 4}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", SLICE)

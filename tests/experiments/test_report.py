@@ -372,6 +372,9 @@ def test_a_folder_that_is_no_finished_run_is_named(tmp_path):
         assert "--resume" in call("report", top, code=2)
 
 
+NEEDED = ("method", "data", "seed", "rows", "parameters", "seconds", "test", "versions")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -380,6 +383,7 @@ def test_a_folder_that_is_no_finished_run_is_named(tmp_path):
         ("{}", "'method' is missing"),
         ('{"repeats": []}', "it holds no runs"),
         ('{"repeats": [3]}', "'method' is missing"),
+        (json.dumps({"repeats": [dict.fromkeys(NEEDED, "0/../../b")]}), "'seed' is missing"),
     ],
 )
 def test_metrics_that_cannot_be_read(content, message, tmp_path):

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from pages import Reader, check
 from PIL import Image
+from pyroccam.data.errors import TooLarge
 from pyroccam.experiments.report import html
 from pyroccam.experiments.report.html import (
     BUDGET,
@@ -138,7 +140,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n nothing"
     [
         ("a.png", None, FileNotFoundError, r"a\.png: there is no such picture"),
         ("a.pdf", None, ValueError, r"expected a \.png or \.svg"),
-        ("b.png", SIGNATURE, ValueError, r"b\.png: a damaged picture .*draw it again"),
+        ("b.png", SIGNATURE, ValueError, r"b\.png is not a whole picture .*draw it again"),
         ("c.svg", b"nothing", ValueError, r"c\.svg: no SVG picture"),
         (
             "d.svg",
@@ -153,6 +155,14 @@ def test_pictures_that_cannot_be_read(name, content, error, message, tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=message):
         inline(tmp_path / name, 10)
+
+
+def test_a_huge_picture_asks_before_it_is_decoded(tmp_path):
+    Image.new("1", (13_000, 13_000)).save(tmp_path / "a.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with pytest.raises(TooLarge, match=r"a\.png"):
+            inline(tmp_path / "a.png")
 
 
 def test_pictures_share_the_room_of_a_page(tmp_path, monkeypatch):

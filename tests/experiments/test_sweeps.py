@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,16 +15,18 @@ from statistics import mean
 
 import pytest
 from command_line import call, metrics_of
+from pyroccam.data.errors import PyroccamError
 from pyroccam.experiments.console import PlainConsole
 from pyroccam.experiments.reproduce.runner import add_seeds
 from pyroccam.experiments.runs import run as runs
-from pyroccam.experiments.sweeps import command, driver, team, thousand
+from pyroccam.experiments.sweeps import command, driver, team, thousand, worker
 from pyroccam.experiments.sweeps.command import read_request, run_sweep
 from pyroccam.experiments.sweeps.deaths import digest_of_run
 from pyroccam.experiments.sweeps.plan import Asked, Plan, parse_lists, read_file
 from pyroccam.experiments.sweeps.results import finished_cells, write_results
 from pyroccam.experiments.sweeps.store import State, Store, Unreachable
 from pyroccam.experiments.sweeps.worker import HOPELESS, Worker, _order
+from pyroccam.inference.distributed.launching import _variables
 from pyroccam.inference.storage.lock import claimed
 from pyroccam.inference.training.trainer import NonFiniteLoss, Trainer
 
@@ -131,7 +134,7 @@ def test_a_file_says_what_a_command_says(tmp_path):
     assert ours.folder.name == "mine"
     for text, said in (
         ("method: [", "is not YAML"),
-        ("- 1", "holds a list"),
+        ("- 1", r"holds \[1\], expected names"),
         ("methods: ldn", "Did you mean 'method'|Unknown name 'methods'"),
         ("sweep: 3", "sweep is 3, expected settings with a list each"),
         ("sweep: [3]", "expected settings with a list each"),
@@ -190,14 +193,76 @@ def test_what_cannot_be_run_is_said_before_anything_is():
         wrong.check()
 
 
-def test_a_plan_from_a_stranger_stays_in_its_folder(tmp_path):
+@pytest.mark.parametrize("cell", ["../elsewhere", "..", ".", "", "a/b", "/etc", "a\0b"])
+def test_a_plan_from_a_stranger_stays_in_its_folder(cell, tmp_path):
     plan_of().settle(tmp_path)
     path = tmp_path / "sweep.json"
     content = json.loads(path.read_text())
-    content["trials"][0]["cell"] = "../elsewhere"
+    content["trials"][0]["cell"] = cell
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="is no name of a folder"):
         Plan.read(tmp_path)
+
+
+def test_a_sweep_that_leads_elsewhere_is_refused(tmp_path):
+    plan_of().settle(tmp_path / "sweep")
+    (tmp_path / "sweep" / "lr=0.01").symlink_to(tmp_path)
+    with pytest.raises(PyroccamError, match=r"lr=0\.01 is a link"):
+        plan_of().settle(tmp_path / "sweep")
+
+
+def test_a_process_takes_no_module_from_the_folder_that_it_is_in(tmp_path, monkeypatch):
+    (tmp_path / "colorsys.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    with open(os.devnull, "wb") as log:
+        process = worker.start(tmp_path, "", "cpu", 1, log, "colorsys")
+    assert process.wait() == 0  # the module of Python, which does nothing
+    process.stdin.close()
+    assert not (tmp_path / "ran").exists()
+    with _variables(2):
+        asked = [sys.executable, "-c", "import sys; print(sys.flags.safe_path)"]
+        assert subprocess.run(asked, capture_output=True, text=True).stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: &a [1, 1]\nsweep: {seed: *a}", "sweep: " + "[" * 5000, "!!int ''", "!!timestamp x", ""],
+)
+def test_files_that_grow_or_are_no_settings_are_refused(text, tmp_path):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match="a.yaml"):
+        read_file(tmp_path / "a.yaml")
+
+
+def test_a_file_is_a_file_of_bounded_size(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(PyroccamError, match="a pipe"):
+        read_file(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text(f"sweep: {{seed: {[*range(400_000)]}}}")
+    with pytest.raises(PyroccamError, match="of memory"):
+        read_file(tmp_path / "b.yaml")
+
+
+def test_many_seeds_are_counted_in_no_time():
+    begun = time.process_time()
+    assert len(plan_of({"seed": [*range(20_000)]}).trials) == 20_000
+    for lists in ({"seed": [*range(10**6)]}, {"lr": [0.1] * 1000, "seed": [*range(1000)]}):
+        with pytest.raises(ValueError, match="more than 100,000 runs"):
+            plan_of(lists)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("line", [0, -1])
+@pytest.mark.parametrize("damage", [b"{}", b"[1]", b"\0", b'{"op_code": 4, "user_attrs": 3}'])
+def test_damaged_states_are_said(line, damage, tmp_path):
+    plan = plan_of().settle(tmp_path)
+    Store.in_folder(tmp_path, plan.study).add(["a", "b"])
+    path = tmp_path / "states.log"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line] = damage + b"\n"
+    path.write_bytes(b"".join([*lines, lines[0]]))
+    with pytest.raises(Unreachable, match=r"states\.log is no journal"):
+        Store.in_folder(tmp_path, plan.study)
 
 
 # -- states ---------------------------------------------------------------------------------------

@@ -122,3 +122,10 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
             continue
         with pytest.raises(CheckpointError, match=r"model\.a has values that are not numbers"):
             read_weights(tmp_path, torch.device("cpu"))
+
+
+def test_a_pipe_holds_no_digests(folder):
+    (folder / digests.FILE).unlink(missing_ok=True)
+    os.mkfifo(folder / digests.FILE)
+    with pytest.raises(DamagedFile, match="cannot be read"):
+        check_digests(folder)

@@ -407,6 +407,14 @@ def test_save_writes_the_same_file_for_the_same_figure(tmp_path):
     assert [path.read_bytes() for path in again] == first
 
 
+def test_save_writes_through_no_link(tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "a.png").symlink_to(tmp_path / "theirs")
+    (path,) = figures.save(spirals_figure(1), tmp_path / "a")
+    assert not path.is_symlink()
+    assert (tmp_path / "theirs").read_text() == "theirs"
+
+
 def test_save_writes_undated_pdf(tmp_path):
     (path,) = figures.save(spirals_figure(1), tmp_path / "a", formats=("pdf",))
     assert path.read_bytes().startswith(b"%PDF")

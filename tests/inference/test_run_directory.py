@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -123,3 +124,22 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
     with pytest.raises(KeyError):
         write_whole(tmp_path / "a.bin", lambda file: {}["a"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    """Of a fixed name beside the file a stranger may have made a link."""
+    theirs = tmp_path / "theirs"
+    theirs.write_text("theirs")
+    for name in ("a.bin.part", "a.bin"):
+        (tmp_path / name).symlink_to(theirs)
+    write_whole(tmp_path / "a.bin", lambda file: file.write(b"mine"))
+    assert theirs.read_text() == "theirs"
+    assert not (tmp_path / "a.bin").is_symlink()
+    assert (tmp_path / "a.bin").read_bytes() == b"mine"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is no file"):
+        write_whole(tmp_path / "pipe", lambda file: file.write(b"mine"))
+    assert (tmp_path / "pipe").is_fifo()

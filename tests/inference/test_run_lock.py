@@ -1,5 +1,6 @@
 """One writer for a folder; a folder that goes away is noticed."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
+from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage.checkpoint import write_json
 from pyroccam.inference.storage.lock import LOCK, FolderInUse, FolderLost, claimed
 
@@ -115,3 +117,34 @@ def test_a_fit_does_not_write_where_another_one_writes(holder, tmp_path):
         )  # fmt: skip
     assert time.monotonic() - begun < 30  # it does not wait for the other one
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", [LOCK, ".lock.json", "figures", "posterior/a.nc"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_folder_that_leads_elsewhere_is_refused(name, kind, tmp_path):
+    theirs, run = tmp_path / "theirs", tmp_path / "run"
+    theirs.write_text("theirs")
+    (run / "posterior").mkdir(parents=True)
+    (run / name).symlink_to(theirs) if kind == "link" else os.mkfifo(run / name)
+    with pytest.raises(PyroccamError, match=name), claimed(run):
+        pass
+    assert theirs.read_text() == "theirs"
+    (run / name).unlink()
+    (tmp_path / "own").symlink_to(run)  # a person's own link to the whole
+    with claimed(tmp_path / "own"):
+        pass
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path):
+    dies = (
+        "import os, sys; from pathlib import Path\n"
+        "from pyroccam.inference.storage.whole import write_whole\n"
+        "os.replace = lambda *a: os.kill(os.getpid(), 9)\n"
+        "write_whole(Path(sys.argv[1]) / 'figures' / 'a', lambda file: file.write(b'half'))"
+    )
+    subprocess.run([sys.executable, "-c", dies, str(tmp_path)], check=False)
+    (tmp_path / "mine.part").touch()
+    assert len([*(tmp_path / "figures").iterdir()]) == 1
+    with claimed(tmp_path):
+        assert not [*(tmp_path / "figures").iterdir()]
+    assert (tmp_path / "mine.part").is_file()

@@ -4,6 +4,8 @@ import itertools
 import pytest
 import torch
 from pyroccam import models
+from pyroccam.data.errors import TooLarge
+from pyroccam.data.limits import allowing
 from pyroccam.models.networks.normalisation import DepthBatchNorm
 from pyroccam.models.networks.ready import residual_conv, residual_mlp, resnet, take_apart
 from torch import nn
@@ -319,3 +321,29 @@ def test_a_block_that_changes_its_input_in_place_is_refused():
     harmless = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))  # not on its own input
     stack = models.DepthStack(nn.Linear(2, 4), [harmless], nn.Linear(4, 2))
     assert stack.outputs(torch.randn(3, 2)).shape == (2, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        (residual_mlp, {"width": 10**9}),
+        (residual_mlp, {"width": 10**30}),
+        (residual_mlp, {"max_depth": 10**9}),
+        (models.networks.perceptron, {"hidden": [1] * 100_000}),
+        (models.networks.perceptron_graph, {"vertices": 10**9}),
+        (models.networks.vgg, {"width": 1e300}),
+    ],
+)
+def test_a_network_asks_for_its_size_before_it_is_built(make, sizes):
+    shape = (3, 32, 32) if make is models.networks.vgg else (2,)
+    with allowing("100MB"), pytest.raises(TooLarge, match="of memory"):
+        make(shape, 3, **sizes)
+
+
+@pytest.mark.parametrize("make", [residual_mlp, residual_conv, models.networks.cell_graph])
+def test_what_a_network_asks_changes_no_bits(make):
+    torch.manual_seed(0)
+    plain = make.__wrapped__((1, 8, 8), 3).state_dict()
+    torch.manual_seed(0)
+    asked = make((1, 8, 8), 3).state_dict()
+    assert all(torch.equal(asked[name], value) for name, value in plain.items())

@@ -20,7 +20,7 @@ _LARGEST = 2**53
 
 def are_names(y: Any) -> bool:
     """True for labels that are text."""
-    if isinstance(y, Tensor):
+    if isinstance(y, Tensor) or np.ma.is_masked(y):
         return False
     try:
         array = np.asarray(y)
@@ -64,9 +64,10 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
     if (numbers < 0).any():
         row = int((numbers < 0).argmax())
         raise DataError(
-            f"{name} has the class {shown(str(texts[row]))} in row {row_number(row)} "
+            f"{name} has the class {shown(str(texts[row]))} in row {row_number(row, name)} "
             f"({int((numbers < 0).sum())} such row(s))",
             f"one of {listed(map(repr, names))}",
+            "class_names= with all of them, if training rows lack some",
         )
     return numbers
 
@@ -116,7 +117,7 @@ def _refuse(name: str, y: Tensor, bad: Tensor, expected: str, hint: str) -> None
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise DataError(
-            f"{name} has the label {y[row].item()} in row {row_number(row)} "
+            f"{name} has the label {y[row].item()} in row {row_number(row, name)} "
             f"({int(bad.sum())} such row(s))",
             expected,
             hint,

@@ -37,7 +37,8 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
     if bool((found < 0).any()):
         row = int((found < 0).nonzero()[0])
         raise DataError(
-            f"{name} holds {found[row].item():g} in row {row_number(row)}", "weights from 0 on"
+            f"{name} holds {found[row].item():g} in row {row_number(row, name)}",
+            "numbers from 0 on",
         )
     return found.float()
 

@@ -408,10 +408,7 @@ def _first(chunks: Iterable[Chunk]) -> Pair:
 
 def _decided(parts: Sequence[_Rows]) -> Task:
     """The task that targets in memory speak of."""
-    known = [part.y.flatten() for part in parts if part.y is not None]
-    if len({y.dtype for y in known}) > 1:
-        known = [y.double() for y in known]
-    return decide_task("y", torch.cat(known))
+    return decide_task("y", *(part.y for part in parts if part.y is not None))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import DataError, as_tensor, listed
+from ..checks import DataError, as_tensor, listed, named
 from ..fields import Fields, are_several
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
@@ -30,8 +30,7 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, inputs: str | Sequence[str], target: str, weights: str = "") -> Columns:
         """Names as a person gives them."""
-        names = [inputs] if isinstance(inputs, str) else inputs
-        return cls(tuple(name for name in names if name), target, weights)
+        return cls(tuple(named(inputs)), target, weights)
 
 
 PAIRS = Columns()

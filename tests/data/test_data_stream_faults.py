@@ -265,3 +265,18 @@ def test_a_picture_in_one_of_many_folders_makes_no_set(tmp_path):
     for name in ("bin", "etc", "lib"):
         (tmp_path / name).mkdir()
     assert not is_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("numbers", "ok"), [
+    (["00", "02"], False), (["1", "2", "4"], False), (["0", "1"], True),
+    (["20240131", "20240201"], True),
+])  # fmt: skip
+def test_a_shard_that_is_missing_is_noticed(tmp_path, numbers, ok):
+    for number in numbers:
+        np.save(tmp_path / f"x-{number}.npy", np.random.default_rng(0).normal(size=(20, 3)))
+        np.save(tmp_path / f"y-{number}.npy", np.arange(20) % 2)
+    if ok:
+        assert sum(data.load(tmp_path).counts.values()) == 20 * len(numbers)
+        return
+    with pytest.raises(data.DataError, match=f"number {'3' if '4' in numbers else '1'}"):
+        data.load(tmp_path)

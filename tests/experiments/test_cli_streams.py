@@ -60,7 +60,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_knows_its_rows(finished):
     rows, out, said = finished
-    assert "Streamed('rows', classification: 2 classes, input 3, rows: 230 train, 40 val" in said
+    assert "Streamed('rows', classification: 2 classes, 3 inputs, rows: 230 train, 40 val" in said
     assert metrics_of(out)["rows"] == {"train": 230, "val": 40, "test": 30}
     config = RunConfig.read(out)
     assert config.data["name"] == str(rows)

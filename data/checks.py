@@ -101,8 +101,8 @@ def listed(names: Iterable[object], most: int = 8) -> str:
 def named(names: Any) -> list[str]:
     """Names that are given as a list, or in a text with commas; none of None."""
     if isinstance(names, str | int):
-        names = str(names).split(",")
-    return list(dict.fromkeys(name for one in names or () if (name := str(one).strip())))
+        names = [name for one in str(names).split(",") if (name := one.strip())]
+    return [*map(str, () if names is None else names)]
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -200,18 +200,14 @@ def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) ->
 
 
 def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Which rows hold no number that stands for a missing value, truth values (B,).
-
-    Arguments:
-        missing: The number, or several.
-        where: What to call the rows, in a warning of how many are left out.
-        arrays: Of values (B, ...); texts are not looked at.
+    """Which rows of arrays (B, ...) hold no number that stands for a missing value (B,), with a
+    warning of how many do; texts are not looked at.
 
     Raises:
-        DataError: for what is no number, or if no row is left.
+        DataError: if `missing` is neither a number nor several, or no row is left.
     """
-    codes = [*missing] if isinstance(missing, list | tuple) else [missing]
-    codes = [check_number("missing", code) for code in codes]
+    given = missing if isinstance(missing, list | tuple) else [missing]
+    codes = [check_number("missing", code) for code in given]
     kept = np.ones(len(arrays[0]), bool)
     for array in arrays:
         if array.dtype.kind in "iuf":
@@ -220,8 +216,8 @@ def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.n
             kept &= ~np.isin(array, exact).reshape(len(kept), -1).any(1)
     if not kept.any():
         raise DataError(f"missing={shown(missing)} stands in all rows of {where}", "some without")
-    said = f"{int((~kept).sum())} of {len(kept)} rows of {where} are left out, for missing={codes}."
-    if not kept.all():
+    if count := int((~kept).sum()):
+        said = f"{count} of {len(kept)} rows of {where} are left out, for missing={codes}."
         warnings.warn(said, DataWarning, stacklevel=2)
     return kept
 

@@ -18,12 +18,13 @@ from .checks import (
     check_pair,
     check_seed,
     check_truth,
+    named,
     warn_of_wild_cells,
     with_channel,
 )
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
-from .labels import are_names, check_labels, count_classes, number_names, refuse_text
+from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
 from .raw import keep_raw
 from .record import differences, record
@@ -487,7 +488,7 @@ class Dataset:
         check_truth("standardise", standardise)
         check_truth("ids", ids)
         standardise = standardise and not ids
-        refuse_text("class_names", class_names)
+        class_names = named(class_names)
         x: dict[str, Any] = {"train": x_train, "test": x_test}
         y: dict[str, Any] = {"train": y_train, "test": y_test}
         if x_val is not None or y_val is not None:
@@ -559,7 +560,7 @@ class Dataset:
             labels = None if classes is None else y["train"]
             val, train = carve(rows, val_fraction, seed, labels=labels, groups=groups)
             x["val"], y["val"] = x["train"][val], y["train"][val]
-            of_val = None if weights is None else weights[val]
+            of_val = torch.ones(0) if weights is None else weights[val]
         xs = (x["train"][train], x["val"], x["test"])
         ys = (y["train"][train], y["val"], y["test"])
         if fields is not None:  # whole numbers and truth values are not scaled
@@ -592,7 +593,7 @@ class Dataset:
             x_test=xs[2],
             y_test=ys[2],
             classes=classes,
-            class_names=tuple(map(str, class_names)),
+            class_names=tuple(class_names),
             x_mean=x_mean,
             x_std=x_std,
             y_mean=y_mean,

@@ -12,7 +12,7 @@ from torch import Tensor
 from .checks import DataError, check_count, check_finite, listed, shown
 from .numbering import row_number
 
-__all__ = ["are_names", "check_labels", "count_classes", "number_names", "refuse_text"]
+__all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 
 
 _LARGEST = 2**53
@@ -29,17 +29,6 @@ def are_names(y: Any) -> bool:
     return array.dtype.kind == "U" or (
         array.dtype.kind in "OT" and array.size > 0 and all(isinstance(v, str) for v in array.flat)
     )
-
-
-def refuse_text(name: str, names: Any) -> None:
-    """Refuse one text in the place of several names, whose letters would be taken for them.
-
-    Raises:
-        DataError: for one.
-    """
-    if isinstance(names, str):
-        split = [one.strip() for one in names.split(",")]
-        raise DataError(f"{name}={shown(names)}, a text", "a list of names", f"{name}={split}")
 
 
 def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:

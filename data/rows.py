@@ -33,6 +33,7 @@ from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
 from .streaming.named import reader_of_path
+from .streaming.pairs import Columns
 from .tasks import check_amounts
 
 __all__ = ["far_off", "new_rows"]
@@ -127,6 +128,7 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
     features = list(like.columns) or [name for name in frame.columns if name != target]
     features = features[: len(features) - sum(map(len, like.categories.values()))]
     features += like.categories
+    Columns(tuple(features), target).among(str(path), frame.columns)
     frame = selected(path, frame, [*features, target], like.source.get("missing"))
     inputs, *_ = encoded(path, frame[features], [*like.categories], like.categories)
     x = torch.from_numpy(inputs)

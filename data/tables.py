@@ -26,9 +26,10 @@ from .checks import (
 from .dataset import Dataset
 from .fields import gathered, keys_of
 from .formats.archives import open_archive
-from .formats.csv_text import are_texts, encoded, numbers, read_table, selected
+from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
 from .numbering import numbered, row_number
 from .splits import carve
+from .streaming.pairs import Columns
 from .tasks import Task, check_task, decide_task
 
 if TYPE_CHECKING:
@@ -158,29 +159,21 @@ def load_csv(
     if target is None:
         _refuse_dummies(path, frame)
         target = columns[-1]
-    if target not in columns:
-        raise DataError(
-            f"{path} has no column {target!r}",
-            f"target= one of {listed(columns)}",
-            "an .npz or Dataset.from_tensors, for several targets",
-        )
-    others = [name for name in columns if name not in (target, weights)]
-    if weights is not None and (weights not in columns or weights == target):
-        raise DataError(f"{path} has no column {weights!r} of weights", f"one of {listed(others)}")
-    features = [name for name in named(inputs) or others if name not in left]
-    if not others or not features:
+    kept = [name for name in columns if name not in left]
+    features = Columns.of(inputs, target, weights or "").among(str(path), kept)
+    if not features:
         other = next((mark for mark in (";", "\t", "|") if mark in target), None)
         raise DataError(
             f"{path} has only the column {target!r}",
             "features beside the target",
             "" if other is None else f"commas between the fields; the first line has {other!r}",
         )
-    if wrong := [*({*features, *left} - {*others}), *({*texts} - {*features})]:
-        raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(others)}")
+    if wrong := [n for n in (*left, *texts) if n not in (columns if n in left else features)]:
+        raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
     of_weights = [] if weights is None else [weights]
     frame = selected(path, frame, [*features, target, *of_weights], missing)
     if categorical == "auto":
-        texts = [name for name in features if are_texts(frame[name])]
+        texts = [name for name in features if np.isnan(as_numbers(frame[name])).all()]
     x, names, values = encoded(path, frame[features], texts, {})
     of_rows = torch.from_numpy(numbers(path, frame[weights]).copy()) if weights else None
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
@@ -188,7 +181,9 @@ def load_csv(
         if not isinstance(test, str | os.PathLike):
             raise DataError(f"test={shown(test)}", "a path", "test_fraction= for a share")
         there = Path(test) if Path(test).is_file() else path.with_name(Path(test).name)  # if moved
-        frame = selected(there, read_table(there, texts), [*features, target], missing)
+        frame = read_table(there, texts)
+        Columns(tuple(features), target).among(str(there), frame.columns)
+        frame = selected(there, frame, [*features, target], missing)
         x = np.concatenate([x, encoded(there, frame[features], texts, values)[0]])
         rows = np.append(rows, [f"{row} of {there.name}" for row in frame.index])
         of_target = pd.concat([of_target, frame[target]])
@@ -231,18 +226,15 @@ def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:
             raise DataError(
                 f"{path} has no target= and ends with dummies, {listed(frame.columns[-count:])}",
                 "the name of the column to predict",
-                f"target={frame.columns[-count - 1]} (--set data.target=...)",
+                "target=NAME (--set data.target=NAME)",
             )
 
 
 def _read_target(
     path: Path, column: pd.Series, task: Task | None, count: int
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels (rows,) with the names of the classes, or targets (rows,) with no names.
-
-    Arguments:
-        count: Rows of the column in which there have to be all classes.
-    """
+    """Labels (rows,) with the names of the classes, which the first `count` rows have to have; or
+    targets (rows,) with no names."""
     import pandas as pd
 
     where = f"{path}, column {column.name!r}"
@@ -275,8 +267,6 @@ def _read_target(
         raise DataError(f"{where} holds only {names[0]!r}", "at least 2 classes")
     if (alone := ~np.isin(label, label[:count])).any():
         row = int(alone.argmax())
-        raise DataError(
-            f"{where} has the class {names[label[row]]!r} of row {row_number(row)} in no row of "
-            "training", "some of each class",
-        )  # fmt: skip
+        found = f"{where} has the class {names[label[row]]!r} in row {row_number(row)}"
+        raise DataError(found, "classes of training rows")
     return torch.from_numpy(label.astype(np.int64)), names

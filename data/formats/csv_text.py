@@ -20,7 +20,7 @@ from ..roots import read_bytes, reading
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["are_texts", "encoded", "numbers", "read_table", "selected"]
+__all__ = ["as_numbers", "encoded", "numbers", "read_table", "selected"]
 
 _MOST_COLUMNS = 100_000
 """A table has a Python object for each column: with more, arrays are the better form."""
@@ -146,14 +146,8 @@ def selected(
     """Columns of a table, without rows in which a number stands for a missing value.
 
     Raises:
-        DataError: for columns that are not there, and fields without a value.
+        DataError: with how many fields have no value, and where the first one is.
     """
-    if lacking := [name for name in names if name not in frame.columns]:
-        raise DataError(
-            f"{path} has no column {listed(map(repr, lacking))}, only {listed(frame.columns)}",
-            "the columns of the training rows",
-            "target=, if that is the one to predict" if lacking == [names[-1]] else "",
-        )
     frame = frame[[*names]]
     if missing is not None:
         columns = [frame[name].to_numpy() for name in names]
@@ -213,18 +207,13 @@ def encoded(
     return np.concatenate(parts, 1), names, values
 
 
-def are_texts(column: pd.Series) -> bool:
-    """True for a column in which no field is a number."""
-    return bool(np.isnan(_as_numbers(column)).all())
-
-
 def numbers(path: Path, column: pd.Series, hint: str = "") -> np.ndarray:
     """The values of a column (rows,) in float64.
 
     Raises:
         DataError: with the first one that is no number.
     """
-    values = _as_numbers(column)
+    values = as_numbers(column)
     bad = np.isnan(values)
     if bad.any():
         row = int(bad.argmax())
@@ -233,7 +222,7 @@ def numbers(path: Path, column: pd.Series, hint: str = "") -> np.ndarray:
     return values
 
 
-def _as_numbers(column: pd.Series) -> np.ndarray:
+def as_numbers(column: pd.Series) -> np.ndarray:
     """The values of a column (rows,) in float64, NaN for texts."""
     import pandas as pd
 

@@ -313,7 +313,7 @@ def test_weights_by_class_twice_and_wrong_ones(tmp_path):
     path = table(tmp_path / "t.parquet", x, y, w=bad)
     with pytest.raises(data.DataError, match="weights.* holds -1 in row 57"):
         data.load(path, target="label", weights="w")
-    with pytest.raises(data.DataError, match="weights='v' of a table"):
+    with pytest.raises(data.DataError, match="no column 'v'"):
         data.load(path, target="label", weights="v")
     with pytest.raises(data.DataError, match="gives pairs"):
         data.stream([(torch.zeros(2), 0)] * 9, weights="w", workers=0)

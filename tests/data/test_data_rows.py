@@ -83,7 +83,7 @@ def test_rows_with_few_of_the_classes_keep_their_numbers(own: data.Dataset, tmp_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"b": None}, ["has no column 'b'", "only a, c, kind", "the columns of the training rows"]),
+        ({"b": None}, ["has no column 'b'", "only a, c, kind", "names of columns"]),
         ({"kind": ["cat"] * 9 + ["zebra"] * 71}, ["'zebra' in row 9", "71 such", "'cat', 'dog'"]),
         ({"a": ["1", "", *["2"] * 78]}, ["row 1, column 'a'"]),
         ({"a": ["1", "inf", *["2"] * 78]}, ["row 1", "'a'", "inf"]),

@@ -36,6 +36,7 @@ __all__ = [
     "listed",
     "named",
     "refuse_masked",
+    "refuse_rows",
     "rows_without",
     "shown",
     "warn_of_wild_cells",
@@ -135,6 +136,22 @@ def as_tensor(name: str, value: Any) -> Tensor:
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     # torch warns when it has to share memory that may not be written to
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "") -> None:
+    """Refuse rows with values (B, ...) that are `bad`.
+
+    Raises:
+        DataError: with the first of these values, its row, and how many rows there are.
+    """
+    bad = np.asarray(bad)
+    if bad.any():
+        first = tuple(np.argwhere(bad)[0])
+        value = np.asarray(values)[first].item()
+        value = f"{value:g}" if isinstance(value, float) else shown(value)
+        count = int(bad.reshape(len(bad), -1).any(1).sum())
+        found = f"{name} holds {value} in row {row_number(first[0], name)} ({count} such row(s))"
+        raise DataError(found, expected, hint)
 
 
 def refuse_masked(name: str, value: Any) -> None:
@@ -257,7 +274,8 @@ def warn_of_wild_cells(
         alone = abs(near - ends[0]) > _ALONE * abs(ends[last] - near)
         codes.append(torch.from_numpy(np.where((times > 1) & several & alone, ends[0], np.nan)))
     lowest, highest = torch.from_numpy(middle - off), torch.from_numpy(middle + off)
-    found, first = 0, []
+    found = 0
+    first: list[str] = []
     for name, x in tables.items():
         bad = (x < lowest) | (x > highest) | (x == codes[0]) | (x == codes[1])
         found += int(bad.sum())
@@ -299,14 +317,8 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
     check_finite(name, x, columns if x.ndim == 2 and len(columns) == x.shape[1] else ())
     if ids:
         bad = (x < 0) | (x != x.round() if x.is_floating_point() else x.new_tensor(False).bool())
-        if bool(bad.any()):
-            row, *place = (int(i) for i in bad.nonzero()[0])
-            value = x[(row, *place)].item()
-            raise DataError(
-                f"{name} holds {value} in row {row_number(row, name)}, for ids=True",
-                "whole numbers from 0, rows of a table of embeddings",
-                "without ids=, if inputs are amounts",
-            )
+        expected = "whole numbers from 0, rows of a table of embeddings, for ids=True"
+        refuse_rows(name, x, bad, expected, "without ids=, if inputs are amounts")
 
 
 def with_channel(x: Tensor) -> Tensor:

@@ -414,7 +414,8 @@ class Dataset:
         shape = f"input {self.fields or ' x '.join(map(str, self.input_shape))}"
         if self.fields is None and len(self.input_shape) == 1:
             shape = f"{self.input_shape[0]} inputs"
-        what += f" of {self.target!r}" if self.target else ""
+        if self.target:
+            what = f"{what} of {self.target!r}" if self.classes else f"target {self.target!r}"
         return f"{type(self).__name__}({self.name!r}, {self.task}: {what}, {shape}, rows: {rows})"
 
     @classmethod
@@ -561,8 +562,8 @@ class Dataset:
             val, train = carve(rows, val_fraction, seed, labels=labels, groups=groups)
             x["val"], y["val"] = x["train"][val], y["train"][val]
             of_val = torch.ones(0) if weights is None else weights[val]
-        xs = (x["train"][train], x["val"], x["test"])
-        ys = (y["train"][train], y["val"], y["test"])
+        xs: tuple[Tensor, ...] = (x["train"][train], x["val"], x["test"])
+        ys: tuple[Tensor, ...] = (y["train"][train], y["val"], y["test"])
         if fields is not None:  # whole numbers and truth values are not scaled
             each = [one for one in fields.each for _ in range(one.size)]
             amounts = [k for k, one in enumerate(each) if one.kind == "float"]

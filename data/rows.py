@@ -18,7 +18,6 @@ from .checks import (
     check_truth,
     listed,
     rows_without,
-    shown,
     with_channel,
 )
 from .dataset import Dataset
@@ -28,7 +27,7 @@ from .formats.archives import open_archive
 from .formats.csv_text import encoded, numbers, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
-from .numbering import numbered, row_number
+from .numbering import numbered
 from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
@@ -266,16 +265,9 @@ def _names(like: Dataset) -> tuple[str, ...]:
 
 def _labels_of_names(where: str, names: Sequence[tuple[str, str]], like: Dataset) -> Tensor:
     """The number in `like` of each class; of two ways to write it, the first one that is known."""
-    places = {name: place for place, name in enumerate(_names(like))}
-    found = [places.get(a, places.get(b, -1)) for a, b in names]
-    if -1 in found:
-        row = found.index(-1)
-        raise DataError(
-            f"{where} has the class {shown(names[row][0])} in row {row_number(row)} "
-            f"({found.count(-1)} such row(s))",
-            f"one of {listed(map(repr, places))}, as in {like.name}",
-        )
-    return torch.tensor(found, dtype=torch.int64)
+    known = _names(like)
+    found = number_names(where, [a if a in known else b for a, b in names], known)
+    return torch.from_numpy(found)
 
 
 def _targets(where: str, y: Tensor, like: Dataset) -> Tensor:

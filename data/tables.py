@@ -20,6 +20,7 @@ from .checks import (
     check_seed,
     listed,
     named,
+    refuse_rows,
     rows_without,
     shown,
 )
@@ -27,7 +28,7 @@ from .dataset import Dataset
 from .fields import gathered, keys_of
 from .formats.archives import open_archive
 from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
-from .numbering import numbered, row_number
+from .numbering import numbered
 from .splits import carve
 from .streaming.pairs import Columns
 from .tasks import Task, check_task, decide_task
@@ -168,7 +169,7 @@ def load_csv(
             "features beside the target",
             "" if other is None else f"commas between the fields; the first line has {other!r}",
         )
-    if wrong := [n for n in (*left, *texts) if n not in (columns if n in left else features)]:
+    if wrong := [*({*left} - {*columns}), *({*texts} - {*features})]:
         raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
     of_weights = [] if weights is None else [weights]
     frame = selected(path, frame, [*features, target, *of_weights], missing)
@@ -180,7 +181,7 @@ def load_csv(
     if test is not None:
         if not isinstance(test, str | os.PathLike):
             raise DataError(f"test={shown(test)}", "a path", "test_fraction= for a share")
-        there = Path(test) if Path(test).is_file() else path.with_name(Path(test).name)  # if moved
+        there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
         frame = read_table(there, texts)
         Columns(tuple(features), target).among(str(there), frame.columns)
         frame = selected(there, frame, [*features, target], missing)
@@ -252,21 +253,13 @@ def _read_target(
         values = column.to_numpy().astype(str)
     else:
         values = y.numpy()
-        if y.is_floating_point() and (values != np.round(values)).any():
-            row = int((values != np.round(values)).argmax())
-            raise DataError(
-                f"{where} holds {values[row]} in row {row_number(row)}",
-                "text or whole numbers as class labels",
-                "task='regression'",
-            )
+        expected = "text or whole numbers as class labels"
+        refuse_rows(where, values, values != np.round(values), expected, "task='regression'")
         check_finite(str(path), y[:, None], [str(column.name)])
     distinct, label = np.unique(values, return_inverse=True)
     whole = values.dtype.kind in "iuf"
     names = tuple(str(int(value)) if whole else str(value) for value in distinct)
     if len(names) < 2:
         raise DataError(f"{where} holds only {names[0]!r}", "at least 2 classes")
-    if (alone := ~np.isin(label, label[:count])).any():
-        row = int(alone.argmax())
-        found = f"{where} has the class {names[label[row]]!r} in row {row_number(row)}"
-        raise DataError(found, "classes of training rows")
+    refuse_rows(where, values, ~np.isin(label, label[:count]), "classes of training rows")
     return torch.from_numpy(label.astype(np.int64)), names

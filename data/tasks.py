@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_targets, shown
-from .numbering import row_number
+from .checks import DataError, check_targets, refuse_rows, shown
 
 __all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
 
@@ -54,13 +53,7 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
         bad, expected = (y != 0) & (y != 1), "0 or 1 for each label, for task='multi-label'"
     else:
         return y
-    if bool(bad.any()):
-        row, column = (int(i) for i in bad.nonzero()[0])
-        found = (
-            f"{name} holds {y[row, column]:g} in row {row_number(row, name)} "
-            f"({int(bad.any(1).sum())} such row(s))"
-        )
-        raise DataError(found, expected, "task='regression', if these are other amounts")
+    refuse_rows(name, y, bad, expected, "task='regression', if these are other amounts")
     return y
 
 

@@ -196,7 +196,7 @@ def encoded(
             )
     names = [name for name in frame.columns if name not in values]
     ask(_FIELD * len(frame) * (len(names) + sum(map(len, values.values()))), str(path))
-    hint = "categorical=auto (--set data.categorical=auto) for texts, or drop= to leave it out"
+    hint = "categorical=auto (--set data.categorical=auto) or its name for texts, or drop="
     parts = [numbers(path, frame[name], hint)[:, None] for name in names]
     if texts:
         from sklearn.preprocessing import OneHotEncoder  # half a second that only texts need

@@ -304,8 +304,8 @@ IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
         (spoilt(x_train=lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),
         (spoilt(x_test=lambda x: x[:0]), ["x_test is empty"]),
         (spoilt(x_test=lambda x: x[:, :1]), ["x_test", "(1,)", "(2,) as in x_train"]),
-        (spoilt(y_train=at((4,), -1)), ["y_train", "label -1", "row 4"]),
-        (spoilt(y_test=at((3,), 5)), ["y_test", "label 5", "row 3", "0 to 2", "3 classes"]),
+        (spoilt(y_train=at((4,), -1)), ["y_train", "holds -1", "row 4"]),
+        (spoilt(y_test=at((3,), 5)), ["y_test", "holds 5", "row 3", "0 to 2", "3 classes"]),
         (spoilt(y_train=lambda y: y + 1), ["y_train", "no row of class 0", "up to 3"]),
         (spoilt(y_train=at((0,), 10**12)), ["y_train", "no row of class 3"]),
         (spoilt(y_train=lambda y: y * 0), ["only the label 0", "2 classes"]),
@@ -338,7 +338,7 @@ def test_errors_say_what_and_where(given: dict[str, Any], words: list[str]) -> N
         ({"seed": -1}, ["seed=-1", "at least 0"]),
         ({"seed": 0.5}, ["seed=0.5"]),
         ({"task": "ranking"}, ["task='ranking'", "'regression'"]),
-        ({"class_names": ["a", "b"]}, ["label 2", "0 to 1"]),
+        ({"class_names": ["a", "b"]}, ["holds 2", "0 to 1"]),
         ({"class_names": ["a", "b"], "classes": 3}, ["2 class_names", "3"]),
         ({"classes": 1}, ["classes=1", "at least 2"]),
         ({"task": "regression", "classes": 3}, ["classes=3", "regression"]),
@@ -354,7 +354,7 @@ def test_labels_that_are_no_whole_numbers() -> None:
     given["y_train"] = given["y_train"].astype(float)
     assert Dataset.from_tensors(**given, task="classification").classes == 3
     given["y_train"][8] = 0.5
-    with pytest.raises(DataError, match=r"y_train has the label 0\.5 in row 8"):
+    with pytest.raises(DataError, match=r"y_train holds 0\.5 in row 8"):
         Dataset.from_tensors(**given, task="classification")
 
 
@@ -424,7 +424,7 @@ def test_a_class_of_test_rows_alone_is_refused_by_number_and_by_name() -> None:
     given = rows_of(60, seed=0)
     train, test = np.arange(30) % 2, np.arange(30) % 3
     for of in (np.asarray, lambda y: np.array(["u", "v", "w"])[y]):
-        with pytest.raises(DataError, match="y_test has the"):
+        with pytest.raises(DataError, match="y_test holds"):
             Dataset.from_tensors(**{**given, "y_train": of(train), "y_test": of(test)})
 
 

@@ -135,7 +135,7 @@ def test_images_are_rows_of_bytes_with_the_classes_of_their_folders(tmp_path):
     assert same.source["size"] == 6
     new = data.new_rows(images(tmp_path / "new", classes=("b",)), like=one)
     assert new.y_test.tolist() == [1] * 20
-    with pytest.raises(data.DataError, match="class 'c'"):
+    with pytest.raises(data.DataError, match="holds 'c'"):
         data.new_rows(images(tmp_path / "other", classes=("c",)), like=one)
 
 
@@ -380,7 +380,7 @@ def test_rows_in_messages_are_those_of_the_source(tmp_path, row):
         with pytest.raises(data.DataError, match=rf"the first at row {row}, column 1: nan"):
             data.stream(folder, seed=1, **how)
     x[row, 1] = 0
-    with pytest.raises(data.DataError, match=rf"label -4 in row {row} "):
+    with pytest.raises(data.DataError, match=rf"holds -4 in row {row} "):
         data.stream(
             shards(tmp_path / "labels", x, np.where(np.arange(N) == row, -4, y)),
             task="classification",

@@ -324,7 +324,7 @@ def test_streams_without_places_are_refused_what_they_cannot_give():
     [
         (lambda x, y: (np.where(np.arange(N)[:, None] == 650, np.nan, x), y), r"NaN, infinite"),
         (lambda x, y: (x, np.where(np.arange(N) == 650, 9, y)), r"no row of class 3"),
-        (lambda x, y: (x, y - 1), r"has the label -1"),
+        (lambda x, y: (x, y - 1), r"holds -1"),
         (lambda x, y: (x[:0], y[:0]), r"none of them 0"),
         (lambda x, y: (x, y[:-1]), r"one target for each row"),
         (lambda x, y: (np.asfortranarray(x), y), r"column by column"),

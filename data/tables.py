@@ -169,7 +169,7 @@ def load_csv(
             "features beside the target",
             "" if other is None else f"commas between the fields; the first line has {other!r}",
         )
-    if wrong := [*({*left} - {*columns}), *({*texts} - {*features})]:
+    if wrong := sorted(({*left} - {*columns}) | ({*texts} - {*features})):
         raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
     of_weights = [] if weights is None else [weights]
     frame = selected(path, frame, [*features, target, *of_weights], missing)

@@ -139,7 +139,7 @@ def test_depth_and_weights_of_rows(tmp_path):
         "--set", "data.weights=w", "--set", "max_depth=2", "--set", "width=4", "--out",
         tmp_path / "run", "--set", "likelihood=student-t",
     )  # fmt: skip
-    assert "input 2" in said
+    assert "2 inputs" in said
     assert "pruned" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"

@@ -1,6 +1,6 @@
 """Data sets and toys: read, checked, split, standardised."""
 
-from .checks import DataError
+from .checks import DataError, DataWarning
 from .dataset import Dataset
 from .registry import available, load
 from .rows import far_off, new_rows
@@ -11,6 +11,7 @@ from .streaming.writing import write_rows
 
 __all__ = [
     "DataError",
+    "DataWarning",
     "Dataset",
     "Streamed",
     "available",

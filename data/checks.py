@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .numbering import row_number
 
 __all__ = [
     "DataError",
+    "DataWarning",
     "as_tensor",
     "check_choice",
     "check_count",
@@ -32,15 +34,33 @@ __all__ = [
     "check_targets",
     "check_truth",
     "listed",
+    "named",
+    "refuse_masked",
+    "refuse_rows",
+    "rows_without",
     "shown",
+    "warn_of_wild_cells",
     "with_channel",
 ]
 
 
 _INT64 = np.iinfo(np.int64).max
 
+_FAR = 30.0
+"""Ranges of the other values of a column, that a cell lies off its median."""
+
+_ALONE = 3.0
+"""Ranges of the other values of a column, that a value which repeats lies off the next one."""
+
+_JUDGED = 2**22
+"""Numbers of training rows by which others are judged, at most, about."""
+
 _LONGEST = 800
 """Characters of a part of a message: what a file says of itself may be of any length."""
+
+
+class DataWarning(UserWarning):
+    """What somebody should know of data that can be used."""
 
 
 class DataError(PyroccamError, ValueError):
@@ -79,6 +99,13 @@ def listed(names: Iterable[object], most: int = 8) -> str:
     return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
+def named(names: Any) -> list[str]:
+    """Names that are given as a list, or in a text with commas; none of None."""
+    if isinstance(names, str | int):
+        names = [name for one in str(names).split(",") if (name := one.strip())]
+    return [*map(str, () if names is None else names)]
+
+
 def as_tensor(name: str, value: Any) -> Tensor:
     """Turns an array, a tensor or nested lists into a CPU tensor of its own number type.
 
@@ -91,6 +118,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
                 f"{name} is a {value.dtype} tensor ({value.layout})", "dense real numbers"
             )
         return value.detach().cpu()
+    refuse_masked(name, value)
     try:
         array = np.asarray(value)
     except ValueError as error:  # ragged nested lists
@@ -108,6 +136,34 @@ def as_tensor(name: str, value: Any) -> Tensor:
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     # torch warns when it has to share memory that may not be written to
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "") -> None:
+    """Refuse rows with values (B, ...) that are `bad`.
+
+    Raises:
+        DataError: with the first of these values, its row, and how many rows there are.
+    """
+    bad = np.asarray(bad)
+    if bad.any():
+        first = tuple(np.argwhere(bad)[0])
+        value = np.asarray(values)[first].item()
+        value = f"{value:g}" if isinstance(value, float) else shown(value)
+        count = int(bad.reshape(len(bad), -1).any(1).sum())
+        found = f"{name} holds {value} in row {row_number(first[0], name)} ({count} such row(s))"
+        raise DataError(found, expected, hint)
+
+
+def refuse_masked(name: str, value: Any) -> None:
+    """Refuse an array of which some values are masked: they are numbers that nobody means.
+
+    Raises:
+        DataError: with the number of their rows.
+    """
+    if np.ma.is_masked(value):
+        mask = np.atleast_1d(np.ma.getmaskarray(value))
+        rows = int(mask.reshape(len(mask), -1).any(1).sum())
+        raise DataError(f"{name} has masked values in {rows} row(s)", hint="leave out those rows")
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:
@@ -143,12 +199,7 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
         return
     row, *place = (int(i) for i in bad.nonzero()[0])
     value = float(x[(row, *place)])
-    where = f"row {row_number(row)}"
-    if len(place) == 1:
-        label = f" ({columns[place[0]]!r})" if columns else ""
-        where += f", column {place[0]}{label}"
-    elif place:
-        where += f", position {tuple(place)}"
+    where = _where(name, row, place, columns)
     raise DataError(
         f"{name} has {count} value(s) that are NaN, infinite or beyond float32, "
         f"the first at {where}: {value}",
@@ -157,12 +208,99 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
     )
 
 
-def check_inputs(name: str, x: Tensor, *, ids: bool = False) -> None:
+def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) -> str:
+    """How a message calls the place of a cell."""
+    where = f"row {row_number(row, name)}"
+    if len(place) != 1:
+        return f"{where}, position {tuple(place)}" if place else where
+    return f"{where}, column {place[0]}" + (f" ({columns[place[0]]!r})" if columns else "")
+
+
+def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Which rows of arrays (B, ...) hold no number that stands for a missing value (B,), with a
+    warning of how many do; texts are not looked at.
+
+    Raises:
+        DataError: if `missing` is neither a number nor several, or no row is left.
+    """
+    given = missing if isinstance(missing, list | tuple) else [missing]
+    codes = [check_number("missing", code) for code in given]
+    kept = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        if array.dtype.kind in "iuf":
+            with np.errstate(over="ignore"):  # of one that a short float cannot hold
+                exact = np.array(codes).astype(array.dtype if array.dtype.kind == "f" else float)
+            kept &= ~np.isin(array, exact).reshape(len(kept), -1).any(1)
+    if not kept.any():
+        raise DataError(f"missing={shown(missing)} stands in all rows of {where}", "some without")
+    if count := int((~kept).sum()):
+        said = f"{count} of {len(kept)} rows of {where} are left out, for missing={codes}."
+        warnings.warn(said, DataWarning, stacklevel=2)
+    return kept
+
+
+def warn_of_wild_cells(
+    title: str, train: Tensor, given: Mapping[str, Tensor], columns: Sequence[str] = ()
+) -> None:
+    """Names cells of tables and sequences that would set the scale of their column alone.
+
+    They lie farther from the median than 30 times the range of the other values, from the 0.5 to
+    the 99.5 percentile and without two at each end at least; values that are the median are not
+    among them, as most of a column may be zeros. Or they repeat a value that lies 3 times the range
+    of all others off the next, as codes for missing values do.
+
+    Arguments:
+        title: What to call the data.
+        train: Values (N, C, ...) of the rows by which others are judged.
+        given: Values (B, C, ...) of all rows, by what they are called.
+        columns: Names of the columns, if there are any.
+    """
+    if train.ndim > 3 or not train.numel():
+        return
+    tables = {name: x.movedim(1, -1).flatten(0, -2) for name, x in given.items()}
+    step = train.numel() // _JUDGED + 1
+    ranked = np.sort(train[::step].movedim(1, -1).flatten(0, -2).double().numpy(), 0)
+    middle, last = ranked[len(ranked) // 2], len(ranked) - 1
+    others = np.sort(np.where(ranked == middle, np.nan, ranked), 0)  # which puts NaN at the end
+    count = np.isfinite(others).sum(0)
+    out = np.maximum(2, count // 200)
+    low, high = (_at(others, places) for places in (out, count - 1 - out))
+    off = np.where(count < 10, np.inf, _FAR * (np.fmax(high, middle) - np.fmin(low, middle)))
+    several = (np.diff(ranked, axis=0) != 0).sum(0) > 10
+    codes = []
+    for ends in (ranked, ranked[::-1]):
+        times = (ends == ends[0]).sum(0)
+        near = _at(ends, times)
+        alone = abs(near - ends[0]) > _ALONE * abs(ends[last] - near)
+        codes.append(torch.from_numpy(np.where((times > 1) & several & alone, ends[0], np.nan)))
+    lowest, highest = torch.from_numpy(middle - off), torch.from_numpy(middle + off)
+    found = 0
+    first: list[str] = []
+    for name, x in tables.items():
+        bad = (x < lowest) | (x > highest) | (x == codes[0]) | (x == codes[1])
+        found += int(bad.sum())
+        for place, column in bad.nonzero()[: 3 - len(first)].tolist():
+            where = _where(name, place * len(given[name]) // len(x), [column], columns)
+            first.append(f"{x[place, column].item():g} in {where} of {name}")
+    if found:
+        more = f" and {found - 3} more" if found > 3 else ""
+        said = f"{title} has cells far from all others of their column: {'; '.join(first)}{more}."
+        hint = "If they stand for missing values, missing= (--set data.missing=) leaves them out."
+        warnings.warn(f"{said} {hint}", DataWarning, stacklevel=2)
+
+
+def _at(ranked: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The value of each column (C,) at a place of its own."""
+    return np.take_along_axis(ranked, places.clip(0, len(ranked) - 1)[None], 0)[0]
+
+
+def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[str] = ()) -> None:
     """Inputs are tables (B, features), or have channels in dimension 1: sequences (B, channels,
     length), images (B, channels, height, width), volumes.
 
     Arguments:
         ids: They are whole numbers to look up in a table.
+        columns: Names of the columns, if there are any.
 
     Raises:
         DataError: if `x` has another shape, is empty, or is not finite; for ids that are none.
@@ -176,17 +314,11 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False) -> None:
         )
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
-    check_finite(name, x)
+    check_finite(name, x, columns if x.ndim == 2 and len(columns) == x.shape[1] else ())
     if ids:
         bad = (x < 0) | (x != x.round() if x.is_floating_point() else x.new_tensor(False).bool())
-        if bool(bad.any()):
-            row, *place = (int(i) for i in bad.nonzero()[0])
-            value = x[(row, *place)].item()
-            raise DataError(
-                f"{name} holds {value} in row {row_number(row)}, for ids=True",
-                "whole numbers from 0, rows of a table of embeddings",
-                "without ids=, if inputs are amounts",
-            )
+        expected = "whole numbers from 0, rows of a table of embeddings, for ids=True"
+        refuse_rows(name, x, bad, expected, "without ids=, if inputs are amounts")
 
 
 def with_channel(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,11 +18,13 @@ from .checks import (
     check_pair,
     check_seed,
     check_truth,
+    named,
+    warn_of_wild_cells,
     with_channel,
 )
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
-from .labels import are_names, check_labels, count_classes, number_names, refuse_text
+from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
 from .raw import keep_raw
 from .record import differences, record
@@ -77,6 +79,8 @@ class Dataset:
             is told by them.
         fields: What stands where in the columns, if a row has several inputs.
             `fields.split(x)` is the dict or the tuple of them, as a network takes it.
+        categories: Of a table with columns of text their values, of which each is one of the last
+            `columns`, 0 or 1.
     """
 
     name: str
@@ -101,6 +105,7 @@ class Dataset:
     weights: Tensor | None = None
     val_weights: Tensor | None = None
     fields: Fields | None = None
+    categories: dict[str, list[str]] = field(default_factory=dict)
 
     streamed: ClassVar[bool] = False
     """Training rows are read when they are needed, and there is no `x_train`: see
@@ -416,9 +421,12 @@ class Dataset:
     def __repr__(self) -> str:
         rows = ", ".join(f"{count} {split}" for split, count in self.counts.items())
         what = f"{self.classes} classes" if self.classes else f"{self.outputs} target(s)"
-        shape = str(self.fields or " x ".join(map(str, self.input_shape)))
-        kind = f"{type(self).__name__}({self.name!r}, {self.task}: {what}"
-        return f"{kind}, input {shape}, rows: {rows})"
+        shape = f"input {self.fields or ' x '.join(map(str, self.input_shape))}"
+        if self.fields is None and len(self.input_shape) == 1:
+            shape = f"{self.input_shape[0]} inputs"
+        if self.target:
+            what = f"{what} of {self.target!r}" if self.classes else f"target {self.target!r}"
+        return f"{type(self).__name__}({self.name!r}, {self.task}: {what}, {shape}, rows: {rows})"
 
     @classmethod
     def from_tensors(
@@ -428,6 +436,8 @@ class Dataset:
         x_test: Any,
         y_test: Any,
         *,
+        x_val: Any = None,
+        y_val: Any = None,
         task: Task | None = None,
         val_fraction: float = 0.1,
         seed: int = 0,
@@ -454,6 +464,8 @@ class Dataset:
                 counts, or a 0 or 1 for each of T labels.
             x_test: Test inputs, of the same shape but for the rows.
             y_test: Test labels or targets.
+            x_val: Validation inputs; None takes `val_fraction` of the training rows.
+            y_val: Validation labels or targets.
             task: None takes classification if there are `class_names` or `classes`, or else
                 asks the targets (:func:`pyroccam.data.tasks.decide_task`). That they are "counts"
                 or "multi-label" has to be said.
@@ -487,12 +499,15 @@ class Dataset:
         check_truth("standardise", standardise)
         check_truth("ids", ids)
         standardise = standardise and not ids
-        refuse_text("class_names", class_names)
-        if are_names(y_train) and are_names(y_test) and task != "regression":
+        class_names = named(class_names)
+        x: dict[str, Any] = {"train": x_train, "test": x_test}
+        y: dict[str, Any] = {"train": y_train, "test": y_test}
+        if x_val is not None or y_val is not None:
+            x["val"], y["val"] = x_val, y_val
+        if all(map(are_names, y.values())) and task != "regression":
             if not class_names:
-                class_names = np.unique(np.append(y_train, y_test).astype(str)).tolist()
-            y_train = number_names("y_train", y_train, class_names)
-            y_test = number_names("y_test", y_test, class_names)
+                class_names = np.unique(np.asarray(y_train).astype(str)).tolist()
+            y = {s: number_names(f"y_{s}", one, class_names) for s, one in y.items()}
         fields = None
         if are_several(x_train, y_train):
             if ids:
@@ -500,44 +515,40 @@ class Dataset:
                     "ids=True for several inputs", "whole numbers where they are ids", "no ids="
                 )
             fields = Fields.of("x_train", x_train)
-            x_train = fields.pack("x_train", x_train)
-            x_test = fields.pack("x_test", x_test)
-        x_train, y_train = as_tensor("x_train", x_train), as_tensor("y_train", y_train)
-        x_test, y_test = as_tensor("x_test", x_test), as_tensor("y_test", y_test)
-        for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-            check_inputs(f"x_{split}", x, ids=ids)
-            check_pair(f"x_{split}", x, f"y_{split}", y)
-        if not ids:
-            x_train, x_test = with_channel(x_train), with_channel(x_test)
-        if x_train.shape[1:] != x_test.shape[1:]:
-            raise DataError(
-                f"x_test has inputs of shape {tuple(x_test.shape[1:])}",
-                f"{tuple(x_train.shape[1:])} as in x_train",
-            )
-        if x_train.shape[0] < 2:
+            x = {s: fields.pack(f"x_{s}", one) for s, one in x.items()}
+        for s in x:
+            x[s], y[s] = as_tensor(f"x_{s}", x[s]), as_tensor(f"y_{s}", y[s])
+            check_inputs(f"x_{s}", x[s], ids=ids, columns=columns)
+            check_pair(f"x_{s}", x[s], f"y_{s}", y[s])
+            x[s] = x[s] if ids else with_channel(x[s])
+            if x[s].shape[1:] != x["train"].shape[1:]:
+                raise DataError(
+                    f"x_{s} has inputs of shape {tuple(x[s].shape[1:])}",
+                    f"{tuple(x['train'].shape[1:])} as in x_train",
+                )
+        rows, *shape = x["train"].shape
+        if rows < 2:
             raise DataError("x_train has 1 row", "at least 2 training rows")
-        if columns and (x_train.ndim != 2 or len(columns) != x_train.shape[1]):
+        if columns and shape != [len(columns)]:
             raise DataError(
-                f"{len(columns)} columns for inputs of shape {tuple(x_train.shape[1:])}",
+                f"{len(columns)} columns for inputs of shape {tuple(shape)}",
                 "one name a feature of a table",
             )
         if task is None and (class_names or classes is not None):
             task = "classification"
         elif task is None:
-            task = decide_task("y_train", torch.cat([y_train.flatten(), y_test.flatten()]))
-        keep_raw(x_test, y_test)
-        parts = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+            task = decide_task("y_train", *y.values())
+        keep_raw(x["test"], y["test"])
+        parts = {f"{part}_{s}": of[s] for s in x for part, of in (("x", x), ("y", y))}
         if groups is not None:
-            parts["groups"] = number_groups(groups, len(x_train))
+            parts["groups"] = number_groups(groups, rows)
         if weights is not None:
-            parts["weights"] = weights = check_weights("weights", weights, len(x_train))
+            parts["weights"] = weights = check_weights("weights", weights, rows)
         digest = fingerprint(**parts)
 
-        labels = None
         if task == "classification":
-            classes = count_classes(check_labels("y_train", y_train), classes, class_names)
-            labels = y_train = check_labels("y_train", y_train, classes)
-            y_test = check_labels("y_test", y_test, classes)
+            classes = count_classes(check_labels("y_train", y["train"]), classes, class_names)
+            y = {s: check_labels(f"y_{s}", one, classes) for s, one in y.items()}
         else:
             if classes is not None or class_names:
                 raise DataError(
@@ -545,23 +556,40 @@ class Dataset:
                     "neither",
                     "task='classification'",
                 )
-            y_train = check_amounts("y_train", y_train, task)
-            y_test = check_amounts("y_test", y_test, task)
-            if y_train.shape[1] != y_test.shape[1]:
-                raise DataError(
-                    f"y_test has {y_test.shape[1]} target(s) a row",
-                    f"{y_train.shape[1]} as in y_train",
-                )
+            y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
+            for s, one in y.items():
+                if one.shape[1] != y["train"].shape[1]:
+                    raise DataError(
+                        f"y_{s} has {one.shape[1]} target(s) a row",
+                        f"{y['train'].shape[1]} as in y_train",
+                    )
 
-        val, train = carve(len(x_train), val_fraction, seed, labels=labels, groups=groups)
-        xs: tuple[Tensor, ...] = (x_train[train], x_train[val], x_test)
-        ys: tuple[Tensor, ...] = (y_train[train], y_train[val], y_test)
-        of_targets = (torch.zeros(1).double(), torch.ones(1).double())
-        if labels is None:
-            of_targets = _statistics(ys[0], standardise and task == "regression")
-            ys = tuple(scale(y, *of_targets) for y in ys)
+        given = {part: {f"{part}_{s}": of[s] for s in of} for part, of in (("x", x), ("y", y))}
+        if "val" in x:
+            train, of_val = torch.arange(rows), torch.ones(len(x["val"]))
         else:
-            ys = (*ys[:2], y_test.clone())
+            labels = None if classes is None else y["train"]
+            val, train = carve(rows, val_fraction, seed, labels=labels, groups=groups)
+            x["val"], y["val"] = x["train"][val], y["train"][val]
+            of_val = torch.ones(0) if weights is None else weights[val]
+        xs: tuple[Tensor, ...] = (x["train"][train], x["val"], x["test"])
+        ys: tuple[Tensor, ...] = (y["train"][train], y["val"], y["test"])
+        if fields is not None:  # whole numbers and truth values are not scaled
+            each = [one for one in fields.each for _ in range(one.size)]
+            amounts = [k for k, one in enumerate(each) if one.kind == "float"]
+            judged = {n: one[:, amounts] for n, one in given["x"].items()}
+            names = [each[k].name for k in amounts]
+            warn_of_wild_cells(name, xs[0][:, amounts], judged, names)
+        elif not ids:
+            warn_of_wild_cells(name, xs[0], given["x"], columns)
+        of_targets = (torch.zeros(1).double(), torch.ones(1).double())
+        if classes is None:
+            of_targets = _statistics(ys[0], standardise and task == "regression")
+            if task == "regression":
+                warn_of_wild_cells(name, ys[0], given["y"], [target] if target else ())
+            ys = tuple(scale(one, *of_targets) for one in ys)
+        else:
+            ys = tuple(one.clone() for one in ys)
         scaling = Scaling(*_statistics(xs[0], standardise, fields), *of_targets)
         x_mean, x_std, y_mean, y_std = (statistic.float() for statistic in scaling)
         xs = tuple(x.long() if ids else scale(x, *scaling[:2]) for x in xs)
@@ -576,7 +604,7 @@ class Dataset:
             x_test=xs[2],
             y_test=ys[2],
             classes=classes,
-            class_names=tuple(map(str, class_names)),
+            class_names=tuple(class_names),
             x_mean=x_mean,
             x_std=x_std,
             y_mean=y_mean,
@@ -594,7 +622,7 @@ class Dataset:
             scaling=scaling,
             fields=fields,
         )
-        return made if weights is None else replace(made, **scaled(weights[train], weights[val]))
+        return made if weights is None else replace(made, **scaled(weights[train], of_val))
 
 
 def _statistics(

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_count, check_finite, listed, shown
-from .numbering import row_number
+from .checks import DataError, check_count, check_finite, listed, refuse_rows
 
-__all__ = ["are_names", "check_labels", "count_classes", "number_names", "refuse_text"]
+__all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 
 
 _LARGEST = 2**53
@@ -20,7 +19,7 @@ _LARGEST = 2**53
 
 def are_names(y: Any) -> bool:
     """True for labels that are text."""
-    if isinstance(y, Tensor):
+    if isinstance(y, Tensor) or np.ma.is_masked(y):
         return False
     try:
         array = np.asarray(y)
@@ -29,17 +28,6 @@ def are_names(y: Any) -> bool:
     return array.dtype.kind == "U" or (
         array.dtype.kind in "OT" and array.size > 0 and all(isinstance(v, str) for v in array.flat)
     )
-
-
-def refuse_text(name: str, names: Any) -> None:
-    """Refuse one text in the place of several names, whose letters would be taken for them.
-
-    Raises:
-        DataError: for one.
-    """
-    if isinstance(names, str):
-        split = [one.strip() for one in names.split(",")]
-        raise DataError(f"{name}={shown(names)}, a text", "a list of names", f"{name}={split}")
 
 
 def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
@@ -61,13 +49,8 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
         raise DataError(f"{name} has shape {texts.shape}", "one class label a row, shape (rows,)")
     places = {one: place for place, one in enumerate(names)}
     numbers = np.array([places.get(text, -1) for text in texts.tolist()], dtype=np.int64)
-    if (numbers < 0).any():
-        row = int((numbers < 0).argmax())
-        raise DataError(
-            f"{name} has the class {shown(str(texts[row]))} in row {row_number(row)} "
-            f"({int((numbers < 0).sum())} such row(s))",
-            f"one of {listed(map(repr, names))}",
-        )
+    hint = "class_names= with all of them, if training rows lack some"
+    refuse_rows(name, texts, numbers < 0, f"one of {listed(map(repr, names))}", hint)
     return numbers
 
 
@@ -94,14 +77,16 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
         )
     if y.is_floating_point():
         check_finite(name, y)
-        _refuse(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
+        refuse_rows(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
         # beyond, a float is whole by rounding, and may be no int64
-        _refuse(name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}", "task='regression'")
+        refuse_rows(
+            name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}", "task='regression'"
+        )
     y = y.long()
     remap = "numpy.unique(y, return_inverse=True)[1] makes labels that start at 0"
-    _refuse(name, y, y < 0, "class labels from 0 upwards", remap)
+    refuse_rows(name, y, y < 0, "class labels from 0 upwards", remap)
     if classes is not None:
-        _refuse(
+        refuse_rows(
             name,
             y,
             y >= classes,
@@ -109,18 +94,6 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
             f"{remap}; classes= says how many there are when training rows lack some",
         )
     return y
-
-
-def _refuse(name: str, y: Tensor, bad: Tensor, expected: str, hint: str) -> None:
-    """Names the first row where `bad` (B,) holds."""
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        raise DataError(
-            f"{name} has the label {y[row].item()} in row {row_number(row)} "
-            f"({int(bad.sum())} such row(s))",
-            expected,
-            hint,
-        )
 
 
 def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) -> int:

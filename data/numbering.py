@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 __all__ = ["numbered", "row_number"]
 
-_places: ContextVar[Sequence[int] | None] = ContextVar("places_of_rows", default=None)
+_places: ContextVar[Any] = ContextVar("places_of_rows", default=None)
 
 
 @contextmanager
@@ -17,7 +17,8 @@ def numbered(places: Any) -> Iterator[None]:
     """Within it, checks call the rows that they are given by other numbers.
 
     Arguments:
-        places: The number of each row, an array; None for their places.
+        places: The number or name of each row; or a dict of these, by the ends of the names of what
+            is checked, such as "train" of "x_train"; None for their places.
     """
     token = _places.set(places)
     try:
@@ -26,7 +27,9 @@ def numbered(places: Any) -> Iterator[None]:
         _places.reset(token)
 
 
-def row_number(row: int) -> int:
+def row_number(row: int, name: str = "") -> Any:
     """How a message calls a row of what is checked, by its place there."""
     places = _places.get()
-    return row if places is None else int(places[row])
+    if isinstance(places, dict):
+        places = places.get(name.rpartition("_")[2])
+    return row if places is None else places[row]

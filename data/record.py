@@ -35,6 +35,7 @@ def record(data: Dataset) -> dict[str, Any]:
         "rows": data.counts,
         **scaling,
         "split": chosen,
+        **({"categories": data.categories} if data.categories else {}),
         **({} if data.fields is None else {"fields": data.fields.to_json()}),
     }
 

@@ -124,7 +124,7 @@ def load(
 
     Example:
         >>> load("spirals", seed=0)
-        Dataset('spirals', classification: 2 classes, input 2, rows: 180 train, 20 val, 1800 test)
+        Dataset('spirals', classification: 2 classes, 2 inputs, rows: 180 train, 20 val, 1800 test)
     """
     key, loader = find(name)
     check_seed(seed)
@@ -144,6 +144,8 @@ def load(
         elif option.endswith("_fraction"):
             check_fraction(option, value, zero=option == "val_fraction")
     asked = {**options, "download": download} if "download" in parameters else options
+    if isinstance(test := options.get("test"), str | os.PathLike) and not is_code(key):
+        options["test"] = absolute(os.fspath(test))
     try:
         dataset = loader(**({"seed": seed} if "seed" in parameters else {}), **asked)
         if class_weights is not None:

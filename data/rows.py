@@ -7,26 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .checks import (
     DataError,
     as_tensor,
-    check_finite,
     check_inputs,
     check_pair,
     check_truth,
     listed,
-    shown,
+    rows_without,
     with_channel,
 )
 from .dataset import Dataset
 from .fields import gathered, keys_of
 from .fingerprint import fingerprint
 from .formats.archives import open_archive
-from .formats.csv_text import numbers, read_table, refuse_missing
+from .formats.csv_text import encoded, numbers, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
@@ -34,6 +32,7 @@ from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
 from .streaming.named import reader_of_path
+from .streaming.pairs import Columns
 from .tasks import check_amounts
 
 __all__ = ["far_off", "new_rows"]
@@ -121,27 +120,24 @@ def _of_table(path: Path, like: Dataset, target: str | None) -> tuple[Tensor, Te
     """Inputs and targets of all rows of a table."""
     target = target or like.target or None
     # as text: of labels "1" and "a" there may be rows of "1" alone, which pandas takes for numbers
-    frame = read_table(path, [target] if target and like.classes else [])
-    columns = list(frame.columns)
+    frame = read_table(path, [*([target] if target and like.classes else []), *like.categories])
     if target is None:
-        target = columns[-1]
+        target = str(frame.columns[-1])
         frame[target] = frame[target].astype(str)
-    features = list(like.columns) or [name for name in columns if name != target]
-    missing = [name for name in (*features, target) if name not in columns]
-    if missing:
-        raise DataError(
-            f"{path} has no column {listed(map(repr, missing))}, only {listed(columns)}",
-            f"the columns of {like.name}",
-            "target=, if that is the one to predict" if missing == [target] else "",
-        )
-    frame = frame[[*features, target]]
-    refuse_missing(path, frame)
-    x = torch.from_numpy(np.stack([numbers(path, frame[name]) for name in features], 1))
-    check_finite(str(path), x, features)
+    features = list(like.columns) or [name for name in frame.columns if name != target]
+    features = features[: len(features) - sum(map(len, like.categories.values()))]
+    features += like.categories
+    Columns(tuple(features), target).among(str(path), frame.columns)
+    frame = selected(path, frame, [*features, target], like.source.get("missing"))
+    inputs, *_ = encoded(path, frame[features], [*like.categories], like.categories)
+    x = torch.from_numpy(inputs)
+    with numbered(frame.index):
+        check_inputs(str(path), x, columns=features)
     where = f"{path}, column {target!r}"
     if like.classes is None:
         return x, _targets(where, torch.from_numpy(numbers(path, frame[target]).copy()), like)
-    return x, _labels_of_names(where, [_plain(text) for text in frame[target]], like)
+    with numbered(frame.index):
+        return x, _labels_of_names(where, [_plain(text) for text in frame[target]], like)
 
 
 def _plain(text: str) -> tuple[str, str]:
@@ -164,7 +160,12 @@ def _of_archive(path: Path, like: Dataset) -> tuple[Tensor, Tensor]:
         there = {name.partition(".")[0] for name in archive.names}
         names = ("x_test", "y_test") if {"x_test", "y_test"} & there else ("x", "y")
         keys = keys_of(archive.names, names[0])
-        *parts, targets = archive.read([*keys, names[1]])
+        arrays = archive.read([*keys, names[1]])
+    missing = like.source.get("missing")
+    if missing is not None and len({array.shape[:1] for array in arrays}) == 1:
+        kept = rows_without(missing, path.name, arrays)
+        arrays = [array[kept] for array in arrays]
+    *parts, targets = arrays
     where, inputs = f"{path}: {names[1]}", gathered(keys, parts)
     if like.fields is not None:
         inputs = like.fields.pack(f"{path}: {names[0]}", inputs)
@@ -264,16 +265,9 @@ def _names(like: Dataset) -> tuple[str, ...]:
 
 def _labels_of_names(where: str, names: Sequence[tuple[str, str]], like: Dataset) -> Tensor:
     """The number in `like` of each class; of two ways to write it, the first one that is known."""
-    places = {name: place for place, name in enumerate(_names(like))}
-    found = [places.get(a, places.get(b, -1)) for a, b in names]
-    if -1 in found:
-        row = found.index(-1)
-        raise DataError(
-            f"{where} has the class {shown(names[row][0])} in row {row} "
-            f"({found.count(-1)} such row(s))",
-            f"one of {listed(map(repr, places))}, as in {like.name}",
-        )
-    return torch.tensor(found, dtype=torch.int64)
+    known = _names(like)
+    found = number_names(where, [a if a in known else b for a, b in names], known)
+    return torch.from_numpy(found)
 
 
 def _targets(where: str, y: Tensor, like: Dataset) -> Tensor:

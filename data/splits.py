@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_fraction, check_seed
+from .checks import DataError, check_fraction, check_seed, refuse_masked
 
 __all__ = [
     "Scaling",
@@ -170,6 +170,7 @@ def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
 
 def number_groups(groups: Any, rows: int) -> Tensor:
     """The groups (rows,) numbered 0, 1, ... without a gap."""
+    refuse_masked("groups", groups)
     names = np.asarray(groups)
     if names.shape != (rows,):
         raise DataError(f"groups has shape {names.shape}", f"one group a row, shape ({rows},)")

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, as_tensor, check_finite, check_fraction, check_seed, listed
+from .checks import (
+    DataError,
+    as_tensor,
+    check_finite,
+    check_fraction,
+    check_seed,
+    listed,
+    named,
+    refuse_rows,
+    rows_without,
+    shown,
+)
 from .dataset import Dataset
 from .fields import gathered, keys_of
 from .formats.archives import open_archive
-from .formats.csv_text import numbers, read_table, refuse_missing
+from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected
+from .numbering import numbered
 from .splits import carve
+from .streaming.pairs import Columns
 from .tasks import Task, check_task, decide_task
 
 if TYPE_CHECKING:
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_csv", "load_npz"]
 
-_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_SPLITS = ("train", "test", "val")
 
 
 def load_npz(
@@ -35,8 +49,10 @@ def load_npz(
     val_fraction: float = 0.1,
     standardise: bool = True,
     ids: bool = False,
+    missing: Any = None,
 ) -> Dataset:
-    """Arrays `x_train`, `y_train`, `x_test`, `y_test` of a numpy archive; others are ignored.
+    """Arrays `x_train`, `y_train`, `x_test`, `y_test` of a numpy archive, and `x_val`, `y_val` if
+    it has them.
 
     Several inputs of a row are arrays such as `x_train.words` and `x_test.words`, by the names of
     the arguments of the network's forward, or `x_train.0`, `x_train.1`. Nothing pickled is ever
@@ -46,9 +62,10 @@ def load_npz(
         path: The file.
         seed: Which training rows validate.
         task: See :meth:`Dataset.from_tensors`, as for the rest.
-        val_fraction: Share of the training rows kept aside for validation.
+        val_fraction: Share of the training rows kept aside for validation, without `x_val`.
         standardise: Whether to scale by training statistics.
         ids: Inputs are ids, for a network with an embedding; see :meth:`Dataset.from_tensors`.
+        missing: A number that stands for a missing value, or several: rows with one are left out.
 
     Returns:
         The data set.
@@ -60,17 +77,30 @@ def load_npz(
     path = Path(path)
     check_task(task)
     with open_archive(path) as archive:
-        keys = [keys_of(archive.names, key) for key in _KEYS]
-        arrays = iter(archive.read([key for each in keys for key in each]))
-    return Dataset.from_tensors(
-        *(gathered(each, [next(arrays) for _ in each]) for each in keys),
-        task=task,
-        val_fraction=val_fraction,
-        seed=seed,
-        standardise=standardise,
-        name=path.stem,
-        ids=ids,
-    )
+        own = [name for name in archive.names if name.partition(".")[0] in ("x_val", "y_val")]
+        keys = {f"{part}_{split}": keys_of(archive.names, f"{part}_{split}")
+                for split in _SPLITS[: 3 if own else 2] for part in "xy"}  # fmt: skip
+        wanted = [key for each in keys.values() for key in each]
+        arrays = dict(zip(wanted, archive.read(wanted), strict=True))
+        if others := [name for name in archive.names if name not in arrays]:
+            raise DataError(f"{path} also holds {listed(others)}", f"no arrays but {listed(keys)}")
+    places = {}
+    for split in _SPLITS if missing is not None else ():
+        mine = [key for part in "xy" for key in keys.get(f"{part}_{split}", [])]
+        if len({len(arrays[key]) for key in mine}) == 1:  # or refused below
+            kept = rows_without(missing, f"{path.name}: {split}", [arrays[key] for key in mine])
+            arrays |= {key: arrays[key][kept] for key in mine}
+            places[split] = np.flatnonzero(kept)
+    with numbered(places):
+        return Dataset.from_tensors(
+            **{name: gathered(each, [arrays[key] for key in each]) for name, each in keys.items()},
+            task=task,
+            val_fraction=val_fraction,
+            seed=seed,
+            standardise=standardise,
+            name=path.stem,
+            ids=ids,
+        )
 
 
 def load_csv(
@@ -78,18 +108,31 @@ def load_csv(
     *,
     seed: int = 0,
     target: str | None = None,
+    inputs: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] | None = None,
+    categorical: str | Sequence[str] | None = None,
+    missing: Any = None,
+    test: str | os.PathLike[str] | None = None,
     task: Task | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.1,
     standardise: bool = True,
     weights: str | None = None,
 ) -> Dataset:
-    """A table with a header line, numbers in all columns but the one to predict.
+    """A table with a header line, and numbers or texts below. Names are a list, or a text with
+    commas.
 
     Arguments:
         path: The file.
         seed: Which rows test and validate.
-        target: The column to predict; None takes the last one.
+        target: The column to predict; None takes the last one, if it is none of a set of dummies.
+        inputs: The columns that are inputs; None takes all but `target` and `weights`.
+        drop: Columns that are no inputs.
+        categorical: Columns of at most 50 texts, of which each becomes a column of 0 and 1 behind
+            the others (:class:`sklearn.preprocessing.OneHotEncoder`); "auto" takes all in which no
+            field is a number.
+        missing: A number that stands for a missing value, or several: rows with one are left out.
+        test: A table of the rows for testing, in place of `test_fraction` of these.
         task: None asks the target (:func:`pyroccam.data.tasks.decide_task`): text, truth
             values and few whole numbers are class labels. Counts have to be called so.
         test_fraction: Share of the rows for testing (class by class for classification).
@@ -109,19 +152,16 @@ def load_csv(
     check_task(task)
     check_seed(seed)
     check_fraction("test_fraction", test_fraction)
-    frame = read_table(path)
+    import pandas as pd
+
+    texts, left = [] if categorical == "auto" else named(categorical), named(drop)
+    frame = read_table(path, texts)
     columns = list(frame.columns)
-    target = columns[-1] if target is None else target
-    if target not in columns:
-        raise DataError(
-            f"{path} has no column {target!r}",
-            f"target= one of {listed(columns)}",
-            "an .npz or Dataset.from_tensors, for several targets",
-        )
-    if weights is not None and (weights not in columns or weights == target):
-        others = [name for name in columns if name != target]
-        raise DataError(f"{path} has no column {weights!r} of weights", f"one of {listed(others)}")
-    features = [name for name in columns if name not in (target, weights)]
+    if target is None:
+        _refuse_dummies(path, frame)
+        target = columns[-1]
+    kept = [name for name in columns if name not in left]
+    features = Columns.of(inputs, target, weights or "").among(str(path), kept)
     if not features:
         other = next((mark for mark in (";", "\t", "|") if mark in target), None)
         raise DataError(
@@ -129,34 +169,73 @@ def load_csv(
             "features beside the target",
             "" if other is None else f"commas between the fields; the first line has {other!r}",
         )
-    refuse_missing(path, frame)
-    x = torch.from_numpy(np.stack([numbers(path, frame[name]) for name in features], 1))
-    check_finite(str(path), x, features)
-    y, names = _read_target(path, frame[target], task)
-    of_rows = None if weights is None else torch.from_numpy(numbers(path, frame[weights]).copy())
+    if wrong := sorted(({*left} - {*columns}) | ({*texts} - {*features})):
+        raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
+    of_weights = [] if weights is None else [weights]
+    frame = selected(path, frame, [*features, target, *of_weights], missing)
+    if categorical == "auto":
+        texts = [name for name in features if np.isnan(as_numbers(frame[name])).all()]
+    x, names, values = encoded(path, frame[features], texts, {})
+    of_rows = torch.from_numpy(numbers(path, frame[weights]).copy()) if weights else None
+    count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
+    if test is not None:
+        if not isinstance(test, str | os.PathLike):
+            raise DataError(f"test={shown(test)}", "a path", "test_fraction= for a share")
+        there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
+        frame = read_table(there, texts)
+        Columns(tuple(features), target).among(str(there), frame.columns)
+        frame = selected(there, frame, [*features, target], missing)
+        x = np.concatenate([x, encoded(there, frame[features], texts, values)[0]])
+        rows = np.append(rows, [f"{row} of {there.name}" for row in frame.index])
+        of_target = pd.concat([of_target, frame[target]])
     del frame
-    test, train = carve(len(x), test_fraction, seed, purpose="test", labels=y if names else None)
-    return Dataset.from_tensors(
-        x[train],
-        y[train],
-        x[test],
-        y[test],
-        task="classification" if names else task or "regression",
-        val_fraction=val_fraction,
-        seed=seed,
-        standardise=standardise,
-        name=path.stem,
-        class_names=names,
-        columns=features,
-        target=target,
-        weights=None if of_rows is None else of_rows[train],
-    )
+    with numbered(rows):
+        y, class_names = _read_target(path, of_target, task, count)
+    if test is None:
+        labels = y if class_names else None
+        of_test, train = carve(count, test_fraction, seed, purpose="test", labels=labels)
+    else:
+        train, of_test = torch.arange(count), torch.arange(count, len(x))
+    with numbered({"train": rows[train], "test": rows[of_test], "weights": rows[train]}):
+        return Dataset.from_tensors(
+            x[train],
+            y[train],
+            x[of_test],
+            y[of_test],
+            task="classification" if class_names else task or "regression",
+            val_fraction=val_fraction,
+            seed=seed,
+            standardise=standardise,
+            name=path.stem,
+            class_names=class_names,
+            columns=names,
+            target=target,
+            weights=None if of_rows is None else of_rows[train],
+        ).but(categories=values)
+
+
+def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse to take the last of some dummies for the column to predict: of columns of 0 and 1, one
+    is 1 in each row; or one at most, if their names begin alike."""
+    ones: Any = 0
+    for count, name in enumerate(reversed(frame.columns), 1):
+        ones = ones + frame[name] if frame[name].isin([0, 1]).all() else 2
+        alike = "_" in name and len({one.partition("_")[0] for one in frame.columns[-count:]}) == 1
+        if np.max(ones) > 1 or count == len(frame.columns):
+            return
+        if count > 1 and (alike or np.min(ones) == 1):
+            raise DataError(
+                f"{path} has no target= and ends with dummies, {listed(frame.columns[-count:])}",
+                "the name of the column to predict",
+                "target=NAME (--set data.target=NAME)",
+            )
 
 
 def _read_target(
-    path: Path, column: pd.Series, task: Task | None
+    path: Path, column: pd.Series, task: Task | None, count: int
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels (rows,) with the names of the classes, or targets (rows,) with no names."""
+    """Labels (rows,) with the names of the classes, which the first `count` rows have to have; or
+    targets (rows,) with no names."""
     import pandas as pd
 
     where = f"{path}, column {column.name!r}"
@@ -169,24 +248,18 @@ def _read_target(
     if task is None:
         task = "classification" if y is None else decide_task(where, y)
     if task != "classification":
-        targets = torch.from_numpy(numbers(path, column).copy())
-        check_finite(str(path), targets[:, None], [str(column.name)])
-        return targets, ()
+        return torch.from_numpy(numbers(path, column).copy()), ()
     if y is None:
         values = column.to_numpy().astype(str)
     else:
         values = y.numpy()
-        if y.is_floating_point() and (values != np.round(values)).any():
-            row = int((values != np.round(values)).argmax())
-            raise DataError(
-                f"{where} holds {values[row]} in row {row}",
-                "text or whole numbers as class labels",
-                "task='regression'",
-            )
+        expected = "text or whole numbers as class labels"
+        refuse_rows(where, values, values != np.round(values), expected, "task='regression'")
         check_finite(str(path), y[:, None], [str(column.name)])
     distinct, label = np.unique(values, return_inverse=True)
     whole = values.dtype.kind in "iuf"
     names = tuple(str(int(value)) if whole else str(value) for value in distinct)
     if len(names) < 2:
         raise DataError(f"{where} holds only {names[0]!r}", "at least 2 classes")
+    refuse_rows(where, values, ~np.isin(label, label[:count]), "classes of training rows")
     return torch.from_numpy(label.astype(np.int64)), names

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_targets, shown
-from .numbering import row_number
+from .checks import DataError, check_targets, refuse_rows, shown
 
 __all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
 
@@ -54,17 +53,11 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
         bad, expected = (y != 0) & (y != 1), "0 or 1 for each label, for task='multi-label'"
     else:
         return y
-    if bool(bad.any()):
-        row, column = (int(i) for i in bad.nonzero()[0])
-        found = (
-            f"{name} holds {y[row, column]:g} in row {row_number(row)} "
-            f"({int(bad.any(1).sum())} such row(s))"
-        )
-        raise DataError(found, expected, "task='regression', if these are other amounts")
+    refuse_rows(name, y, bad, expected, "task='regression', if these are other amounts")
     return y
 
 
-def decide_task(name: str, y: Tensor) -> Task:
+def decide_task(name: str, *parts: Tensor) -> Task:
     """The task that targets speak of; nothing that can be read both ways is guessed.
 
     * Text, truth values, and numbers of a whole-number type with at most 20 distinct values
@@ -76,14 +69,21 @@ def decide_task(name: str, y: Tensor) -> Task:
 
     Arguments:
         name: What to call `y` in the message.
-        y: Targets, of any number type and shape. Text is no tensor: it is labels.
+        parts: Targets of each split, of any number type and shape. Text is no tensor: it is labels.
 
     Returns:
         The task.
 
     Raises:
-        DataError: if `y` might be either.
+        DataError: if they might be either, or are whole numbers by type in some splits alone.
     """
+    if len({part.is_floating_point() for part in parts}) > 1:
+        types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
+        raise DataError(
+            f"{name} and the targets of other splits are of the types {types}",
+            "whole numbers in all of them, or in none", "task=, which says what they are",
+        )  # fmt: skip
+    y = torch.cat([part.flatten() for part in parts])
     if y.dtype == torch.bool:
         return "classification"
     if y.is_floating_point() and not bool((y.isfinite() & (y == y.round())).all()):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .checks import DataError, as_tensor, check_finite, shown
-from .numbering import row_number
+from .checks import DataError, as_tensor, check_finite, refuse_rows, shown
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -34,11 +33,7 @@ def check_weights(name: str, weights: Any, count: int) -> Tensor:
     if found.shape != (count,):
         raise DataError(f"{name} has shape {tuple(found.shape)}", f"one weight each, ({count},)")
     check_finite(name, found[:, None])
-    if bool((found < 0).any()):
-        row = int((found < 0).nonzero()[0])
-        raise DataError(
-            f"{name} holds {found[row].item():g} in row {row_number(row)}", "weights from 0 on"
-        )
+    refuse_rows(name, found, found < 0, "weights from 0 on")
     return found.float()
 
 

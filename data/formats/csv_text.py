@@ -7,23 +7,26 @@ import io
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import DataError, listed, shown
+from ..checks import DataError, listed, rows_without, shown
 from ..limits import ask
 from ..roots import read_bytes, reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["numbers", "read_table", "refuse_missing"]
+__all__ = ["as_numbers", "encoded", "numbers", "read_table", "selected"]
 
 _MOST_COLUMNS = 100_000
 """A table has a Python object for each column: with more, arrays are the better form."""
+
+_MOST_VALUES = 50
+"""Of a column of text, that become columns of 0 and 1."""
 
 _FIELD = 60
 """Bytes that a field takes at the peak: 34 of a number and 58 of a text were measured, in pandas'
@@ -137,44 +140,96 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def refuse_missing(path: Path, frame: pd.DataFrame) -> None:
-    """Each field has a value.
+def selected(
+    path: Path, frame: pd.DataFrame, names: Sequence[str], missing: Any = None
+) -> pd.DataFrame:
+    """Columns of a table, without rows in which a number stands for a missing value.
 
     Raises:
-        DataError: with how many have none, and where the first one is.
+        DataError: with how many fields have no value, and where the first one is.
     """
-    missing = frame.isna().to_numpy()
-    if missing.any():
-        row, column = (int(i) for i in np.argwhere(missing)[0])
+    frame = frame[[*names]]
+    if missing is not None:
+        columns = [frame[name].to_numpy() for name in names]
+        frame = frame[rows_without(missing, path.name, columns)]
+    empty = frame.isna().to_numpy()
+    if empty.any():
+        row, column = (int(i) for i in np.argwhere(empty)[0])
         raise DataError(
-            f"{path} lacks {int(missing.sum())} value(s), the first in row {row}, "
+            f"{path} lacks {int(empty.sum())} value(s), the first in row {frame.index[row]}, "
             f"column {frame.columns[column]!r}",
             "a value in each field",
             "drop those rows, or fill them in",
         )
+    return frame
 
 
-def numbers(path: Path, column: pd.Series) -> np.ndarray:
+def encoded(
+    path: Path, frame: pd.DataFrame, texts: Sequence[str], known: Mapping[str, list[str]]
+) -> tuple[np.ndarray, list[str], dict[str, list[str]]]:
+    """Inputs of a table: its numbers, and behind them 0 or 1 for each value of a text.
+
+    Arguments:
+        path: The file.
+        frame: Columns of inputs.
+        texts: Those whose values are texts.
+        known: The values in training, if these are other rows.
+
+    Returns:
+        Inputs (rows, columns) in float64, the names of their columns, and the values of texts.
+
+    Raises:
+        DataError: for a text in the place of a number, more than 50 texts, or another text than
+            those that are known.
+    """
+    words = {name: frame[name].astype(str).str.strip() for name in texts}
+    values = {name: known.get(name) or sorted(words[name].unique()) for name in texts}
+    for name in texts:
+        if len(values[name]) > _MOST_VALUES:
+            found = f"{path}, column {name!r} holds {len(values[name])} texts"
+            raise DataError(found, f"at most {_MOST_VALUES}", f"drop={name}")
+        if (other := ~words[name].isin(values[name])).any():
+            raise DataError(
+                f"{path}, column {name!r} holds {shown(words[name][other].iloc[0])} in row "
+                f"{other.idxmax()}",
+                f"one of {listed(map(repr, values[name]))}, as in training",
+            )
+    names = [name for name in frame.columns if name not in values]
+    ask(_FIELD * len(frame) * (len(names) + sum(map(len, values.values()))), str(path))
+    hint = "categorical=auto (--set data.categorical=auto) or its name for texts, or drop="
+    parts = [numbers(path, frame[name], hint)[:, None] for name in names]
+    if texts:
+        from sklearn.preprocessing import OneHotEncoder  # half a second that only texts need
+
+        encoder = OneHotEncoder(categories=[*values.values()], sparse_output=False)
+        parts.append(encoder.fit_transform(np.column_stack([*words.values()])))
+        names += encoder.get_feature_names_out([*words]).tolist()
+    return np.concatenate(parts, 1), names, values
+
+
+def numbers(path: Path, column: pd.Series, hint: str = "") -> np.ndarray:
     """The values of a column (rows,) in float64.
 
     Raises:
         DataError: with the first one that is no number.
     """
+    values = as_numbers(column)
+    bad = np.isnan(values)
+    if bad.any():
+        row = int(bad.argmax())
+        found = f"{shown(column.iloc[row])} in row {column.index[row]}"
+        raise DataError(f"{path}, column {column.name!r} holds {found}", "numbers", hint)
+    return values
+
+
+def as_numbers(column: pd.Series) -> np.ndarray:
+    """The values of a column (rows,) in float64, NaN for texts."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
         return column.to_numpy(np.float64)
     # whole numbers of more digits than a machine's number has come as texts
-    values = np.array([_as_number(field) for field in column])
-    bad = np.isnan(values)
-    if bad.any():
-        row = int(bad.argmax())
-        raise DataError(
-            f"{path}, column {column.name!r} holds {shown(column.iloc[row])} in row {row}",
-            "numbers",
-            "encode it as numbers (pandas.get_dummies), or leave the column out",
-        )
-    return values
+    return np.array([_as_number(field) for field in column])
 
 
 def _as_number(field: object) -> float:

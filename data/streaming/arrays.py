@@ -104,6 +104,12 @@ def _pairs(folder: Path) -> Sequence[tuple[Path, Path]]:
             f"{folder} holds {', '.join(names) or 'no .npy file'}",
             "x.npy and y.npy, or x-00.npy, x-01.npy, ... and as many y-00.npy, y-01.npy, ...",
         )
+    numbers = {int(n) for p in xs if (n := p.stem[1:].lstrip("-_")).isdecimal()}
+    first = min(numbers, default=2)  # larger ones are dates, of which some may be missing
+    if first < 2 and (gaps := {*range(first, max(numbers))} - numbers):
+        raise DataError(
+            f"{folder} holds no x and y of number {min(gaps)}", f"all up to {xs[-1].name}"
+        )
     return list(zip(xs, ys, strict=True))
 
 

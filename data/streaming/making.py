@@ -20,12 +20,13 @@ from ..checks import (
     check_pair,
     check_seed,
     check_truth,
+    named,
     with_channel,
 )
 from ..dataset import Dataset
 from ..fields import are_several
 from ..fingerprint import fingerprint
-from ..labels import check_labels, refuse_text
+from ..labels import check_labels
 from ..limits import ask
 from ..numbering import numbered
 from ..raw import keep_raw
@@ -136,7 +137,7 @@ def stream(
     for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
         if count is not None:
             check_count(what, count, least)
-    refuse_text("class_names", class_names)
+    class_names = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
     def opened(one: Any) -> Source:
@@ -194,7 +195,7 @@ def stream(
         task=task,
         x_train=xs[0], y_train=ys[0], x_val=xs[1], y_val=ys[1], x_test=xs[2], y_test=ys[2],
         classes=summary.classes,
-        class_names=tuple(map(str, class_names)),
+        class_names=tuple(class_names),
         x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
         source={"name": "stream", **settings},
         columns=getattr(getattr(reader, "source", None), "inputs", ()),
@@ -408,10 +409,7 @@ def _first(chunks: Iterable[Chunk]) -> Pair:
 
 def _decided(parts: Sequence[_Rows]) -> Task:
     """The task that targets in memory speak of."""
-    known = [part.y.flatten() for part in parts if part.y is not None]
-    if len({y.dtype for y in known}) > 1:
-        known = [y.double() for y in known]
-    return decide_task("y", torch.cat(known))
+    return decide_task("y", *(part.y for part in parts if part.y is not None))
 
 
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import DataError, as_tensor, listed
+from ..checks import DataError, as_tensor, listed, named
 from ..fields import Fields, are_several
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]
@@ -28,10 +28,27 @@ class Columns(NamedTuple):
     weights: str = ""
 
     @classmethod
-    def of(cls, inputs: str | Sequence[str], target: str, weights: str = "") -> Columns:
+    def of(cls, inputs: str | Sequence[str] | None, target: str, weights: str = "") -> Columns:
         """Names as a person gives them."""
-        names = [inputs] if isinstance(inputs, str) else inputs
-        return cls(tuple(name for name in names if name), target, weights)
+        return cls(tuple(named(inputs)), target, weights)
+
+    def among(self, where: str, known: Iterable[str]) -> list[str]:
+        """The inputs, of all columns that there are.
+
+        Raises:
+            DataError: for names that are not there, or stand for two things.
+        """
+        known = [*known]
+        own = [self.target, *([self.weights] if self.weights else [])]
+        names = [*self.inputs] or [name for name in known if name not in own]
+        if lacking := [name for name in (*own, *names) if name not in known]:
+            raise DataError(
+                f"{where} has no column {listed(map(repr, lacking))}, only {listed(known)}",
+                "names of columns", "target=, inputs= and weights= say which they are",
+            )  # fmt: skip
+        if len({*own, *names}) < len(own) + len(names):
+            raise DataError(f"{where}: {self}", "each column once, as an input or another thing")
+        return names
 
 
 PAIRS = Columns()
@@ -115,23 +132,8 @@ class Pairs:
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 
     def _of_dict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        inputs, target, weights = self.columns
-        if target not in batch:
-            raise DataError(
-                f"{self.name} gives {listed(batch)}, and target={target!r}",
-                "the name of the targets among them", "target=, and inputs=[...] for the others",
-            )  # fmt: skip
-        if weights and weights not in batch:
-            raise DataError(
-                f"{self.name} gives {listed(batch)}, without {weights}",
-                "the name of the weights among them", "weights=",
-            )  # fmt: skip
-        names = list(inputs) or [key for key in batch if key not in (target, weights)]
-        if missing := [one for one in names if one not in batch]:
-            raise DataError(
-                f"{self.name} gives {listed(batch)}, without {listed(missing)}",
-                "names that there are", "inputs=",
-            )  # fmt: skip
+        _, target, weights = self.columns
+        names = self.columns.among(self.name, batch)
         parts = [as_tensor(one, batch[one]) for one in names]
         if len(parts) > 1 and any(part.ndim > 2 for part in parts):
             raise DataError(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, listed
+from ..checks import DataError
 from ..labels import number_names
 from ..limits import ask
 from ..numbering import numbered
@@ -64,7 +64,8 @@ class Tables:
             raise DataError(f"{path} holds no rows", "Parquet files with rows")
         self.edges: Places = np.array(edges)
         self.rows = edges[-1]
-        self.inputs = self._columns(schema, columns.inputs)
+        self.inputs = tuple(columns.among(self.name, schema.names))
+        _refuse_other_types(schema, [*self.inputs, *filter(None, [self.weights])])
         self.form: Form | None = None
         narrow = {str(schema.field(name).type) for name in self.inputs} <= _NARROW
         self.dtype = np.dtype(np.float32 if narrow else np.float64)
@@ -77,38 +78,6 @@ class Tables:
                 f"at most {MOST_GROUP:,}, as several are in memory together",
                 f"row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)} when it is written",
             )
-
-    def _columns(self, schema: Any, inputs: Sequence[str]) -> tuple[str, ...]:
-        from pyarrow import types
-
-        known = schema.names
-        if self.target not in known:
-            raise DataError(
-                f"target={self.target!r} of a table with the columns {listed(known)}",
-                "the name of the column of targets", "target=",
-            )  # fmt: skip
-        if self.weights and (self.weights not in known or self.weights == self.target):
-            raise DataError(
-                f"weights={self.weights!r} of a table with the columns {listed(known)}",
-                "the name of the column of weights", "weights=",
-            )  # fmt: skip
-        own = self.target, self.weights
-        names = tuple(inputs) or tuple(name for name in known if name not in own)
-        if missing := [name for name in names if name not in known]:
-            raise DataError(f"inputs {listed(missing)} are no columns", f"{listed(known)}")
-        if {*own} & {*names} or len({*names}) < len(names):
-            raise DataError(
-                f"inputs={listed(names)} beside target={self.target!r}, weights={self.weights!r}",
-                "each column once, and neither of these among the inputs",
-            )
-        for name in (*names, *filter(None, [self.weights])):
-            kind = schema.field(name).type
-            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-                raise DataError(
-                    f"the column {name!r} holds {kind}", "numbers or truth values",
-                    "inputs=[...] without it, or encode it as numbers",
-                )  # fmt: skip
-        return names
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
         """Inputs (B, columns), float32 or, where a column is, float64, and targets of rows.
@@ -159,6 +128,18 @@ class Tables:
         assert xs is not None
         assert ys is not None
         return torch.from_numpy(xs), torch.from_numpy(ys)
+
+
+def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:
+    from pyarrow import types
+
+    for name in names:
+        kind = schema.field(name).type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise DataError(
+                f"the column {name!r} holds {kind}", "numbers or truth values",
+                "inputs=[...] without it, or encode it as numbers",
+            )  # fmt: skip
 
 
 def is_table(path: Path) -> bool:

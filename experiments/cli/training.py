@@ -72,7 +72,7 @@ def fit(
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any setting, e.g. --set max_depth=10 --set prior=uniform "
-                     "--set data.noise=0.1", metavar="KEY=VALUE"),
+                     "--set data.target=NAME", metavar="KEY=VALUE"),
     ] = None,
     threads: Annotated[
         int,

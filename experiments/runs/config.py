@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -196,7 +197,9 @@ class RunConfig:
             other: options of the data set that are no longer what they were, such as its
                 ``data_root``, or the ``name`` of a file that was moved.
         """
-        return datasets.load(**{**self.data, **other, "download": False})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", datasets.DataWarning)  # the run has said it
+            return datasets.load(**{**self.data, **other, "download": False})
 
     def flat(self) -> dict[str, Any]:
         """Every setting under one name, such as ``settings.lr``."""

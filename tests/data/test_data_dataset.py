@@ -78,6 +78,7 @@ def test_statistics_are_those_of_the_training_rows_that_are_left() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")
 def test_other_test_rows_change_nothing_in_training() -> None:
     given = table()
     a = Dataset.from_tensors(**given)
@@ -303,8 +304,8 @@ IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
         (spoilt(x_train=lambda x: x[:0]), ["x_train is empty", "(0, 2)"]),
         (spoilt(x_test=lambda x: x[:0]), ["x_test is empty"]),
         (spoilt(x_test=lambda x: x[:, :1]), ["x_test", "(1,)", "(2,) as in x_train"]),
-        (spoilt(y_train=at((4,), -1)), ["y_train", "label -1", "row 4"]),
-        (spoilt(y_test=at((3,), 5)), ["y_test", "label 5", "row 3", "0 to 2", "3 classes"]),
+        (spoilt(y_train=at((4,), -1)), ["y_train", "holds -1", "row 4"]),
+        (spoilt(y_test=at((3,), 5)), ["y_test", "holds 5", "row 3", "0 to 2", "3 classes"]),
         (spoilt(y_train=lambda y: y + 1), ["y_train", "no row of class 0", "up to 3"]),
         (spoilt(y_train=at((0,), 10**12)), ["y_train", "no row of class 3"]),
         (spoilt(y_train=lambda y: y * 0), ["only the label 0", "2 classes"]),
@@ -337,7 +338,7 @@ def test_errors_say_what_and_where(given: dict[str, Any], words: list[str]) -> N
         ({"seed": -1}, ["seed=-1", "at least 0"]),
         ({"seed": 0.5}, ["seed=0.5"]),
         ({"task": "ranking"}, ["task='ranking'", "'regression'"]),
-        ({"class_names": ["a", "b"]}, ["label 2", "0 to 1"]),
+        ({"class_names": ["a", "b"]}, ["holds 2", "0 to 1"]),
         ({"class_names": ["a", "b"], "classes": 3}, ["2 class_names", "3"]),
         ({"classes": 1}, ["classes=1", "at least 2"]),
         ({"task": "regression", "classes": 3}, ["classes=3", "regression"]),
@@ -353,7 +354,7 @@ def test_labels_that_are_no_whole_numbers() -> None:
     given["y_train"] = given["y_train"].astype(float)
     assert Dataset.from_tensors(**given, task="classification").classes == 3
     given["y_train"][8] = 0.5
-    with pytest.raises(DataError, match=r"y_train has the label 0\.5 in row 8"):
+    with pytest.raises(DataError, match=r"y_train holds 0\.5 in row 8"):
         Dataset.from_tensors(**given, task="classification")
 
 
@@ -363,3 +364,86 @@ def test_what_is_no_split_and_tensors_that_cannot_be_loaded_again() -> None:
         d.split("dev")
     with pytest.raises(DataError, match="came from memory"):
         data.load(**d.source)
+
+
+def rows_of(n: int, seed: int) -> dict[str, Any]:
+    x = np.random.default_rng(seed).normal(size=(n, 4))
+    return {"x_train": x[: n // 2], "y_train": x[: n // 2, 0], "x_test": x[n // 2 :],
+            "y_test": x[n // 2 :, 0]}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [60, 120, 2000])
+@pytest.mark.parametrize(
+    ("part", "cells"),
+    [("x_train", [9999.0]), ("x_train", [9999.0, -1e30]), ("x_test", [1e6]), ("y_train", [1e6]),
+     ("x_train", [-99.0] * 3)],
+)  # fmt: skip
+def test_cells_far_from_all_others_are_named(rows: int, part: str, cells: list[float]) -> None:
+    given = rows_of(rows, seed=1)
+    given[part] = given[part].copy()
+    given[part].reshape(len(given[part]), -1)[3 : 3 + len(cells), -1] = cells
+    with pytest.warns(
+        data.DataWarning, match=rf"{cells[0]:g} in row 3, .*of {part}".replace("+", r"\+")
+    ) as said:
+        Dataset.from_tensors(**given)
+    assert str(said[0].message).count(" in row ") == len(cells)
+
+
+def test_columns_of_few_values_and_heavy_tails_are_healthy() -> None:
+    r = np.random.default_rng(0)
+    n = 600
+    x = np.stack([
+        r.random(n) < 0.02,  # rare
+        np.where(np.arange(n) == 5, 255, 0),  # once
+        np.where(r.random(n) < 0.03, r.integers(1, 17, n), 0),  # pixels of an edge
+        np.exp(1.5 * r.normal(size=n)),
+        np.minimum(r.exponential(10, n), 50),  # capped
+        np.where(r.random(n) < 0.3, 0, r.poisson(20, n)),
+        np.full(n, 7.0),
+    ], 1).astype(float)  # fmt: skip
+    given = {"x_train": x[:400], "y_train": x[:400, 3], "x_test": x[400:], "y_test": x[400:, 3]}
+    assert Dataset.from_tensors(**given).N == 360
+    given["x_train"][7, 2] = 9999  # among mostly zeros
+    with pytest.warns(data.DataWarning, match="9999 in row 7, column 2 of x_train"):
+        Dataset.from_tensors(**given)
+
+
+def test_masks_are_not_lost() -> None:
+    given = rows_of(60, seed=0)
+    for part in ("x_train", "y_test"):
+        hidden = np.ma.masked_greater(given[part], 1)
+        with pytest.raises(DataError, match=f"{part} has masked values"):
+            Dataset.from_tensors(**{**given, part: hidden})
+    assert Dataset.from_tensors(**{**given, "x_train": np.ma.array(given["x_train"])}).N == 27
+    names = np.ma.array(["a", "b"] * 15, mask=[True] + [False] * 29)
+    with pytest.raises(DataError, match="masked"):
+        Dataset.from_tensors(**{**given, "y_train": names, "y_test": ["a"] * 30})
+
+
+def test_a_class_of_test_rows_alone_is_refused_by_number_and_by_name() -> None:
+    given = rows_of(60, seed=0)
+    train, test = np.arange(30) % 2, np.arange(30) % 3
+    for of in (np.asarray, lambda y: np.array(["u", "v", "w"])[y]):
+        with pytest.raises(DataError, match="y_test holds"):
+            Dataset.from_tensors(**{**given, "y_train": of(train), "y_test": of(test)})
+
+
+def test_targets_are_of_one_kind_in_all_splits() -> None:
+    given = rows_of(60, seed=0)
+    given["y_train"] = np.arange(30) % 3
+    with pytest.raises(DataError, match="int64, float64"):
+        Dataset.from_tensors(**given)
+    assert Dataset.from_tensors(**given, task="regression").outputs == 1
+
+
+def test_validation_rows_of_their_own() -> None:
+    given = rows_of(60, seed=0)
+    extra = rows_of(20, seed=1)
+    val = {"x_val": extra["x_train"], "y_val": extra["y_train"]}
+    d = Dataset.from_tensors(**given, **val, weights=np.r_[np.ones(15), np.full(15, 3.0)])
+    assert d.counts == {"train": 30, "val": 10, "test": 30}
+    np.testing.assert_allclose(d.scaling.x_mean, given["x_train"].mean(0))
+    assert d.val_weights is not None
+    assert torch.equal(d.val_weights, torch.full((10,), 0.5))
+    with pytest.raises(DataError, match="x_val has inputs of shape"):
+        Dataset.from_tensors(**given, **{**val, "x_val": val["x_val"][:, :2]})

@@ -140,7 +140,7 @@ def test_broken_idx_files(root: Path, content: bytes, words: list[str]) -> None:
 def test_labels_of_an_image_set(root: Path) -> None:
     path = root / "MNIST/raw/t10k-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(idx(LABELS["test"] + np.uint8(3))))
-    with pytest.raises(data.DataError, match="mnist test labels has the label 10 in row 7"):
+    with pytest.raises(data.DataError, match="mnist test labels holds 10 in row 7"):
         data.load("mnist", data_root=root)
     path.write_bytes(gzip.compress(idx(LABELS["test"][:-1])))
     with pytest.raises(data.DataError, match=r"mnist test images has 20 rows .* has 19"):

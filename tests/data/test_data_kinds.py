@@ -48,7 +48,7 @@ def test_names_in_a_file_and_in_one_of_new_rows(tmp_path: Path) -> None:
     assert found.class_names == ("ant", "bee", "cow")
     new = saved(tmp_path, x[:3], NAMES[[2, 2, 1]], "new.npz")
     assert data.new_rows(new, found).y_test.tolist() == [2, 2, 1]
-    with pytest.raises(DataError, match=r"y_test has the class 'dog' in row 1 \(1 such row\(s\)\)"):
+    with pytest.raises(DataError, match=r"y_test holds 'dog' in row 1 \(1 such row\(s\)\)"):
         data.new_rows(saved(tmp_path, x[:2], np.array(["ant", "dog"]), "dog.npz"), found)
 
 
@@ -56,7 +56,7 @@ def test_names_in_a_file_and_in_one_of_new_rows(tmp_path: Path) -> None:
     ("labels", "options", "words"),
     [
         (NAMES[LABELS], {"task": "regression"}, "y_train holds <U3 values"),
-        (NAMES[LABELS], {"class_names": ("ant", "bee")}, "the class 'cow' in row 2 .10 such"),
+        (NAMES[LABELS], {"class_names": ("ant", "bee")}, "holds 'cow' in row 2 .10 such"),
         (NAMES[LABELS][:, None], {}, r"y_train has shape \(30, 1\)"),
         (np.full(30, "ant"), {}, "len.class_names.=1"),
     ],
@@ -95,5 +95,5 @@ def test_ids_are_left_alone(tmp_path: Path) -> None:
     assert torch.equal(new.x_test, torch.tensor(words[:2]))
     assert not data.far_off(new)
     for bad in (-1.0, 0.5):
-        with pytest.raises(DataError, match=f"x_train holds {bad} in row 3, for ids=True"):
+        with pytest.raises(DataError, match=f"x_train holds {bad:g} in row 3 .*ids=True"):
             made(x=np.where(np.arange(30)[:, None] == 3, bad, words), ids=True)

@@ -48,7 +48,7 @@ def test_a_record_says_what_the_data_are(tmp_path: Path, record: dict[str, Any])
         "class_names": ["cat", "dog"],
         "input_shape": [3],
         "rows": {"train": 43, "val": 5, "test": 12},
-        "split": {"seed": 0, "test_fraction": 0.2, "val_fraction": 0.1},
+        "split": {"seed": 0, "test": None, "test_fraction": 0.2, "val_fraction": 0.1},
         "y_mean": [0.0],
         "y_std": [1.0],
     }

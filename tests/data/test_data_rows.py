@@ -83,7 +83,7 @@ def test_rows_with_few_of_the_classes_keep_their_numbers(own: data.Dataset, tmp_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"b": None}, ["has no column 'b'", "only a, c, kind", "the columns of own"]),
+        ({"b": None}, ["has no column 'b'", "only a, c, kind", "names of columns"]),
         ({"kind": ["cat"] * 9 + ["zebra"] * 71}, ["'zebra' in row 9", "71 such", "'cat', 'dog'"]),
         ({"a": ["1", "", *["2"] * 78]}, ["row 1, column 'a'"]),
         ({"a": ["1", "inf", *["2"] * 78]}, ["row 1", "'a'", "inf"]),
@@ -109,7 +109,7 @@ def test_numbers_as_classes_go_by_what_they_are_called(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=TABLE[:4], y=[7, 3, 3, 5])
     assert data.new_rows(tmp_path / "a.npz", own).y_test.tolist() == [2, 0, 0, 1]
     np.savez(tmp_path / "b.npz", x=TABLE[:2], y=[3, 2])
-    with pytest.raises(data.DataError, match="has the class '2' in row 1"):
+    with pytest.raises(data.DataError, match="holds '2' in row 1"):
         data.new_rows(tmp_path / "b.npz", own)
 
 
@@ -203,7 +203,7 @@ def test_classes_without_numbers_as_names_take_places(tmp_path: Path) -> None:
     assert torch.equal(new.y_test, label)
     assert own.seen(new.x_test).tolist() == [True] * 50 + [False] * 50
     np.savez(tmp_path / "b.npz", x=raw, y=label + 1)
-    with pytest.raises(data.DataError, match="label 2 in row"):
+    with pytest.raises(data.DataError, match="holds 2 in row"):
         data.new_rows(tmp_path / "b.npz", own)
 
 
@@ -259,7 +259,7 @@ def test_image_files_on_the_scale_of_other_images(tmp_path: Path, flatten: bool)
     nameless = data.Dataset.from_tensors(
         *(t for s in ("train", "test") for t in other.split(s)), standardise=False
     )
-    with pytest.raises(data.DataError, match="kmnist has the class 'o' in row 0"):
+    with pytest.raises(data.DataError, match="kmnist holds 'o' in row 0"):
         data.new_rows("kmnist", own, data_root=tmp_path)
     train = raw["MNIST", "train"] / 255
     new = data.new_rows("mnist", own, data_root=tmp_path, n_test=10)

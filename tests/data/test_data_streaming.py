@@ -324,7 +324,7 @@ def test_streams_without_places_are_refused_what_they_cannot_give():
     [
         (lambda x, y: (np.where(np.arange(N)[:, None] == 650, np.nan, x), y), r"NaN, infinite"),
         (lambda x, y: (x, np.where(np.arange(N) == 650, 9, y)), r"no row of class 3"),
-        (lambda x, y: (x, y - 1), r"has the label -1"),
+        (lambda x, y: (x, y - 1), r"holds -1"),
         (lambda x, y: (x[:0], y[:0]), r"none of them 0"),
         (lambda x, y: (x, y[:-1]), r"one target for each row"),
         (lambda x, y: (np.asfortranarray(x), y), r"column by column"),
@@ -358,9 +358,9 @@ def test_files_that_are_missing_cut_short_or_none_are_refused(tmp_path):
 def test_tables_say_what_they_lack(tmp_path):
     x, y = arrays()
     path = parquet(tmp_path / "t.parquet", x, y, 100)
-    with pytest.raises(data.DataError, match=r"target='' of a table with the columns f0"):
+    with pytest.raises(data.DataError, match=r"no column '', only f0"):
         data.stream(path)
-    with pytest.raises(data.DataError, match=r"inputs nothing are no columns"):
+    with pytest.raises(data.DataError, match=r"no column 'nothing'"):
         data.stream(path, target="label", inputs="nothing")
     streamed = data.stream(path, target="label", inputs=["f2", "f0"])
     assert streamed.input_shape == (2,)
@@ -381,7 +381,7 @@ def test_dicts_and_items_that_make_no_batch():
     items = [{"a": x[i, 0], "b": x[i, 1], "label": int(y[i])} for i in range(N)]
     streamed = data.stream(items, target="label", workers=0)
     assert streamed.input_shape == (2,)
-    with pytest.raises(data.DataError, match=r"gives a, b, label, and target='c'"):
+    with pytest.raises(data.DataError, match=r"no column 'c', only a, b, label"):
         data.stream(items, target="c", workers=0)
     with pytest.raises(data.DataError, match=r"the items of list \(tuple\) make no batch"):
         data.stream([(object(), 0)] * 30, workers=0)

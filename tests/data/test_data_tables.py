@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pyroccam import data
-from strange_files import csv, refused, reloaded
+from strange_files import csv, refused, reloaded, saying
 
 
 def arrays(rows: int = 20) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def arrays(rows: int = 20) -> dict[str, Any]:
 
 
 def test_npz(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", **arrays(), extra=np.zeros(3))
+    np.savez(tmp_path / "mine.npz", **arrays())
     d = data.load(tmp_path / "mine.npz", seed=2)
     assert (d.name, d.task, d.classes, d.N) == ("mine", "classification", 2, 18)
     again = reloaded(d)
@@ -120,14 +120,14 @@ def test_csv_regression_in_original_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b,y\n1,red,2\n2,red,3\n", ["column 'b'", "'red'", "row 0", "encode"]),
+        ("a,b,y\n1,red,2\n2,red,3\n", ["column 'b'", "'red'", "row 0", "categorical=auto"]),
         ("a,b,y\n1,2,2\n2,?,3\n", ["column 'b'", "'?'", "row 1"]),
         ("a,b,y\n1,2,2\n2,,3\n3,,1\n", ["2 value(s)", "row 1", "column 'b'"]),
         ("a,b,y\n1,2,2\n2,3,\n", ["row 1", "column 'y'"]),
         ("a,b,y\n1,2,2\n2,3\n", ["row 1", "column 'y'"]),
         ("a,b,y\n1,2,2\n2,3,4,5\n", ["line 3", "saw 4"]),
         ("a,b,y\n1,2,2,9\n2,3,4,5\n", ["more fields"]),
-        ("a,b,y\n1,2,2\n2,inf,3\n", ["row 1", "column 1 ('b')", "inf"]),
+        ("a,b,y\n1,2,2\n2,inf,3\n2,1,3\n1,1,3\n1,1,2\n", ["row 1", "column 1 ('b')", "inf"]),
         ("a,b,y\n", ["no rows"]),
         ("", ["cannot be read"]),
         ("1,2,3\n4,5,6\n", ["begins with numbers", "names of the columns"]),
@@ -153,3 +153,120 @@ def test_csv_options_that_cannot_be(tmp_path: Path) -> None:
 
 def test_csv_that_is_not_text(tmp_path: Path) -> None:
     refused(csv(tmp_path, bytes(range(256)) * 4))
+
+
+def test_an_npz_brings_its_validation_rows_and_nothing_else(tmp_path: Path) -> None:
+    given = arrays()
+    x_val = given["x_train"][:5] + 1
+    np.savez(tmp_path / "a.npz", **given, x_val=x_val, y_val=given["y_train"][:5])
+    d = data.load(tmp_path / "a.npz")
+    assert d.counts == {"train": 20, "val": 5, "test": 6}
+    np.testing.assert_allclose(d.x_val * d.x_std + d.x_mean, x_val, rtol=1e-5, atol=1e-5)
+    np.savez(tmp_path / "b.npz", **given, weights_train=np.ones(20))
+    refused(tmp_path / "b.npz", "weights_train")
+
+
+CITIES = ["Riga", "Oslo", "Rome"]
+
+
+def cities(count: int, seed: int = 0) -> list[str]:
+    r = np.random.default_rng(seed)
+    rows = r.normal(size=(count, 2))
+    places = r.integers(0, 3, count)
+    return [f"{a},{CITIES[k]},{b},{a + b + k}" for (a, b), k in zip(rows, places, strict=True)]
+
+
+def test_texts_become_columns_in_training_in_tests_and_in_new_rows(tmp_path: Path) -> None:
+    head, lines = "a,city,b,y", cities(60)
+    path = csv(tmp_path, "\n".join([head, *lines]))
+    refused(path, "'city'", "categorical=auto")
+    d = data.load(path, categorical="auto")
+    assert d.columns == ("a", "b", "city_Oslo", "city_Riga", "city_Rome")
+    assert torch.equal(d.x_train, data.load(path, categorical="city").x_train)
+    raw = d.x_train.double() * d.scaling.x_std + d.scaling.x_mean
+    np.testing.assert_allclose(raw[:, 2:].sum(1), 1.0, atol=1e-6)
+    assert d.record()["categories"] == {"city": ["Oslo", "Riga", "Rome"]}
+    assert reloaded(d).digest == d.digest
+    (tmp_path / "new.csv").write_text("city,y,b,a\nRome,1.5,0.5,1.0\n")
+    new = data.new_rows(tmp_path / "new.csv", like=d)
+    back = new.x_test.double() * d.scaling.x_std + d.scaling.x_mean
+    np.testing.assert_allclose(back, [[1.0, 0.5, 0.0, 0.0, 1.0]], atol=1e-6)
+    (tmp_path / "new.csv").write_text("a,city,b,y\n1,Rome,1,1\n1,Bonn,1,1\n")
+    with saying("'Bonn' in row 1", "'city'"):
+        data.new_rows(tmp_path / "new.csv", like=d)
+    many = [f"{k},t{k % 51},{k / 7}" for k in range(102)]
+    refused(csv(tmp_path, "\n".join(["a,t,y", *many])), "'t'", "51", categorical="auto")
+
+
+def test_test_rows_of_a_table_of_their_own(tmp_path: Path) -> None:
+    head = "a,city,b,y"
+    path = csv(tmp_path, "\n".join([head, *cities(40)]))
+    (tmp_path / "test.csv").write_text("\n".join([head, *cities(7, seed=1)]))
+    d = data.load(path, categorical="auto", test=tmp_path / "test.csv")
+    assert d.counts == {"train": 36, "val": 4, "test": 7}
+    expected = [float(line.split(",")[0]) for line in cities(7, seed=1)]
+    found = d.x_test[:, 0].double() * d.scaling.x_std[0] + d.scaling.x_mean[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert reloaded(d).digest == d.digest
+    (tmp_path / "test.csv").write_text("a,city,b,y\n1,Riga,2,3\n1,Bonn,2,3\n")
+    refused(path, "'Bonn' in row 1", categorical="auto", test=str(tmp_path / "test.csv"))
+    labels = csv(tmp_path, "a,y\n" + "\n".join(f"{k},{'uv'[k % 2]}" for k in range(20)))
+    (tmp_path / "test.csv").write_text("a,y\n1,u\n2,w\n")
+    refused(labels, "'w'", "1 of test.csv", test=str(tmp_path / "test.csv"))
+
+
+def test_inputs_and_columns_to_leave_out(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b,c,y\n" + "\n".join(f"{k},{k % 7},,{k / 3}" for k in range(30)))
+    assert data.load(path, drop="c").columns == ("a", "b")
+    assert data.load(path, inputs="b, a").columns == ("b", "a")
+    assert data.load(path, target="a", inputs=["y"]).columns == ("y",)
+    refused(path, "z", inputs="a,z")
+    refused(path, "y", inputs="a,y")
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "ok"),
+    [
+        ("y,city_Oslo,city_Riga", lambda k: f"{k / 3},{k % 2},{1 - k % 2}", False),
+        ("y,city_Oslo,city_Riga", lambda k: f"{k / 3},{k % 2 == 0},{k % 2 == 1}", False),
+        ("y,city_Oslo,city_Riga", lambda k: f"{k / 3},{int(k % 3 == 0)},{int(k % 3 == 1)}", False),
+        ("y,city_Oslo,home_Riga", lambda k: f"{k / 3},{int(k % 3 == 0)},{int(k % 3 == 1)}", True),
+        ("x,is_old,is_ill", lambda k: f"{k / 3},{k % 2},{int(k % 3 > 0)}", True),
+        ("x,n_rooms,label", lambda k: f"{k / 3},{k},{k % 2}", True),
+    ],
+)
+def test_the_last_of_some_dummies_is_no_target(
+    tmp_path: Path, head: str, row: Any, ok: bool
+) -> None:
+    path = csv(tmp_path, "\n".join([head, *map(row, range(30))]))
+    if ok:
+        assert data.load(path).target == head.rpartition(",")[2]
+    else:
+        refused(path, "city_Riga", "target=")
+        assert data.load(path, target="y").columns == ("city_Oslo", "city_Riga")
+
+
+def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path: Path) -> None:
+    lines = [f"{k},{k * k / 7},{k / 3}" for k in range(40)]
+    plain = data.load(csv(tmp_path, "\n".join(["a,b,y", *lines])))
+    path = csv(tmp_path, "\n".join(["a,b,y", "9999,1,2", *lines, "1,-1,2"]))
+    with pytest.warns(data.DataWarning, match="2 of 42 rows"):
+        d = data.load(path, missing=[9999, -1])
+    assert d.digest == plain.digest
+    assert torch.equal(d.x_train, plain.x_train)
+    given = arrays()
+    np.savez(tmp_path / "a.npz", **given)
+    bad = {**given, "x_train": np.r_[given["x_train"], [[9999.0, 1, 1]]].astype(np.float32)}
+    np.savez(tmp_path / "b.npz", **bad | {"y_train": np.r_[given["y_train"], 0]})
+    with pytest.warns(data.DataWarning, match="1 of 21 rows"):
+        left = data.load(tmp_path / "b.npz", missing=9999)
+    np.testing.assert_allclose(left.x_train, data.load(tmp_path / "a.npz").x_train, rtol=1e-5)
+
+
+def test_a_wild_cell_of_a_table_is_named_by_its_row_and_column(tmp_path: Path) -> None:
+    lines = cities(60)
+    lines[17] = "0.5,Riga,9999,1.0"
+    path = csv(tmp_path, "\n".join(["a,city,b,y", *lines]))
+    for seed in range(4):  # in training, validation or test rows
+        with pytest.warns(data.DataWarning, match=r"9999 in row 17, column 1 \('b'\)"):
+            data.load(path, categorical="city", seed=seed)

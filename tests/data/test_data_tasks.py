@@ -88,7 +88,7 @@ def test_wide_whole_numbers_keep_their_sign_and_their_value() -> None:
 @pytest.mark.parametrize("label", [1e18, 1e30])
 def test_a_float_too_large_for_a_label_is_shown_as_it_is(label: float) -> None:
     y = np.where(np.arange(ROWS) == 4, label, np.arange(ROWS) % 2)
-    with pytest.raises(data.DataError, match=rf"label {label} in row 4".replace("+", r"\+")):
+    with pytest.raises(data.DataError, match=rf"holds {label} in row 4".replace("+", r"\+")):
         data.Dataset.from_tensors(X, y, X, y, task="classification")
 
 

@@ -60,7 +60,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_knows_its_rows(finished):
     rows, out, said = finished
-    assert "Streamed('rows', classification: 2 classes, input 3, rows: 230 train, 40 val" in said
+    assert "Streamed('rows', classification: 2 classes, 3 inputs, rows: 230 train, 40 val" in said
     assert metrics_of(out)["rows"] == {"train": 230, "val": 40, "test": 30}
     config = RunConfig.read(out)
     assert config.data["name"] == str(rows)
@@ -139,7 +139,7 @@ def test_depth_and_weights_of_rows(tmp_path):
         "--set", "data.weights=w", "--set", "max_depth=2", "--set", "width=4", "--out",
         tmp_path / "run", "--set", "likelihood=student-t",
     )  # fmt: skip
-    assert "input 2" in said
+    assert "2 inputs" in said
     assert "pruned" in said
     config = RunConfig.read(tmp_path / "run")
     assert config.data["task"] == "regression"

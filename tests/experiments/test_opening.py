@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from command_line import call, metrics_of
+from pyroccam import data
 from pyroccam.data.errors import PyroccamError
 from pyroccam.experiments.runs.loading import load_fit
 from pyroccam.experiments.runs.opening import RunError, UncheckedRun
@@ -353,3 +354,32 @@ def test_code_that_a_run_names_is_not_run(own_network):
 
 def test_a_network_of_this_package_needs_no_name(run):
     assert "needs no code of yours" in call("evaluate", run, "--network", "a:b", code=2)
+
+
+def test_texts_test_rows_and_missing_values_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frames = [table(rows, seed) for seed, rows in enumerate((120, 30, 9))]
+    for name, frame in zip(("train", "test", "new"), frames, strict=True):
+        frame.insert(0, "city", np.resize(["Riga", "Oslo", "Rome"], len(frame)))
+        frame["id"] = np.arange(len(frame)) * 1000
+        frame.loc[3, "b"] = 9999
+        frame.to_csv(f"{name}.csv", index=False)
+    sets = [("target", "kind"), ("drop", "id"), ("categorical", "auto"), ("missing", "9999"),
+            ("test", "test.csv")]  # fmt: skip
+    arguments = [part for k, v in sets for part in ("--set", f"data.{k}={v}")]
+    with pytest.warns(data.DataWarning, match="1 of (120|30) rows"):
+        said = call("fit", "ldn", "--data", "train.csv", "--set", "steps=4", "--set", "max_depth=1",
+                    "--no-compare", "--out", "run", *arguments)  # fmt: skip
+    assert "2 classes of 'kind', 7 inputs, rows: 107 train, 12 val, 29 test" in said
+    recorded = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert recorded["categories"] == {"city": ["Oslo", "Riga", "Rome"]}
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("train.csv", "test.csv"):
+        shutil.move(name, moved)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    new = tmp_path / "new.csv"
+    with pytest.warns(data.DataWarning, match="1 of 9 rows"):  # what the run said is not said again
+        said = call("evaluate", tmp_path / "run", "--data", new, "--data-root", moved)
+    assert "8 test rows of new" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,19 @@ from ..inference.fits.fitting import Fit
 from ..inference.packing import PackedSize
 from ..inference.posterior.bands import Bands, mixture_bands
 from ..inference.posterior.metrics import Reliability, reliability
-from ..inference.posterior.predict import nll_of_rows, outputs_by_depth
+from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
+from ..inference.posterior.weight_moments import mean_network
 from ..inference.pruning.compression import Compressed
 from ..inference.pruning.depth import prune
 from ..inference.pruning.intervals import scale_intervals
-from ..inference.pruning.inventory import bytes_by_part, input_use, remains
+from ..inference.pruning.inventory import bytes_by_part, input_use, left_of, remains
 from ..inference.pruning.relevance import of_groups
 
 __all__ = [
     "FORMATS",
     "draw",
     "draw_compressed",
+    "draw_depth",
     "draw_repeats",
     "draw_trade",
     "joined_history",
@@ -64,20 +66,7 @@ def draw(
     # Of random weights the method draws it, as its last fit may be of one depth.
     structure = None if result.model.random_weights else result.structure
     if structure is not None:
-        outputs = partial(outputs_by_depth, result.model)
-        nll = {
-            split: nll_of_rows(data, split, outputs, result.model.likelihood)
-            for split in ("train", "test")
-        }
-        picture = figures.depth_posterior(
-            structure.depth_probs,
-            structure.exact_depth_probs,
-            structure.depth_chosen,
-            structure.depth_chosen_exact,
-            nll,
-            unit=unit_of(result),
-        )
-        written += figures.save(picture, folder / "depth", FORMATS)
+        written += draw_depth(result, folder)
     if structure is not None and data.classes == 2 and data.input_shape == (2,):
         written += figures.save(_functions(result), folder / "functions", FORMATS)
     if data.task in ("classification", "multi-label"):
@@ -92,6 +81,29 @@ def draw(
             figures.training_curve(history, unit=unit_of(result)), folder / "training", FORMATS
         )
     return written
+
+
+def draw_depth(result: Fit, folder: Path) -> list[Path]:
+    """Draw q(d), beside the losses of the exits; of random weights, those of their means."""
+    found, beside, outputs = result.structure, "exact posterior", result.model.components
+    assert found is not None
+    if result.model.random_weights:
+        net: Any = mean_network(result.model, result.guide)
+        beside, outputs = "mean of other draws", net.outputs
+
+    @torch.no_grad()
+    def by_depth(x: torch.Tensor) -> torch.Tensor:
+        return streamed(outputs, x, None)
+
+    nll = {
+        split: nll_of_rows(result.data, split, by_depth, result.model.likelihood)
+        for split in ("train", "test")
+    }
+    picture = figures.depth_posterior(
+        found.depth_probs, found.exact_depth_probs, found.depth_chosen, found.depth_chosen_exact,
+        nll, unit=unit_of(result), beside=beside,
+    )  # fmt: skip
+    return figures.save(picture, folder / "depth", FORMATS)
 
 
 def draw_compressed(
@@ -123,10 +135,15 @@ def draw_compressed(
         cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
         intervals = scale_intervals(result)
         scales = {names[own]: one for own, one in intervals.items()}
-        drawn["irrelevance"] = figures.irrelevance_histograms(found, cut)
         layers = result.model.layers
-        groups = {names[n]: of_groups(one, layers[n]) for n, one in small.irrelevance.items()}
-        drawn["scales"] = figures.scale_posteriors(scales, groups, cut)
+        stays = {names[n]: left_of(small, layers[n], one) for n, one in small.irrelevance.items()}
+        drawn["irrelevance"] = figures.irrelevance_histograms(found, cut, stays)
+        groups = {n: of_groups(one, layers[n]) for n, one in small.irrelevance.items()}
+        gone = {
+            names[n]: replace(one, values=(~left_of(small, layers[n], one)).double())
+            for n, one in groups.items()
+        }
+        drawn["scales"] = figures.scale_posteriors(scales, gone, dict.fromkeys(gone, 0.5))
     files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
     return [path for one in files for path in one]
 

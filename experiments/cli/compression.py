@@ -203,7 +203,8 @@ class _Run:
         )  # fmt: skip
         console.say(
             f"{len(drawn.content):,} bytes, {drawn.over_kl:.3g} times the KL of the draw; "
-            f"{tested(scores)}"
+            f"{drawn.weights / drawn.blocks:.3g} weights a block, at a squared distance to the "
+            f"means of {drawn.distance:.3g} variances (a draw of q: 1); {tested(scores)}"
         )
         console.say("Written to ", (str(target), "bold"))
 

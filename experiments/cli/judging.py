@@ -56,7 +56,8 @@ def evaluate(
     table = Table("", *next(iter(found.values())), box=None)
     for name, metrics in found.items():
         table.add_row(name, *(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}" for v in metrics.values()))
-    console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}")
+    chose = ", which chose the checkpoint: too good for an estimate" if split == "val" else ""
+    console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}{chose}")
     console.print(table)
     if out is not None:
         write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})

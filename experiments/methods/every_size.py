@@ -24,9 +24,9 @@ from ...inference.selection.weight_path import PathPoint, path, path_figure
 from ...inference.training.settings import Settings
 from ...models.networks import ready
 from ...models.networks.stack import DepthStack
-from ..run_figures import FORMATS, draw_trade
+from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair
-from .occam import FromNumbers, draw_depth
+from .occam import FromNumbers
 from .options import Nats, Positive, Rule
 from .weights import evaluate, refuse_names
 

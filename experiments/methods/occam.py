@@ -18,11 +18,10 @@ from ...data import Dataset
 from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
-from ...inference.figures import bytes_by_bound, depth_posterior, save
+from ...inference.figures import bytes_by_bound, save
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.family import require
-from ...inference.posterior.predict import nll_of_rows, streamed
 from ...inference.posterior.weight_moments import mean_network
 from ...inference.pruning.decision import trainings as searched
 from ...inference.pruning.depth import settled
@@ -30,12 +29,12 @@ from ...inference.pruning.narrowing import narrow
 from ...inference.pruning.thresholds import Threshold, by_validation
 from ...inference.pruning.weight_sharing import levels_of
 from ...inference.training.settings import Settings
-from ..run_figures import FORMATS, draw_trade, unit_of
+from ..run_figures import FORMATS, draw_depth, draw_trade
 from .base import Finished, Pair, Stage, length_in
 from .options import Nats, NotNegative, Part, Positive
 from .weights import FILE, OverWeights, compress_run, try_to_cut
 
-__all__ = ["FromNumbers", "Occam", "draw_depth"]
+__all__ = ["FromNumbers", "Occam"]
 
 _AROUND = 3  # depths on both sides of the chosen one that are cut for comparison
 _POINTS = "normal:1"  # prior of the weights while they are numbers
@@ -268,27 +267,6 @@ class Occam(FromNumbers):
             }
         speed = seconds_per_batch(nets, joint.data.x_test[:256]) if nets else {}
         return [row | {"seconds_per_batch": speed[str(d)]} for d, row in rows.items()]
-
-
-def draw_depth(joint: Fit, folder: Path) -> None:
-    """q(d) of a fit over a stack, beside the losses of the exits of its mean network."""
-    net: Any = mean_network(joint.model, joint.guide)
-
-    def outputs(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            return streamed(net.outputs, x, None)
-
-    nll = {
-        split: nll_of_rows(joint.data, split, outputs, joint.model.likelihood)
-        for split in ("train", "test")
-    }
-    found = joint.structure
-    assert found is not None
-    picture = depth_posterior(
-        found.depth_probs, found.exact_depth_probs, found.depth_chosen, found.depth_chosen_exact,
-        nll, unit=unit_of(joint),
-    )  # fmt: skip
-    save(picture, folder / "depth", FORMATS)
 
 
 def _draw(joint: Fit, neighbours: Sequence[Mapping[str, Any]], folder: Path) -> None:

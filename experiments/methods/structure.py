@@ -49,7 +49,8 @@ class RandomStructure(Method):
         family: family of its posterior, or that of the ``prior``.
         temperature: temperature of a relaxation, ``tied`` to the prior's or ``learnt``.
         prior: prior of the weights, in words; without one they are numbers.
-        random: number of random structures of about the same size that are trained in the same way.
+        random: number of random structures of about the same size, and of other functions, that are
+            trained in the same way; fewer where there are no more.
     """
 
     over = "graph"
@@ -131,6 +132,7 @@ class RandomStructure(Method):
         if rows:
             tests = [row["test"] for row in rows.values()]
             found["random"] = {"runs": list(rows.values()), "spread": mean_spread(tests)}
+            found["random"]["all"] = len(rows) < self.random
         return found
 
     def _fixed(self, net: nn.Module, choice: Choice, data: Dataset) -> Pair:

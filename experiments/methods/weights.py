@@ -138,21 +138,19 @@ class OverWeights(Method):
                 )  # fmt: skip
             except (ValueError, RuntimeError) as error:  # training is not lost over a threshold
                 return {**found, "not_compressed": str(error)}
-            read_back = evaluate(result, again)
+            test = evaluate(result, again)  # of the file, as everything that is said of it
         found |= sent(result, again, written.total)
         if out is not None and run.figures:
             draw_compressed(result, small, written, out / "figures", first)
-        small.net.to(data.x_test.device)
-        nets = {"before": before, "mean": mean, "compressed": small.net}
+        nets = {"before": before, "mean": mean, "compressed": again}
         speed = compare_speed(nets, data.x_test, "before")
         found["mean"] = timed(speed["mean"])
         found["compressed"] = {
-            "parameters": count_parameters(small.net),
-            "nonzero": sum(int(p.count_nonzero()) for p in small.net.parameters()),
+            "parameters": count_parameters(again),
+            "nonzero": sum(int(p.count_nonzero()) for p in again.parameters()),
             "parameters_before": count_parameters(before),
             **timed(speed["compressed"]),
-            "test": evaluate_net(small.net, model, data),
-            "test_after_reading": read_back,
+            "test": test,
         }
         found["structure"] = {**small.to_json(), **sizes}
         return found

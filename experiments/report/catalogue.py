@@ -72,7 +72,8 @@ _CATALOGUE = (
     _Entry(
         r"irrelevance",
         "Where the cut is made",
-        "How little each group or weight matters; right of the line is what was cut.",
+        "How little each group or weight matters; right of the line is what was cut. Grey on its "
+        "left is what led nowhere then.",
     ),
     _Entry(
         r"bits",

@@ -24,6 +24,7 @@ __all__ = [
     "networks",
     "one_of_each",
     "training_seconds",
+    "whole",
 ]
 
 HIGHER = {"accuracy", "f1", "auroc"}
@@ -68,7 +69,9 @@ def networks(seeds: Sequence[dict[str, Any]]) -> list[Network]:
             for key in ("parameters", "seconds_per_batch")
         )
         if kind == "whole":
-            sizes, times = _whole(seeds)
+            sizes = whole(seeds)[0]
+        if not times and path in (("test",), ("test", "deterministic")):  # one network
+            times = whole(seeds)[1]
         found.append(Network(name, kind, tests, sizes, times))
 
     if "ensemble" in first["test"]:
@@ -81,13 +84,17 @@ def networks(seeds: Sequence[dict[str, Any]]) -> list[Network]:
     add("chosen depth alone", "other", "single_exit", "test", part="single_exit")
     add("trained at that depth", "other", "ddn", "test", part="ddn")
     add("cut and rounded", "small", "compressed", "test", part="compressed")
-    add("read back from its file", "other", "compressed", "test_after_reading")
     add("chosen structure, cut out", "small", "discretised", "test", part="discretised")
     add("chosen structure, afresh", "other", "retrained", "test", part="retrained")
+    if "random" in first:
+        tests, sizes = ([r[k] for r in first["random"]["runs"]] for k in ("test", "parameters"))
+        name = f"{len(tests)} structures at random"
+        more = " (there are no more)" if first["random"].get("all") else ""
+        found.append(Network(name + more, "other", tests, sizes, []))
     return found
 
 
-def _whole(seeds: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
+def whole(seeds: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
     """Parameters and seconds of the network before the cut."""
     for part in ("compressed", "discretised", "pruned"):
         if all(part in one for one in seeds):

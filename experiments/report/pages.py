@@ -14,7 +14,7 @@ from ..runs.summary import METRICS, path_table
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
 from .files import RunFiles, read_run
 from .html import Cell, Page, Picture, Remark, Section, Table, render
-from .numbers import HIGHER, Network, best_of, cell, listed, networks, training_seconds
+from .numbers import HIGHER, Network, best_of, cell, listed, networks, training_seconds, whole
 from .words import data_of, summary
 
 __all__ = ["report"]
@@ -106,17 +106,6 @@ def _scores(run: RunFiles) -> Table:
         metrics = [cell([test[name] for test in one.test if name in test]) for name in columns]
         size = cell(one.parameters, ",.0f")
         rows.append([Cell(one.name), *metrics, size, cell([1e3 * t for t in one.seconds], ".2f")])
-    random = run.first.get("random")
-    if random is not None:
-        spread = random["spread"]
-        rows.append(
-            [
-                Cell(f"{len(random['runs'])} structures at random"),
-                *(_spread_cell(spread.get(name)) for name in columns),
-                cell([one["parameters"] for one in random["runs"]], ",.0f"),
-                Cell(""),
-            ]
-        )
     head = ["network", *(METRICS[name] for name in columns), "parameters", "ms per batch"]
     several = len(run.seeds) > 1
     spread_note = f" Mean ± standard deviation over {len(run.seeds)} seeds." if several else ""
@@ -128,13 +117,6 @@ def _scores(run: RunFiles) -> Table:
     nll = f"NLL is the negative log-likelihood in nats per row{units}."
     note = f"{higher}{covered}{nll}{spread_note}"
     return Table(f"Metrics on the test rows, {run.name}", head, rows, note)
-
-
-def _spread_cell(spread: dict[str, Any] | None) -> Cell:
-    if spread is None:
-        return Cell("")
-    sd = "" if spread["sd"] is None else f" ± {spread['sd']:.4f}"
-    return Cell(f"{spread['mean']:.4f}{sd}", spread["mean"])
 
 
 def _what_was_learnt(run: RunFiles) -> list[Section]:
@@ -162,7 +144,8 @@ def _learnt(run: RunFiles) -> Table | None:
     structures = [one.get("depth") or one.get("structure") or {} for one in run.seeds]
     first, caption = structures[0], f"What was learnt, {run.name}"
     if "depth_chosen" in first:
-        head = ["seed", "chosen depth", "by the exact posterior", "expected depth", "of"]
+        other = "by the exact posterior" if first.get("agreement") is None else "by other draws"
+        head = ["seed", "chosen depth", other, "expected depth", "of"]
         rows = [
             [
                 Cell(str(one["seed"])),
@@ -226,6 +209,7 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
         chosen = [next((n for n in one if n.kind == kind), None) for one in found]
         return [[] if network is None else take(network) for network in chosen]
 
+    before = [[1e3 * t for t in whole(run.seeds)[1]] for run in runs]
     for kind in ("whole", "small"):
         for name, title in METRICS.items():
             columns = of(kind, partial(_metric, name))
@@ -233,8 +217,8 @@ def _compared(runs: Sequence[RunFiles]) -> Table:
             add(f"{title}, {kind} network", columns, ".4f", higher)
         sizes = of(kind, lambda n: [float(p) for p in n.parameters])
         add(f"parameters, {kind} network", sizes, ",.0f", False if kind == "small" else None)
-        times = of(kind, lambda n: [1e3 * t for t in n.seconds])
-        add(f"ms per batch, {kind} network", times, ".2f", None)
+        times = before if kind == "whole" else of(kind, lambda n: [1e3 * t for t in n.seconds])
+        add(f"ms per batch, one pass of the {kind} network", times, ".2f", None)
     bytes_ = [[float(s) for one in run.seeds if (s := _file_bytes(one))] for run in runs]
     add("file, bytes", bytes_, ",.0f", False)
     for part, title in (("weights", "weights"), ("targets", "targets"), ("total", "both")):

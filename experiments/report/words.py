@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...inference.posterior.depth import certainty
 from ...inference.posterior.metrics import mean_spread
 from ..runs.summary import METRICS, said_of_labels, said_of_message
 from .files import RunFiles
@@ -73,8 +74,8 @@ def _learnt(run: RunFiles) -> str:
         verdict = "was chosen" if first.get("warnings") else "is enough"
         return (
             f"It learnt how deep the network must be: depth {d} of {len(q) - 1} {verdict}, with "
-            f"probability {q[d]:.3f}; shallower ones have {sum(q[:d]):.3f} together. The exact "
-            f"posterior given the weights chooses {structure[0]['depth_chosen_exact']}."
+            f"probability {q[d]:.3f}; shallower ones have {sum(q[:d]):.3f} together. "
+            f"{certainty(structure[0])}."
         )
     if "chosen" in structure[0]:
         chosen = structure[0]["chosen"]

@@ -138,7 +138,7 @@ def _row(outcome: Outcome) -> Row:
     metrics = outcome.metrics
     if "not_compressed" in metrics:
         raise ValueError(f"Seed {metrics['seed']} was not compressed: {metrics['not_compressed']}")
-    structure, test = metrics["structure"], metrics["compressed"]["test_after_reading"]
+    structure, test = metrics["structure"], metrics["compressed"]["test"]
     return {
         "seed": metrics["seed"],
         "error": 100 * (1 - test["accuracy"]),

@@ -81,7 +81,7 @@ def main(
 def _row(outcome: Outcome) -> Row:
     metrics = outcome.metrics
     depth, structure, small = (metrics[k] for k in ("depth", "structure", "compressed"))
-    test = small["test_after_reading"]
+    test = small["test"]
     return {
         "seed": metrics["seed"],
         "depth": depth["depth_chosen"],

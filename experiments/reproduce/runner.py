@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
@@ -23,7 +23,7 @@ from ..runs.run import Outcome, RunOptions, run
 from ..sweeps.command import train_seeds
 from ..sweeps.plan import Asked
 
-__all__ = ["ResultFile", "Row", "add_seeds", "untrained"]
+__all__ = ["ResultFile", "Row", "add_seeds", "renew", "untrained"]
 
 Row = dict[str, Any]
 
@@ -44,6 +44,9 @@ class ResultFile:
     Raises:
         typer.BadParameter: if the file was run with other settings.
     """
+
+    trained: ClassVar[bool] = False
+    """Whether this process has written one."""
 
     def __init__(self, path: Path, empty: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.path = path
@@ -78,6 +81,15 @@ class ResultFile:
         """Write the file, with these parts anew."""
         self.content |= {"versions": versions(), **parts}
         write_json(self.path, self.content)
+        ResultFile.trained = True
+
+
+def renew(path: Path, write: Callable[..., object], *arguments: Any) -> None:
+    """Write what is made of result files, if this process has changed one, or it is not there."""
+    if ResultFile.trained or not path.exists():
+        write(*arguments)
+    else:
+        print(f"Nothing was missing: {path} stays.", flush=True)
 
 
 def _joined(content: Mapping[str, Any], names: Iterable[str]) -> Row:

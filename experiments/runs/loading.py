@@ -79,7 +79,7 @@ def load_fit(
     net = _known_network(config, rows, folder, network, trust)
     with reading(folder / "config.json"):
         pair = config.chosen.build(net, rows)
-    result = _as_fit(_loaded(pair, began, where), rows, config, began)
+    result = _as_fit(_loaded(pair, began, where), rows, config, began, 0)
     with reading(folder / "config.json"):
         stages = config.stages
     for number, stage in enumerate(stages, start=1):
@@ -87,8 +87,7 @@ def load_fit(
         with reading(folder / "config.json"):
             pair = pair_of(config, number, result, folder / stage.name)
         pair = _loaded(pair, folder / stage.name, where)
-        result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name)
-        result.settings = Settings.of(config.settings_of(number))
+        result = _as_fit(pair, stage.rows(result.data), config, folder / stage.name, number)
     known = {} if options else known_of(folder)
     with reading(folder / "metrics.json") if known else nullcontext():
         result, said = chosen.concluded(result, known)
@@ -210,9 +209,9 @@ def _kind_of(tensor: torch.Tensor | None) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
+def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path, number: int) -> Fit:
     model, guide = pair
-    kind = family(model, guide)
+    kind, settings = family(model, guide), Settings.of(config.settings_of(number))
     path = folder / "fit.json"
     written = read_json(path)
     with reading(folder / HISTORY):
@@ -220,12 +219,12 @@ def _as_fit(pair: Pair, data: Dataset, config: RunConfig, folder: Path) -> Fit:
     with reading(path):
         value = written["val_nll"]
         return Fit(
-            model=model, guide=guide, data=data, settings=Settings.of(config.settings),
+            model=model, guide=guide, data=data, settings=settings,
             history=history, best_epoch=int(written["best_epoch"]),
             val_nll=math.nan if value is None else float(value),
             seconds=float(written["seconds"]), weights=kind.weights(data), out=folder,
             structure=kind.structure(
-                data, config.chosen.chosen_share, kl_weight=Settings.of(config.settings).kl_weight
+                data, config.chosen.chosen_share, kl_weight=settings.kl_weight
             ),
             engine=dict(written["engine"]),
         )  # fmt: skip

@@ -43,9 +43,7 @@ def spread_of(found: list[dict[str, Any]]) -> dict[str, Any]:
         out["test"] = mean_spread([one["test"] for one in found])
     for part in ("compressed", "pruned", "single_exit", "ddn", "discretised", "retrained"):
         if part in found[0]:
-            # Of a compressed network that is what its file holds.
-            scores = [one[part].get("test_after_reading", one[part]["test"]) for one in found]
-            out[part] = mean_spread(scores)
+            out[part] = mean_spread([one[part]["test"] for one in found])
     if "compressed" in found[0]:
         out["structure"] = mean_spread(
             [

@@ -16,7 +16,7 @@ from torch import nn
 from ...data import Dataset
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
-from ...inference.diagnostics.trend import convergence, of_doubling
+from ...inference.diagnostics.trend import convergence
 from ...inference.distributed import apart, joined
 from ...inference.fits.doubts import not_arrived
 from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
@@ -380,11 +380,11 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         )
     )
     if out is not None:
-        write_json(out / "metrics.json", metrics)
-        seal(out)
         if options.figures:
             before = [one for one in fits if one is not result]
             draw(result, ddn, out / "figures", before, config.chosen.predictor)
+        write_json(out / "metrics.json", metrics)  # last: by it a run is known to be done
+        seal(out)
     return Outcome(result, metrics)
 
 
@@ -407,13 +407,10 @@ def _too_short(result: Fit, longer: str) -> list[str]:
     """
     found = convergence(result, worth=COSTLY)
     if found.verdict == "poor" and found.gain > 0:
-        gain, low, high = (
-            of_doubling(found, result) * g for g in (found.gain, found.low, found.high)
-        )
         return [
             f"It was not trained to the end: by the trend of the last "
-            f"{found.last - found.first:.0f} epochs, twice the length would gain up to {gain:.2g} "
-            f"nats a row (95 %: {low:.2g} to {high:.2g}). Try --budget {longer}."
+            f"{found.last - found.first:.0f} epochs, as many again would gain up to {found.again}. "
+            f"Try --budget {longer}, twice the length."
         ]
     return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
 

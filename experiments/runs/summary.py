@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ...inference.posterior.depth import EQUAL
+from ...inference.posterior.depth import EQUAL, certainty
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
 
@@ -100,8 +100,7 @@ def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:
             f"probability is within {structure['threshold']:.0%} of the largest. q(d={d}) = "
             f"{q[d]:.3f}; E[d] = {structure['depth_expected']:.1f}; depths below {d} together "
             f"have probability {sum(q[:d]):.3f}.\n"
-            f"Exact posterior given the weights: depth {structure['depth_chosen_exact']}; total "
-            f"variation between it and q {structure['tv_to_exact']:.3f}{before}.",
+            f"{certainty(structure)}{before}.",
         )
     before = metrics.get("pruned", {}).get("seconds_per_batch_before")
     first = metrics["method"] + (", all depths" if structure is not None else "")
@@ -179,7 +178,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
             "\n",
             (f"Depth {d} of {most} is enough", "bold"),
             f": no deeper one has a bound that is more than {EQUAL:g} nats of a row better. E[d] = "
-            f"{depth['depth_expected']:.1f}.",
+            f"{depth['depth_expected']:.1f}.\n{certainty(depth)}.",
         )
     console.say(
         "\n",
@@ -225,7 +224,7 @@ def print_compressed(console: PlainConsole, metrics: dict[str, Any]) -> None:
         (*named["stochastic"], None, None),
         (*named["ensemble"], None, None),
         (*named["deterministic"], size, seconds),
-        ("compressed", small["test_after_reading"], small["parameters"], after),
+        ("compressed", small["test"], small["parameters"], after),
     ]
     if "draw" in metrics:
         rows.append(("read from the draw's file", metrics["draw"]["test"], None, None))
@@ -330,7 +329,8 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any]) -> None:
     test, method = metrics["test"], metrics["method"]
     size, seconds = small["parameters_before"], small["seconds_per_batch_before"]
     rows: list[Row] = [
-        (f"{method}, {DRAWS} draws", test["ensemble"], size, seconds),
+        (f"{method}, {DRAWS} draws", test["ensemble"], None, None),
+        (f"{method}, posterior means", test["deterministic"], size, seconds),
         ("chosen, cut out", small["test"], small["parameters"], small["seconds_per_batch"]),
     ]
     if "retrained" in metrics:
@@ -340,7 +340,8 @@ def print_structured(console: PlainConsole, metrics: dict[str, Any]) -> None:
         runs, spread = metrics["random"]["runs"], metrics["random"]["spread"]
         size = round(sum(run["parameters"] for run in runs) / len(runs))
         of = {k: {name: one[k] for name, one in spread.items()} for k in ("mean", "sd")}
-        rows.append((f"{len(runs)} at random, mean", of["mean"], size, None))
+        few = " (there are no more)" if metrics["random"].get("all") else ""
+        rows.append((f"{len(runs)} at random, mean{few}", of["mean"], size, None))
         if len(runs) > 1:
             rows.append(("standard deviation", of["sd"], None, None))
     console.print(_table(rows))

@@ -14,13 +14,12 @@ from scipy.special import stdtrit
 
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, styled
-from ..training.settings import learning_rate_factor
 from .finding import Finding, Verdict
 
 if TYPE_CHECKING:
     from ..fits.fitting import Fit
 
-__all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "of_doubling", "trend"]
+__all__ = ["LEAST_ROWS", "Convergence", "Trend", "convergence", "trend"]
 
 LEAST_ROWS = 16  # evaluations in the window, for three cosines
 
@@ -144,6 +143,11 @@ class Convergence:
             return "poor"
         return "good" if self.high < self.worth and self.low > -self.worth else "doubtful"
 
+    @property
+    def again(self) -> str:
+        """What as many epochs again as those of the window would gain, in words."""
+        return f"{self.gain:.2g} nats a row (95 %: {self.low:.2g} to {self.high:.2g})"
+
     def finding(self) -> Finding:
         """The verdict with the numbers behind it and a figure."""
         numbers: dict[str, Any] = {"evaluations": len(self.losses), "worth": self.worth}
@@ -153,7 +157,7 @@ class Convergence:
         numbers |= {"per_epoch": self.per_epoch, "error": self.error}
         numbers |= {"gain": self.gain, "low": self.low, "high": self.high}
         span = f"the last {self.last - self.first:.0f} epochs"
-        how = f"{self.gain:.2g} nats a row (95 %: {self.low:.2g} to {self.high:.2g})"
+        how = self.again
         if self.rows is not None:
             numbers["rows"] = self.rows
             how += f", {self.gain * self.rows:.2g} over all rows"
@@ -291,24 +295,6 @@ def convergence(
         high=-low * span,
         **common,
     )
-
-
-def of_doubling(found: Convergence, fit: Fit) -> float:
-    """How many times the gain of a convergence twice the length of the fit would gain, at the pace
-    of the window: that of the bound by the learning rate that was spent, its sum over steps. A
-    schedule that falls to zero spends little of it in the window, and twice as much in all if it is
-    twice as long.
-
-    It is about the most that can be expected: towards its end a bound flattens.
-
-    Arguments:
-        found: of the fit, not refused.
-    """
-    steps, schedule = 10_000, fit.settings.schedule
-    spent = [learning_rate_factor(schedule, (k + 0.5) / steps) for k in range(steps)]
-    # The loss of the first row is of the epoch that ended there.
-    begin = max(0.0, found.first - 1.0) / fit.settings.epochs_for(fit.data.N)
-    return sum(spent) / sum(spent[int(begin * steps) :])
 
 
 def _series(history: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:

@@ -37,7 +37,8 @@ class Sample:
             take.
         bits: of an index; twice the time for each more. The others look at 2^bits candidates.
         slack: bits of an index by which the KL of a block is less: more of them bring what is sent
-            closer to a draw of the posterior.
+            closer to a draw of the posterior. Blocks of a weight or two, of a KL of many bits
+            a weight, are no such draws: ``Drawn.distance`` shows it.
         epochs: passes over the training rows of each of the two trainings before the first block;
             the posterior of the fit has the second alone, which brings its blocks to equal KLs.
         steps: optimiser steps after each block.
@@ -91,7 +92,8 @@ class Drawn:
         content: the file.
         kl: of all blocks when they were coded, in bits.
         index_bits: bits of all indices.
-        distance: mean squared distance of the weights to the means of the posterior, in variances.
+        distance: mean squared distance of the weights to the means of the posterior, in variances;
+            1 for a draw of the posterior.
         weights, blocks: how many.
     """
 

@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from ..pruning.intervals import ScaleIntervals
 from ..pruning.relevance import Irrelevance
-from .canvas import Floats, checked_array, checked_layers, legend_above, log_axis, new_figure
+from .canvas import Array, Floats, checked_array, checked_layers, legend_above, log_axis, new_figure
 from .style import CYCLE, GREY, INK, styled
 
 __all__ = ["irrelevance_histograms", "scale_posteriors"]
@@ -21,7 +22,9 @@ MOST = 200  # intervals that can be told apart at 600 pixels
 
 @styled
 def irrelevance_histograms(
-    found: Mapping[str, Irrelevance], thresholds: Mapping[str, float]
+    found: Mapping[str, Irrelevance],
+    thresholds: Mapping[str, float],
+    left: Mapping[str, Array] | None = None,
 ) -> Figure:
     """A histogram for each layer: what is kept in colour, what is cut in grey, the threshold as a
     line. Two clusters with the line between them are a clear decision.
@@ -29,6 +32,8 @@ def irrelevance_histograms(
     Arguments:
         found: what :func:`pyroccam.inference.pruning.relevance.irrelevance` returns.
         thresholds: by layer; infinite where nothing is cut.
+        left: which of these values are of the network that was cut; those within the threshold if
+            left out.
 
     Returns:
         The figure, with an axis for each layer.
@@ -38,9 +43,11 @@ def irrelevance_histograms(
     """
     checked_layers("found", found, thresholds=thresholds)
     values: dict[str, Floats] = {}
+    within: dict[str, NDArray[np.bool_]] = {}
     for name, one in found.items():
         flat = one.values.flatten().double().numpy()
-        values[name] = flat[np.isfinite(flat)]
+        kept = flat <= thresholds[name] if left is None else np.asarray(left[name]).reshape(-1)
+        values[name], within[name] = flat[np.isfinite(flat)], kept[np.isfinite(flat)]
         if not len(values[name]):
             raise ValueError(f"found[{name!r}]: no finite value to draw")
     fig = new_figure(0.6 + 1.25 * len(found))
@@ -48,10 +55,8 @@ def irrelevance_histograms(
     for ax, (name, one) in zip(axes, found.items(), strict=True):
         own, threshold = values[name], thresholds[name]
         edges = np.histogram_bin_edges(own, bins=BINS)
-        kept = own[own <= threshold]
-        ax.hist(
-            [kept, own[own > threshold]], edges, stacked=True, color=[CYCLE[0], GREY], linewidth=0
-        )
+        kept, gone = own[within[name]], own[~within[name]]
+        ax.hist([kept, gone], edges, stacked=True, color=[CYCLE[0], GREY], linewidth=0)
         if math.isfinite(threshold):
             ax.axvline(threshold, color=INK, linewidth=1.1)
         what = "groups" if one.grouped else "weights"

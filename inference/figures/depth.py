@@ -37,6 +37,7 @@ def depth_posterior(
     depth_chosen_exact: int | None = None,
     nll_by_depth: Mapping[str, Array] | None = None,
     unit: str = "nats per row",
+    beside: str = "exact posterior",
 ) -> Figure:
     """The learnt distribution over depth, and how good each depth is on its own.
 
@@ -52,6 +53,7 @@ def depth_posterior(
         nll_by_depth: for each split, e.g. "train" and "test", D+1 values;
             nothing or an empty mapping leaves the lower panel out.
         unit: of these values.
+        beside: what ``exact`` is, for the legend.
 
     Returns:
         The figure, with one or two axes.
@@ -93,17 +95,17 @@ def depth_posterior(
             np.arange(n + 1) - 0.5,
             color=CYCLE[1],
             linewidth=1.5,
-            label="exact posterior",
+            label=beside,
         )
     top.set_ylabel("probability")
     top.set_ylim(bottom=0)
     lines: list[tuple[int, Any, str]] = [(depth_chosen, "-", f"chosen by q: {depth_chosen}")]
     if depth_chosen_exact is not None:
-        lines.append((depth_chosen_exact, (0, (2, 1.6)), f"by exact: {depth_chosen_exact}"))
+        lines.append((depth_chosen_exact, (0, (2, 1.6)), f"by {beside}: {depth_chosen_exact}"))
     for ax in {id(a): a for a in (top, bottom)}.values():
         for depth, dashes, label in lines:
             ax.axvline(depth, color=INK, linestyle=dashes, linewidth=1.3, label=label, zorder=3)
-    legend_above(top, ["q(d)", "exact posterior", *(label for _, _, label in lines)])
+    legend_above(top, ["q(d)", beside, *(label for _, _, label in lines)])
 
     if curves:
         for (name, values), colour, marker in zip(

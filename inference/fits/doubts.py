@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...models.likelihoods.noise import LEAST_ROWS, learns_noise
+
 if TYPE_CHECKING:
     from ...data import Dataset
     from ...data.marginal import Marginal
@@ -16,6 +18,9 @@ __all__ = ["doubts", "log_density_alone", "nll_alone", "not_arrived"]
 
 WORSE = 0.05
 """Nats of a validation row by which an earlier moment has to be better to be spoken of."""
+
+COLLAPSED = 0.05
+"""Noise, over the spread of the targets, at which training rows may have been learnt by heart."""
 
 APART = 0.2
 """Total variation from which on q(d) is elsewhere than the exact posterior."""
@@ -29,7 +34,8 @@ def doubts(fit: Fit) -> list[str]:
     may be, whether it
     predicted better before a checkpoint could be chosen, and whether q(d) is the exact posterior.
     """
-    return [*_no_better_than_nothing(fit), *_at_the_edge(fit), *not_arrived(fit)]
+    found = [*_no_better_than_nothing(fit), *_collapsed(fit)]
+    return [*found, *_at_the_edge(fit), *not_arrived(fit)]
 
 
 def _no_better_than_nothing(fit: Fit) -> list[str]:
@@ -71,6 +77,20 @@ def _no_better_than_nothing(fit: Fit) -> list[str]:
         f"The network is too sure of itself, though nearer than the mean: {found:.3f} nats on the "
         f"{rows} rows, {alone + units:.3f} for a normal of the training targets (in their units). "
         "Fewer epochs, or more weight decay, may help."
+    ]
+
+
+def _collapsed(fit: Fit) -> list[str]:
+    """Of weights that are numbers, noise that no validation rows have said."""
+    likelihood, numbers = fit.model.likelihood, not fit.model.random_weights or fit.guide.is_point
+    least = float(getattr(likelihood, "scale", torch.ones(1)).detach().min())
+    validated = len(fit.data.x_val) >= LEAST_ROWS
+    if not numbers or validated or not learns_noise(likelihood) or least > COLLAPSED:
+        return []
+    return [
+        f"The noise of the training rows has collapsed to {least:.2g} of the spread of the targets:"
+        " predictions of new rows are as sure, and nothing says that they may be. Keep "
+        f"{LEAST_ROWS} validation rows or more (val_fraction=)."
     ]
 
 

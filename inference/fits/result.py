@@ -65,7 +65,8 @@ class Fit(Generic[M, G]):
         val_nll: of the chosen checkpoint on the validation rows (the training loss if there are
             none), in nats; regression targets standardised. Where the weights are numbers, the
             noise of a regression is that of those rows, too
-            (:mod:`~pyroccam.inference.training.validated_noise`).
+            (:mod:`~pyroccam.inference.training.validated_noise`). Rows that chose are no test: it
+            is lower than that of new rows, and no estimate of it.
         seconds: spent in training steps and evaluations, over all sittings.
         structure: what was learnt about depth; ``None`` for a model of fixed depth.
         weights: of the components of a prediction, ``(S,)``: depths, or draws of the weights.
@@ -154,7 +155,8 @@ class Fit(Generic[M, G]):
         """Metrics on a split: accuracy, NLL, Brier, ECE, or RMSE, NLL.
 
         Arguments:
-            split: ``train``, ``val`` or ``test``.
+            split: ``train``, ``val`` (which chose the checkpoint, unless it is the last: no
+                estimate for new rows) or ``test``.
             how: of the ``ensemble``, the mixture over depths or over draws of random weights. Of
                 random weights also ``deterministic``, of the network of the posterior means, and
                 ``stochastic``, of one draw (the mean of each metric over the draws).

@@ -28,13 +28,14 @@ def importance(fit: Fit, *, draws: int = 1000, repeats: int = 10, seed: int = 0)
     .. math:: E_{θ_1 \dots θ_K \sim q} \log \frac{1}{K} \sum_k \frac{p(y, θ_k)}{q(θ_k)}
         \le \log p(y)
 
-    With K = 1 it is the evidence lower bound; it rises with K, to the evidence. Weights with a
-    heavy tail hide what is missing: their k̂ is in the details, and a doubt where it is too large.
+    With K = 1 it is the evidence lower bound; it rises with K, to the evidence. The error is that
+    of the bound, and says nothing of how far above it the evidence is. Weights with a heavy tail
+    hide what is missing: their k̂ is in the details, and a doubt where it is too large.
 
     Arguments:
         fit: of random weights, and perhaps structure, whose guide has a density.
         draws: K.
-        repeats: of the whole, whose mean is the value, and whose spread shows its error.
+        repeats: of the whole, whose mean is the value, and whose spread shows the error of that.
         seed: of the draws; the state of the generator is left as it was.
 
     Raises:

@@ -20,7 +20,8 @@ class LogEvidence:
     Attributes:
         by: name of the estimator.
         value: in nats, over all rows. Regression targets are standardised.
-        error: in nats: the standard error of ``value``. Of Laplace's method, which has none, how
+        error: in nats: the standard error of ``value``, which of a bound is not its distance from
+            the evidence. Of Laplace's method, which has none, how
             far a sum over draws from its normal is from it, and the standard error of that.
         direction: where the evidence lies. ``exact``: at the value. ``below``: the value is below
             it in expectation. ``either``: on either side. ``code``: the value is that of another

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from ..elbo.estimator import bound
 
 __all__ = [
     "DepthStructure",
+    "certainty",
     "check_share",
     "choose_depth",
     "depth_posterior_of_weights",
@@ -39,6 +40,9 @@ rows say of a tiny difference is certain, and no reason for another block."""
 
 PASSES = 2
 """Draws of random weights over which the log-likelihood of every row is averaged."""
+
+OTHERS = 8
+"""Estimates of q(d) from other draws, that show how far one of them is to be believed."""
 
 
 class Splits(Protocol):
@@ -200,6 +204,25 @@ def slack(rows: int, kl_weight: float) -> float:
     return math.exp(max(-EQUAL * rows / kl_weight, -600.0))
 
 
+def certainty(found: Mapping[str, Any]) -> str:
+    """How far a chosen depth is to be believed, in words.
+
+    Arguments:
+        found: what a :class:`DepthStructure` has, by name.
+    """
+    other, apart = found["depth_chosen_exact"], found["tv_to_exact"]
+    if (share := found.get("agreement")) is None:
+        return (
+            f"Exact posterior given the weights: depth {other}; total variation between it and q "
+            f"{apart:.3f}"
+        )
+    return (
+        f"q is an estimate from {PASSES} draws of the weights. {OTHERS} such estimates from other "
+        f"draws: {share:.0%} choose this depth, their mean depth {other}; total variation between "
+        f"one of them and q {apart:.3f} ± {found['tv_error']:.3f}"
+    )
+
+
 def total_variation(p: Tensor, q: Tensor) -> float:
     """``½ Σ |p - q|``, in [0, 1]."""
     return float(0.5 * (p.double().cpu() - q.double().cpu()).abs().sum())
@@ -211,12 +234,16 @@ class DepthStructure:
 
     Attributes:
         depth_probs: q(d), ``(D + 1,)``.
-        exact_depth_probs: the exact posterior at the final weights, ``(D + 1,)``.
+        exact_depth_probs: the exact posterior at the final weights, ``(D + 1,)``. Of random weights
+            q is itself an estimate from a few draws, and this is the mean of those from others.
         depth_chosen: by the 95 % rule on q.
         depth_chosen_exact: by the same rule on the exact posterior.
         depth_rounded_mean: by the rounded mean of q.
         depth_expected: E_q[d].
-        tv_to_exact: total variation between the two.
+        tv_to_exact: total variation between the two; the mean of that to each estimate.
+        tv_error, log_errors: of random weights, standard errors of that, and by depth of the
+            logarithm of its ``exact_depth_probs`` over that of the depth chosen, in nats.
+        agreement: the share of the estimates by which the same depth is chosen.
         threshold: of the rule.
         running_depth_probs: the running estimate that trained the weights, before the exact
             posterior took its place at the chosen checkpoint (closed-form update only).
@@ -238,6 +265,9 @@ class DepthStructure:
     tv_running: float | None = None
     depth_chosen_running: int | None = None
     blocks: tuple[int, ...] | None = None
+    tv_error: float | None = None
+    log_errors: Tensor | None = None
+    agreement: float | None = None
 
     @property
     def blocks_left(self) -> int:
@@ -248,22 +278,35 @@ class DepthStructure:
     def from_probs(
         cls, q: Tensor, exact: Tensor, threshold: float = 0.95, running: Tensor | None = None
     ) -> DepthStructure:
-        """Summarise q (and the running estimate of it, if any) beside the exact posterior."""
-        q, exact = q.detach().double().cpu(), exact.detach().double().cpu()
+        """Summarise q (and the running estimate of it, if any) beside the exact posterior, or
+        beside independent estimates of it ``(S, D + 1)``."""
+        q, each = q.detach().double().cpu(), torch.atleast_2d(exact.detach().double().cpu())
+        apart = torch.tensor([total_variation(q, p) for p in each], dtype=torch.float64)
+        chosen, exact, errors = choose_depth(q, threshold), each[0], {}
+        if (count := len(each)) > 1:
+            ratios = each.clamp_min(1e-300).log()
+            ratios = ratios - ratios[:, [chosen]]
+            exact = ratios.mean(0).softmax(0)
+            errors = {
+                "tv_error": float(apart.std()) / count**0.5,
+                "log_errors": ratios.std(0) / count**0.5,
+                "agreement": sum(choose_depth(p, threshold) == chosen for p in each) / count,
+            }
         if running is not None:
             running = running.detach().double().cpu()
         return cls(
             depth_probs=q,
             exact_depth_probs=exact,
-            depth_chosen=choose_depth(q, threshold),
+            depth_chosen=chosen,
             depth_chosen_exact=choose_depth(exact, threshold),
             depth_rounded_mean=rounded_mean(q),
             depth_expected=float((q * torch.arange(len(q))).sum()),
-            tv_to_exact=total_variation(q, exact),
+            tv_to_exact=float(apart.mean()),
             threshold=threshold,
             running_depth_probs=running,
             tv_running=None if running is None else total_variation(running, exact),
             depth_chosen_running=None if running is None else choose_depth(running, threshold),
+            **errors,
         )
 
     def to_json(self) -> dict[str, object]:
@@ -282,6 +325,5 @@ class DepthStructure:
         return (
             f"depth {self.depth_chosen} of {len(q) - 1} (q = {q[self.depth_chosen]:.3f}, "
             f"P(d <= {self.depth_chosen}) = {q[: self.depth_chosen + 1].sum():.3f}, "
-            f"E[d] = {self.depth_expected:.1f}){left}; exact posterior: depth "
-            f"{self.depth_chosen_exact}, total variation {self.tv_to_exact:.3f}"
+            f"E[d] = {self.depth_expected:.1f}){left}. {certainty(vars(self))}"
         )

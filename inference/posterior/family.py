@@ -15,7 +15,7 @@ from ...models.bayesian import BayesianNetwork
 from ...models.bayesian_stack import BayesianStack
 from ...models.learnt_depth import FixedDepth, LearntDepth
 from ..distributed.ranks import ALONE, Ranks
-from .depth import DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
+from .depth import OTHERS, DepthStructure, depth_posterior_of_weights, exact_depth_posterior, slack
 from .draws import Noise, draw_outputs, draw_sites
 from .predict import DRAWS, outputs_by_depth, streamed
 from .weight_moments import mean_network
@@ -156,14 +156,18 @@ class Weights:
         running: Tensor | None = None,
         kl_weight: float = 1.0,
     ) -> DepthStructure | None:
-        exact = self.depth_posterior(data, kl_weight)
-        if exact is None:
+        again = self.depth_posterior(data, kl_weight)
+        if again is None or not isinstance(self.model, BayesianStack):
             return None
         q = self.guide.edge("depth").probs().double()
         # The guide's own are single, and have no small ones.
-        q = torch.where(q.log() > -80.0, q, exact.to(q))
+        q = torch.where(q.log() > -80.0, q, again.to(q))
+        each = [
+            depth_posterior_of_weights(self.model, self.guide, data, kl_weight=kl_weight, seed=seed)
+            for seed in range(1, 1 + OTHERS)  # than the draws of q
+        ]
         threshold = threshold * slack(data.N, kl_weight)
-        return DepthStructure.from_probs(q, exact, threshold, running)
+        return DepthStructure.from_probs(q, torch.stack(each), threshold, running)
 
 
 @dataclass(frozen=True)

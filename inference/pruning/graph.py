@@ -137,7 +137,8 @@ def random_structures(
             give enough, those nearest in size are taken.
         other_than: the choice they are to be compared with, never among them.
         example: inputs ``(B, *)``, B of 2 and more: a structure whose outputs are the same for all
-            of them, since no path is left through it, is no contender and drawn again.
+            of them, since no path is left through it, or those of the choice or of one before, with
+            the weights at their start, is no contender and drawn again.
         seed: of the draws.
 
     Returns:
@@ -148,6 +149,9 @@ def random_structures(
     whole = model.plain(blank)
     plain = copy.deepcopy(whole).to("meta")
     found: dict[str, tuple[float, Choice]] = {}
+    seen, functions = set[str](), list[Tensor]()
+    if example is not None and other_than is not None:
+        functions = [_function(whole, other_than, example)]
     with seeded(seed, torch.device("cpu")):
         for _ in range(TRIES):
             choice: Choice = {edge: list(names) for edge, names in model.primitives.items()}
@@ -157,8 +161,9 @@ def random_structures(
                     choice[prior.edge] = [n for n in names if torch.rand(()) < 0.5]
                 else:
                     choice[prior.edge] = [names[int(torch.randint(len(names), ()))]]
-            if str(choice) in found or choice == other_than:
+            if str(choice) in seen or choice == other_than:
                 continue
+            seen.add(str(choice))
             gap = 0.0
             if parameters is not None:
                 try:
@@ -166,8 +171,14 @@ def random_structures(
                 except ValueError:  # a vertex without edges
                     continue
                 gap = abs(size - parameters) / max(parameters, 1)
-            if example is not None and not _depends(whole, choice, example):
-                continue
+            if example is not None:
+                try:
+                    own = _function(whole, choice, example)
+                except ValueError:  # a vertex without edges
+                    continue
+                if any(_same(own, other) for other in (own[:1], *functions)):
+                    continue
+                functions.append(own)
             found[str(choice)] = gap, choice
             if sum(gap <= tolerance for gap, _ in found.values()) >= count:
                 break
@@ -176,14 +187,13 @@ def random_structures(
 
 
 @torch.no_grad()
-def _depends(net: nn.Module, choice: Choice, example: Tensor) -> bool:
-    """True if the outputs of the discrete network differ between inputs."""
-    try:
-        small = discretised(copy.deepcopy(net), choice).eval()
-    except ValueError:  # a vertex without edges
-        return False
-    outputs = small(example)
-    return bool((outputs - outputs[:1]).abs().max() > 1e-6 * outputs.abs().max())
+def _function(net: nn.Module, choice: Choice, example: Tensor) -> Tensor:
+    outputs: Tensor = discretised(copy.deepcopy(net), choice).eval()(example)
+    return outputs
+
+
+def _same(outputs: Tensor, others: Tensor) -> bool:
+    return bool((outputs - others).abs().max() <= 1e-6 * outputs.abs().max())
 
 
 def _size(net: nn.Module, choice: Choice) -> int:

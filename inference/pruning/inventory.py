@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.plain.feature_choice import is_select
 from ..packing import PackedSize
 from .compression import Compressed
 from .decision import inside
+from .relevance import Irrelevance
 
-__all__ = ["Remains", "bytes_by_part", "input_use", "remains"]
+__all__ = ["Remains", "bytes_by_part", "input_use", "left_of", "remains"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,20 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
             weight, shape = weight.transpose(0, 1), torch.Size([shape[1], shape[0], *shape[2:]])
         found[name] = Remains(name, weight.flatten(1) != 0, (shape[0], math.prod(shape[1:])))
     return found
+
+
+def left_of(small: Compressed, layer: BayesianLayer, one: Irrelevance) -> Tensor:
+    """What is left of the groups or weights of a layer, bool, in the shape of their irrelevance.
+    What led nowhere is gone, too, whatever its own irrelevance."""
+    shape, dim = layer.affine.shape, layer.affine.output_dim
+    own: Any = small.net.get_submodule(inside(small.net, layer.name))
+    kept = own.weight.detach().cpu() != 0
+    cut = small.report.layers.get(layer.name)
+    for axis, units in () if cut is None else ((dim, cut.outputs), (1 - dim, cut.inputs)):
+        if kept.shape[axis] != shape.weight[axis]:  # not of the one input of a depthwise filter
+            size = [*kept.shape[:axis], shape.weight[axis], *kept.shape[axis + 1 :]]
+            kept = kept.new_zeros(size).index_copy(axis, units, kept)
+    return kept.movedim(shape.group_dim or 0, 0).flatten(1).any(1) if one.grouped else kept
 
 
 def input_use(small: Compressed, before: torch.Size, shape: Sequence[int]) -> Tensor | None:

@@ -42,7 +42,7 @@ def test_a_run_ends_with_the_best_network_of_its_path(run):
     assert found["path"]["weight"] == chosen["weight"]
     file = folder / "compressed.pocc"
     assert chosen["file_bytes"] == found["structure"]["file_bytes"] == file.stat().st_size
-    assert found["compressed"]["test_after_reading"] == pytest.approx(chosen["test"])
+    assert found["compressed"]["test"] == pytest.approx(chosen["test"])
     assert {one["name"] for one in found["stages"]} == {"every-size", "joint"}
     for one in networks:
         assert f"{one['file_bytes']:,}" in said
@@ -78,7 +78,7 @@ def test_it_is_read_back_as_the_fit_of_the_weight_that_was_chosen(run, monkeypat
     ways = found["test"]["deterministic"]
     assert fit.evaluate(how="deterministic") == pytest.approx(ways, abs=1e-5)
     net = read(folder / "compressed.pocc")
-    after = found["compressed"]["test_after_reading"]
+    after = found["compressed"]["test"]
     assert evaluate_net(net, fit.model, fit.data) == pytest.approx(after, abs=1e-5)
     before = (folder / "compressed.pocc").read_bytes()
     call("fit", "every-size", "--out", folder, "--resume", *NET)

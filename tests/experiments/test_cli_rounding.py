@@ -25,10 +25,10 @@ def test_a_run_leaves_a_small_file(run):
     folder, said = run
     found = json.loads((folder / "metrics.json").read_text())
     structure = found["structure"]
-    assert found["compressed"]["test_after_reading"]["accuracy"] > 0.85  # of ten classes
+    assert found["compressed"]["test"]["accuracy"] > 0.85  # of ten classes
     # Beside what biases cost, which are whole numbers of 1/32, the file is the network that was
     # trained and scored.
-    mean, after = found["test"]["deterministic"], found["compressed"]["test_after_reading"]
+    mean, after = found["test"]["deterministic"], found["compressed"]["test"]
     assert after["accuracy"] == mean["accuracy"]
     assert after["nll"] == pytest.approx(mean["nll"], rel=1e-5)
     assert structure["file_bytes"] == (folder / "compressed.pocc").stat().st_size < 1500

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
+from pyroccam.experiments.reproduce.runner import ResultFile
 from pyroccam.experiments.reproduce.structure import regimes
 from pyroccam.experiments.reproduce.structure.competing import (
     PRIMITIVES,
@@ -114,10 +115,12 @@ def test_script(tmp_path, monkeypatch, learnt):
     for name in ("toy", "transition"):
         assert (tmp_path / f"{name}.png").exists()
         assert (tmp_path / f"{name}.svg").exists()
-    # a finished cell is kept
-    before = (tmp_path / "toy.json").stat().st_mtime_ns
+    # where nothing is trained, no file is touched
+    monkeypatch.setattr(ResultFile, "trained", False)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     call(regimes, "--out", tmp_path, *toy)
-    assert (tmp_path / "toy.json").stat().st_mtime_ns == before
+    call(regimes, "--out", tmp_path, "--parts", "transition", *small)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
     for arguments, message in (
         (("--parts", "toys"), "Unknown part 'toys'"),
         (("--regimes", "likely"), "Unknown regime 'likely'"),

@@ -77,13 +77,15 @@ def test_the_page_of_a_run_has_its_numbers(compressed):
     assert shown == ["accuracy", "nll", "brier", "ece"]
     cut = found["compressed"]
     sources = [found["test"][way] for way in ("ensemble", "stochastic", "deterministic")]
-    sources += [cut["test"], cut["test_after_reading"]]
+    sources += [cut["test"]]
     for row, source in zip(rows, sources, strict=True):
         assert row[1:5] == [f"{source[name]:.4f}" for name in shown]
         assert {source[name] for name in shown} <= {*read.numbers()}  # all digits
     by_name = {row[0]: row for row in rows}
     assert by_name["cut and rounded"][5] == f"{cut['parameters']:,}"
     assert by_name["mean of 20 drawn networks"][5] == f"{cut['parameters_before']:,}"
+    assert not by_name["mean of 20 drawn networks"][6]  # what is timed is one network
+    assert by_name["posterior means"][6] == f"{1e3 * found['mean']['seconds_per_batch']:.2f}"
     structure = found["structure"]
     _, learnt = read.table("What was learnt")
     assert learnt[1] == structure["architecture"]
@@ -260,8 +262,8 @@ def test_words_for_structure(tmp_path):
     }  # fmt: skip
     ways = {way: scores(0.9) for way in ("stochastic", "deterministic", "ensemble")}
     random = {
-        "runs": [{"parameters": 90}, {"parameters": 110}],
-        "spread": {"accuracy": {"mean": 0.25, "sd": 0.125, "n": 2}},
+        "runs": [{"parameters": 90, "test": scores(0.2)}, {"parameters": 110, "test": scores(0.3)}],
+        "all": True,
     }
     more = {"structure": structure, "discretised": part, "random": random, "retrained": part}
     folder = made(tmp_path / "a", [ways], **more)
@@ -273,7 +275,7 @@ def test_words_for_structure(tmp_path):
     read = check(report([folder]))
     assert ["x-h", "relu", "relu 0.75, tanh 0.25"] in read.table("What was learnt")
     *_, last = read.table("Metrics on the test rows")
-    assert last[:2] == ["2 structures at random", "0.2500 ± 0.1250"]
+    assert last[:2] == ["2 structures at random (there are no more)", "0.2500 ± 0.0707"]
     assert [n.kind for n in networks(read_run(folder).seeds)].count("small") == 1
 
 

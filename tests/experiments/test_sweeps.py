@@ -19,6 +19,7 @@ from pyroccam.data.errors import PyroccamError
 from pyroccam.experiments.console import PlainConsole
 from pyroccam.experiments.reproduce.runner import add_seeds
 from pyroccam.experiments.runs import run as runs
+from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.experiments.sweeps import command, driver, team, thousand, worker
 from pyroccam.experiments.sweeps.command import read_request, run_sweep
 from pyroccam.experiments.sweeps.deaths import digest_of_run
@@ -657,3 +658,18 @@ def test_repeats_go_over_workers_as_a_sweep_over_seeds(tmp_path, monkeypatch):
     alone = call("fit", "ldn", "--workers", 2, "--out", tmp_path / "t", code=2)
     assert "there is one run" in alone
     assert not (tmp_path / "t").exists()
+
+
+def test_a_run_is_done_once_all_of_it_is_written(tmp_path, monkeypatch):
+    """One that is killed while it draws goes on, and is no finished run."""
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "draw", killed)
+    settings = {"max_depth": 1, "width": 4, "epochs": 2, "data.n": 60}
+    config, rows = RunConfig.resolve("ldn", "spirals", sets=settings)
+    options = runs.RunOptions(compare=False, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, rows, out=tmp_path / "run", options=options)
+    assert not (tmp_path / "run" / "metrics.json").exists()

@@ -155,3 +155,15 @@ def test_of_the_training_rows_where_there_are_no_others():
         model, guides.CategoricalDepth(model), data, epochs=1, **{**QUICK, "lr": 1e-9}
     )
     assert any("on the training rows" in text for text in fit.warnings)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.3])
+def test_noise_that_collapses_without_validation_rows(noise):
+    """Of validation rows the noise is theirs, and nothing is said."""
+    said = []
+    for data in (rows(), rows().all_rows()):
+        model = models.BayesianNetwork(nn.Linear(3, 2), data, prior=models.priors.Normal())
+        fit = inference.fit(model, guides.Delta(model), data, epochs=1, **QUICK)
+        fit.model.likelihood.log_scale.data.fill_(noise).log_()
+        said.append(any("collapsed" in text for text in fit.warnings))
+    assert said == [False, noise < 0.05]

@@ -187,7 +187,7 @@ def test_depth_posterior_shows_the_data(n):
     values, edges, _ = outline.get_data()
     assert values == pytest.approx(posterior(n, n // 4, 0.16))
     assert edges == pytest.approx(np.arange(n + 1) - 0.5)
-    by_q, by_exact = f"chosen by q: {n // 3}", f"by exact: {n // 4}"
+    by_q, by_exact = f"chosen by q: {n // 3}", f"by exact posterior: {n // 4}"
     assert legend(top) == ["q(d)", "exact posterior", by_q, by_exact]
     for ax in (top, bottom):
         assert set(lines(ax)[by_q].get_xdata()) == {n // 3}

@@ -232,6 +232,10 @@ def test_the_figure_shows_what_is_kept():
     assert not first.lines
     assert second.lines[0].get_xdata()[0] == limit
     assert second.get_xlabel() == "log alpha of the group"
+    left = {"0": torch.tensor([True, False]), "2": torch.arange(6) < 1}  # as the cut left them
+    first, second = figures.irrelevance_histograms(found, {"0": math.inf, "2": limit}, left).axes
+    assert first.get_title(loc="left") == "layer 0: 1 of 2 groups kept"
+    assert second.get_title(loc="left") == "layer 2: 1 of 6 groups kept"
     with pytest.raises(ValueError, match="layer '2' has none"):
         figures.irrelevance_histograms(found, {"0": 0.0})
     with pytest.raises(ValueError, match="no layers"):

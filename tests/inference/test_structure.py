@@ -192,8 +192,25 @@ def test_structure_summarises_q_beside_the_exact_posterior():
     assert again["depth_chosen"] == 3
     text = str(s)
     assert "depth 3 of 3" in text
-    assert "exact posterior: depth 0, total variation 0.600" in text
+    assert "depth 0; total variation between it and q 0.600" in text
     without = DepthStructure.from_probs(Q, exact, threshold=0.7)
     assert without.depth_chosen == 2
     assert without.running_depth_probs is None
     assert without.tv_running is None
+
+
+def test_estimates_from_other_draws_say_how_sure_a_depth_is():
+    """Of four estimates three choose the depth of q; errors are of their mean."""
+    like, other = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.7, 0.1, 0.1, 0.1])
+    s = DepthStructure.from_probs(Q, torch.stack([like, like, other, like]))
+    assert (s.depth_chosen, s.agreement) == (3, 0.75)
+    each = torch.tensor([total_variation(Q, p) for p in (like, like, other, like)])
+    assert s.tv_to_exact == pytest.approx(float(each.mean()))
+    assert s.tv_error == pytest.approx(float(each.std()) / 2)
+    ratio = torch.tensor([0.1 / 0.4, 0.1 / 0.4, 0.7 / 0.1, 0.1 / 0.4]).log()
+    assert float(s.log_errors[0]) == pytest.approx(float(ratio.std()) / 2, rel=1e-5)
+    assert float(s.log_errors[3]) == 0.0
+    p = s.exact_depth_probs
+    assert float((p[0] / p[3]).log()) == pytest.approx(float(ratio.mean()), rel=1e-5)
+    assert "75%" in str(s)
+    assert DepthStructure.from_probs(Q, like).agreement is None

@@ -30,7 +30,7 @@ from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import RunOptions, fixed_depth, run
 from .. import options
-from ..runner import ResultFile
+from ..runner import ResultFile, renew
 
 # Learnt depth under two priors: None for the authors' decay, else nats per image and block.
 PRIORS: dict[str, float | None] = {"ldn": None, "ldn-cost": 0.003}
@@ -69,7 +69,7 @@ def main(
             kind: [one["structure"][kind]["tv_running"] for one in found] for kind in PRIORS
         },
     }
-    write_json(out / f"{data}.json", summary)
+    renew(out / f"{data}.json", write_json, out / f"{data}.json", summary)
     ddn = {int(d): [one["test"][f"ddn-{d}"]["nll"] for one in found] for d in depths.split(",")}
     for kind in PRIORS:
         picture = figures.depth_comparison(
@@ -82,7 +82,8 @@ def main(
             "test NLL / nats",
             f"{data}, {kind}",
         )
-        figures.save(picture, out / f"{data}-{kind}")
+        target = f"{data}-{kind}"
+        renew(out / f"{target}.png", figures.save, picture, out / target)
 
 
 def _one(

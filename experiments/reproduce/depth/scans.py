@@ -184,6 +184,7 @@ class Results:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.rows: dict[str, list[Row]] = {}
+        self.changed = not (out / "scans.png").exists()
         self.ran: dict[tuple[str, int], dict[str, Any]] = {}
         for scan in SCANS:
             path = out / f"{scan}.csv"
@@ -208,6 +209,7 @@ class Results:
 
     def add(self, point: Point, rows: Iterable[Row], **ran: Any) -> None:
         """Take up rows, and write the files."""
+        self.changed = True
         self.rows.setdefault(point.scan, []).extend(rows)
         self.rows[point.scan].sort(key=lambda row: (row["value"], row["seed"]))
         self.ran[point.scan, point.value] = {"config": point.config.without_seed(), **ran}
@@ -312,7 +314,7 @@ def main(
             print(_line(point, results, len(missing)), flush=True)
     if (out / "unfinished").exists() and not any((out / "unfinished").iterdir()):
         (out / "unfinished").rmdir()
-    if any(results.rows.values()):
+    if any(results.rows.values()) and results.changed:
         results.summarise()
         figures.save(results.picture(), out / "scans")
     if failed:

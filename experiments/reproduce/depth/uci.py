@@ -23,7 +23,7 @@ from ...methods.depth import metrics_on_test
 from ...runs.config import RunConfig, parse_settings
 from ...runs.run import Outcome, RunOptions, fixed_depth, run
 from .. import options
-from ..runner import ResultFile
+from ..runner import ResultFile, renew
 
 # set: (test log-likelihood, sd, RMSE), DUN; mean and sd over 20 splits (protein 5)
 PUBLISHED = {
@@ -69,7 +69,7 @@ def main(
             "tv_running": [f["structure"]["tv_running"] for f in found],
             "published_dun": {"nll": -ll, "nll_sd": sd, "rmse": rmse},
         }
-    write_json(out / "table.json", table)
+    renew(out / "table.json", write_json, out / "table.json", table)
 
 
 def _one(name: str, split: int, data_root: str | None, chosen: dict[str, Any]) -> dict[str, Any]:

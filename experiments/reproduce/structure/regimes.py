@@ -50,7 +50,7 @@ from ....models.contexts import seeded
 from ....models.distributions.relaxed import ExpRelaxedCategorical
 from ....models.priors.structure import GumbelSoftmax
 from .. import options
-from ..runner import ResultFile, Row
+from ..runner import ResultFile, Row, renew
 from .competing import PRIMITIVES, Pair, Protocol, learn, look, spread_prior
 
 __all__ = ["REGIMES", "cell", "repelled", "search", "transition"]
@@ -291,11 +291,12 @@ def _toy(
                 order = list(REGIMES)
                 found[kind].sort(key=lambda c: (order.index(c["regime"]), c["temperature"]))
                 file.write(verdict=_verdict([*found["cells"], *found["cold"]]))
-    write_table(out / "toy.csv", [_row(c, seeds) for c in (*found["cells"], *found["cold"])])
+    table, every = out / "toy.csv", (*found["cells"], *found["cold"])
+    renew(table, write_table, table, [_row(c, seeds) for c in every])
     if kind == "cells":
         asked = [c for c in found["cells"] if c["regime"] in regimes]
         asked = [c for c in asked if c["temperature"] in temperatures]
-        figures.save(toy_figure(asked), out / "toy", ("png", "svg"))
+        renew(out / "toy.png", figures.save, toy_figure(asked), out / "toy", ("png", "svg"))
 
 
 def _row(found: Mapping[str, Any], seeds: int) -> dict[str, Any]:
@@ -345,8 +346,9 @@ def _transition(
         for prior, kind in (("without gamma", "sweep"), ("with gamma", "with_gamma"))
         for row in found[kind]
     ]  # fmt: skip
-    write_table(out / "transition.csv", rows)
-    figures.save(transition_figure(found), out / "transition", ("png", "svg"))
+    target, picture = out / "transition", transition_figure(found)
+    renew(target.with_suffix(".csv"), write_table, target.with_suffix(".csv"), rows)
+    renew(target.with_suffix(".png"), figures.save, picture, target, ("png", "svg"))
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -32,7 +32,7 @@ from ....inference.posterior.weight_moments import moments
 from ....models.contexts import seeded
 from ...runs.config import RunConfig, parse_settings
 from .. import options
-from ..runner import ResultFile, Row, untrained
+from ..runner import ResultFile, Row, renew, untrained
 
 __all__ = ["CONTENDERS", "SHARES", "curve", "share_figure"]
 
@@ -158,7 +158,8 @@ def main(
             file.write(spread={n: mean_spread([*map(_numbers, rows)]) for n, rows in found.items()})
             print(name, "seed", seed, json.dumps(_numbers(runs[-1])), flush=True)
     picture = share_figure({name: runs for name, runs in found.items() if runs})
-    figures.save(picture, file.path.with_suffix(""))
+    target = file.path.with_suffix("")
+    renew(target.with_suffix(".png"), figures.save, picture, target)
 
 
 def _numbers(run: Row) -> dict[str, float]:

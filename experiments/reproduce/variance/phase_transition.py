@@ -30,7 +30,7 @@ from ....inference.posterior.draws import draw_outputs
 from ....models import BayesianNetwork
 from ...runs.config import RunConfig, parse_settings
 from .. import options
-from ..runner import ResultFile, untrained
+from ..runner import ResultFile, renew, untrained
 
 __all__ = ["permuted", "transition_figure", "watch"]
 
@@ -179,7 +179,8 @@ def main(
         histories.append(file.content["history"])
         last = {k: round(v, 4) for k, v in histories[-1][-1].items()}
         print(file.path, json.dumps(last), flush=True)
-    figures.save(transition_figure(histories, dataset.N), out / f"{data}-{network}")
+    target, picture = f"{data}-{network}", transition_figure(histories, dataset.N)
+    renew(out / f"{target}.png", figures.save, picture, out / target)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ from ....inference.posterior.metrics import mean_spread
 from ....inference.storage.checkpoint import versions
 from ....models.checks import nearest, one_of, unknown_name
 from .. import options
-from ..runner import ResultFile, Row
+from ..runner import ResultFile, Row, renew
 from .reinforce import (
     POLICIES,
     Episodes,
@@ -295,7 +295,8 @@ def main(
                     file.add(train(one, seed), _spread, versions=about)
                     print(_line(one, file.runs[-1]), flush=True)
         results[environment] = {one.policy: file.runs[:seeds] for one, file in own.items()}
-        figures.save(returns_figure(results, episodes), out / "returns")
+        picture = returns_figure(results, episodes)
+        renew(out / "returns.png", figures.save, picture, out / "returns")
 
 
 def _spread(runs: Sequence[Row]) -> Row:

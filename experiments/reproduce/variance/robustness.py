@@ -41,7 +41,7 @@ from ....inference.posterior.uncertainties import out_of_domain
 from ....inference.storage.checkpoint import versions
 from ....models.contexts import seeded
 from .. import options
-from ..runner import ResultFile
+from ..runner import ResultFile, renew
 
 __all__ = ["Pixels", "adversarial", "network"]
 
@@ -220,7 +220,7 @@ def main(
         art = importlib.import_module("art").__version__
         run = _run(images, others, seed, asked, device)
         file.add(run, _spread, versions={**versions(), "art": art})
-    figures.save(draw(file.content), out / data)
+    renew(out / f"{data}.png", figures.save, draw(file.content), out / data)
 
 
 def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, Any]) -> Dataset:

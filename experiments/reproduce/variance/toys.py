@@ -38,7 +38,7 @@ from ....inference.posterior.draws import Noise
 from ....inference.posterior.metrics import mean_spread
 from ....models.contexts import seeded
 from .. import options
-from ..runner import ResultFile, Row
+from ..runner import ResultFile, Row, renew
 
 __all__ = ["blobs", "code", "coverage", "gap"]
 
@@ -208,7 +208,7 @@ def main(
         file = ResultFile(out / f"{part}.json", asked=asked)
         for seed in file.missing(range(seeds)):
             file.add(one(seed, asked), spread)
-        figures.save(draw(file.runs), out / part)
+        renew(out / f"{part}.png", figures.save, draw(file.runs), out / part)
 
 
 def _regression(seed: int, asked: Mapping[str, int]) -> Row:

@@ -240,17 +240,10 @@ def _linked(rng: random.Random, made: Specimens, work: Path) -> Case:
     folder = shutil.copytree(made.run(name), work / "run")
     theirs = work / "theirs"
     theirs.write_text("theirs")
-    places = [
-        ".lock",
-        ".lock.json",
-        "figures",
-        "diagnostics.json.part",
-        "posterior.nc",
-        "history.csv",
-    ]
-    path = folder / rng.choice(
-        [*places, "metrics.json", "x", "figures/diagnose-x.png", "config.json"]
-    )
+    path = folder / rng.choice([
+        ".lock", ".lock.json", "figures", "diagnostics.json.part", "posterior.nc", "history.csv",
+        "metrics.json", "x", "figures/diagnose-x.png", "config.json",
+    ])  # fmt: skip
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
@@ -284,16 +277,10 @@ def _sweep(rng: random.Random, made: Specimens, work: Path) -> Case:
         if os.path.lexists(path.with_suffix(".json")):
             path.with_suffix(".json").rename(path)
         if rng.random() < 0.3 and path.is_file():
-            said = rng.choice(
-                [
-                    "a: &a [1]\nset: {b: *a}",
-                    "sweep: " + "[" * 9999,
-                    "!!timestamp x",
-                    "!!int ''",
-                    "!!binary x",
-                    "set: !!set {a}",
-                ]
-            )
+            said = rng.choice([
+                "a: &a [1]\nset: {b: *a}", "sweep: " + "[" * 9999, "!!timestamp x", "!!int ''",
+                "!!binary x", "set: !!set {a}",
+            ])  # fmt: skip
             path.write_text(said)
     elif rng.random() < 0.5:
         path = folder / "states.log"

@@ -31,8 +31,8 @@ def doubts(fit: Fit) -> list[str]:
 
     Looked at are the validation rows (the training rows where there are none): whether the network
     predicts better than the mean of the training targets, or their shares, and is no surer than it
-    may be, whether it
-    predicted better before a checkpoint could be chosen, and whether q(d) is the exact posterior.
+    may be, whether it predicted better before a checkpoint could be chosen, and whether q(d) is the
+    exact posterior.
     """
     found = [*_no_better_than_nothing(fit), *_collapsed(fit)]
     return [*found, *_at_the_edge(fit), *not_arrived(fit)]

@@ -449,3 +449,12 @@ def test_validation_rows_of_their_own() -> None:
     assert torch.equal(d.val_weights, torch.full((10,), 0.5))
     with pytest.raises(DataError, match="x_val has inputs of shape"):
         Dataset.from_tensors(**given, **{**val, "x_val": val["x_val"][:, :2]})
+
+
+def test_rows_of_a_prediction_have_the_channels_of_training() -> None:
+    x = torch.rand(9, 1, 4, 4)
+    d = Dataset.from_tensors(x, torch.arange(9) % 2, x, torch.arange(9) % 2)
+    assert d.packed(torch.rand(2, 1, 6, 6)).shape == (2, 1, 6, 6)
+    for other in (torch.rand(2, 3, 4, 4), torch.rand(1, 4, 4)):
+        with pytest.raises(DataError, match="rows of shape"):
+            d.packed(other)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -15,7 +16,7 @@ from .attention import Attention
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
-__all__ = ["copied", "folded", "unpacked"]
+__all__ = ["copied", "folded", "unpacked", "unwrapped"]
 
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -28,8 +29,17 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
+def unwrapped(net: Any) -> Any:
+    """The network in what ``torch.compile``, ``DataParallel`` and the like have wrapped it in."""
+    parallel = nn.DataParallel, DistributedDataParallel
+    key = "module" if isinstance(net, parallel) else "_orig_mod"
+    inner = getattr(net, "_modules", {}).get(key)
+    return net if inner is None else unwrapped(inner)
+
+
 def copied(net: Any) -> Any:
-    """A copy of a network, which shares nothing with it."""
+    """A copy of a network, without wrappers, which shares nothing with it."""
+    net = unwrapped(net)
     # Torch refuses to copy a weight that the older hook has computed.
     computed = {
         id(value): value.detach().clone()
@@ -39,6 +49,8 @@ def copied(net: Any) -> Any:
     }
     made = copy.deepcopy(net, computed)
     for module in made.modules():
+        for name, part in module._modules.items():
+            module._modules[name] = unwrapped(part)
         if parametrize.is_parametrized(module):
             # Torch's copies of one module have one class, from which removing takes attributes.
             kind = type(module)

@@ -31,9 +31,8 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 def unwrapped(net: Any) -> Any:
     """The network in what ``torch.compile``, ``DataParallel`` and the like have wrapped it in."""
-    parallel = nn.DataParallel, DistributedDataParallel
-    key = "module" if isinstance(net, parallel) else "_orig_mod"
-    inner = getattr(net, "_modules", {}).get(key)
+    parallel = isinstance(net, nn.DataParallel | DistributedDataParallel)
+    inner = getattr(net, "module" if parallel else "_orig_mod", None)
     return net if inner is None else unwrapped(inner)
 
 
@@ -50,7 +49,8 @@ def copied(net: Any) -> Any:
     made = copy.deepcopy(net, computed)
     for module in made.modules():
         for name, part in module._modules.items():
-            module._modules[name] = unwrapped(part)
+            if unwrapped(part) is not part:  # TorchScript would refuse to write what it has
+                module._modules[name] = unwrapped(part)
         if parametrize.is_parametrized(module):
             # Torch's copies of one module have one class, from which removing takes attributes.
             kind = type(module)

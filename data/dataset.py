@@ -167,7 +167,7 @@ class Dataset:
         elif not isinstance(x, Tensor) or x.is_complex() or x.layout != torch.strided:
             x = as_tensor("x", x)
         shape, own = tuple(x.shape), self.input_shape
-        if len(shape) != 1 + len(own) or (len(own) == 1 and not self.ids and shape[1:] != own):
+        if len(shape) != 1 + len(own) or (not self.ids and shape[1] != own[0]):
             one = "x[None], if that is one row" if shape == own else ""
             raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch", one)
         if len(x):

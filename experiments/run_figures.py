@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +84,17 @@ def draw(
     return written
 
 
+@torch.no_grad()
 def draw_depth(result: Fit, folder: Path) -> list[Path]:
     """Draw q(d), beside the losses of the exits; of random weights, those of their means."""
-    found, beside, outputs = result.structure, "exact posterior", result.model.components
+    found, beside = result.structure, "exact posterior"
     assert found is not None
+    outputs: Any = partial(outputs_by_depth, result.model)
     if result.model.random_weights:
         net: Any = mean_network(result.model, result.guide)
-        beside, outputs = "mean of other draws", net.outputs
-
-    @torch.no_grad()
-    def by_depth(x: torch.Tensor) -> torch.Tensor:
-        return streamed(outputs, x, None)
-
+        beside, outputs = "mean of other draws", partial(streamed, net.outputs)
     nll = {
-        split: nll_of_rows(result.data, split, by_depth, result.model.likelihood)
+        split: nll_of_rows(result.data, split, outputs, result.model.likelihood)
         for split in ("train", "test")
     }
     picture = figures.depth_posterior(

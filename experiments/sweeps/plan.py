@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from ...data.roots import read_bytes
+from ...data import roots
 from ...inference.storage.checkpoint import write_json
 from ...inference.storage.lock import refuse_links
 from ...models.checks import shown, unknown_name
@@ -350,18 +350,15 @@ def read_file(path: Path) -> dict[str, Any]:
     """
     import yaml  # of the extra `sweep`
 
-    content, depth = read_bytes(path, _TAKES), 0
-    with reading(path):
-        try:
-            for event in yaml.parse(content, yaml.SafeLoader):
-                depth += isinstance(event, yaml.CollectionStartEvent)
-                depth -= isinstance(event, yaml.CollectionEndEvent)
-                # By aliases, a few bytes become any number of lists.
-                if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-                    raise yaml.YAMLError(f"an alias, or nested deeply{event.start_mark}")
-            found = yaml.safe_load(content)
-        except yaml.YAMLError as error:
-            raise ValueError(f"it is not YAML: {' '.join(str(error).split()):.300}") from error
+    content, depth = roots.read_bytes(path, _TAKES), 0
+    with roots.reading(path, "YAML", "mend it there"):
+        for event in yaml.parse(content, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            # By aliases, a few bytes become any number of lists.
+            if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"an alias, or nested deeply{event.start_mark}")
+        found = yaml.safe_load(content)
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
         raise ValueError(

@@ -31,8 +31,6 @@ def test_a_run_shares_its_weights(run):
     assert 1 < structure["nonzero_percent"] < 80
     assert all(1 <= bits <= 3 for bits in structure["bits"].values())  # of seven values
     assert found["compressed"]["test"]["accuracy"] > 0.6  # of ten classes
-    after = found["compressed"]["test"]["accuracy"]
-    assert after == pytest.approx(found["compressed"]["test"]["accuracy"], abs=0.02)
     assert structure["file_bytes"] == (folder / "compressed.pocc").stat().st_size
     assert f"{structure['file_bytes']:,} bytes" in said
 

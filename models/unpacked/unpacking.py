@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
@@ -46,7 +47,10 @@ def copied(net: Any) -> Any:
         for value in vars(module).values()
         if isinstance(value, Tensor) and not value.is_leaf
     }
-    made = copy.deepcopy(net, computed)
+    with torch.no_grad():  # copies of TorchScript's parameters are computed, too
+        made = copy.deepcopy(net, computed)
+    for given, own in zip(net.parameters(), made.parameters(), strict=True):
+        own.requires_grad_(given.requires_grad)
     for module in made.modules():
         for name, part in module._modules.items():
             if unwrapped(part) is not part:  # TorchScript would refuse to write what it has

@@ -1,4 +1,4 @@
-"""One table of what a step takes on a GPU: ours beside steps written by hand, in a few minutes.
+"""What a step takes on a GPU: ours beside steps written by hand, in a few minutes.
 
     python -m benchmarks.gpu
 
@@ -17,9 +17,9 @@ from typing import Annotated
 import torch
 import typer
 from pyroccam.benchmarks.cache import empty_cache
-from pyroccam.benchmarks.harness import Measured, Plan, Report, measure, wake_compiler
+from pyroccam.benchmarks.harness import Plan, Report, measure, wake_compiler
 from pyroccam.benchmarks.machine import describe
-from pyroccam.benchmarks.report import brief, markdown, number
+from pyroccam.benchmarks.report import table
 from pyroccam.benchmarks.workloads.table import find
 from pyroccam.inference.fits.fitting import pick_device
 from pyroccam.inference.storage.checkpoint import write_json
@@ -32,16 +32,12 @@ CONTENDERS = (
     "hand-written eager loop over depths", "pyroccam eager", "pyroccam traced",
     "pyroccam compiled", "hand-written compiled", "hand-written, compiled",
 )  # fmt: skip
-HEADER = (
-    "workload", "contender", "ms a step", "quartiles", "time / base", "peak memory, MB",
-    "compile, s",
-)  # fmt: skip
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 console = Console(stderr=True)
 
 
-@app.command(help="Measure steps on a GPU, write gpu.json and print a table in Markdown.")
+@app.command(help="Measure steps on a GPU, write gpu.json and print tables in Markdown.")
 def main(
     workloads: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(NAMES)}; all if left out.")
@@ -73,23 +69,8 @@ def main(
             except Exception:
                 console.print_exception()
             write_json(out / "gpu.json", [report.to_json() for report in reports])
-    print(f"{machine['device']}, torch {machine['versions']['torch']}\n")
-    rows = [_cells(report, row) for report in reports for row in report.contenders]
-    print(markdown(HEADER, rows))
-
-
-def _cells(report: Report, row: Measured) -> list[str]:
-    if row.ms is None:
-        return [report.name, row.name, f"fails: {brief(row.error)}", *[""] * 4]
-    return [
-        report.name,
-        row.name,
-        number(row.ms.median),
-        f"{number(row.ms.lower)} to {number(row.ms.upper)}",
-        "" if row.ratio is None else number(row.ratio.median),
-        "" if row.memory is None else number(1e-6 * row.memory),
-        "" if row.compile_seconds is None else number(row.compile_seconds),
-    ]
+    for report in reports:
+        print(table(report), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyro
@@ -277,6 +277,7 @@ def measure(
                     rows[name].rounds_ms.append(ms)
             say(f"round {round + 1} of {plan.rounds}")
             if 3 * (round + 1) >= plan.rounds and time.perf_counter() > until:
+                plan = replace(plan, rounds=round + 1)
                 break
     _summarise(workload, rows)
     found = list(rows.values())

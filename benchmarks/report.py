@@ -39,7 +39,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def table(report: Report) -> str:
     """A Markdown table of one workload, with its machine and the notes below."""
     rows = [_cells(row, report.base) for row in report.contenders]
-    header = ("contender", "ms a step", "quartiles", f"time / {report.base}", "compile, s")
+    header = ["contender", "ms a step", "quartiles", f"time / {report.base}", "compile, s"]
+    if any(row.memory is not None for row in report.contenders):
+        header.append("peak memory, MB")
+        for cells, row in zip(rows, report.contenders, strict=True):
+            cells.append("" if row.memory is None else number(1e-6 * row.memory))
     plan, machine = report.plan, report.machine
     threads = machine["threads"]
     lines = [

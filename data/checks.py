@@ -155,15 +155,14 @@ def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "")
 
 
 def refuse_masked(name: str, value: Any) -> None:
-    """Refuse an array of which some values are masked: they are numbers that nobody means.
+    """Refuse an array, or a list of them, of which some values are masked: they are numbers that
+    nobody means.
 
     Raises:
-        DataError: with the number of their rows.
+        DataError: for one.
     """
-    if np.ma.is_masked(value):
-        mask = np.atleast_1d(np.ma.getmaskarray(value))
-        rows = int(mask.reshape(len(mask), -1).any(1).sum())
-        raise DataError(f"{name} has masked values in {rows} row(s)", hint="leave out those rows")
+    if any(map(np.ma.is_masked, value if isinstance(value, list | tuple) else [value])):
+        raise DataError(f"{name} has masked values", hint="leave out those rows")
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:
@@ -225,16 +224,16 @@ def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.n
     """
     given = missing if isinstance(missing, list | tuple) else [missing]
     codes = [check_number("missing", code) for code in given]
-    kept = np.ones(len(arrays[0]), bool)
+    kept = np.ones(arrays[0].shape[:1], bool)
     for array in arrays:
         if array.dtype.kind in "iuf":
             with np.errstate(over="ignore"):  # of one that a short float cannot hold
                 exact = np.array(codes).astype(array.dtype if array.dtype.kind == "f" else float)
-            kept &= ~np.isin(array, exact).reshape(len(kept), -1).any(1)
-    if not kept.any():
+            kept &= ~np.isin(array, exact).any(tuple(range(1, array.ndim)))
+    if kept.size and not kept.any():
         raise DataError(f"missing={shown(missing)} stands in all rows of {where}", "some without")
     if count := int((~kept).sum()):
-        said = f"{count} of {len(kept)} rows of {where} are left out, for missing={codes}."
+        said = f"{count} of {kept.size} rows of {where} are left out, for missing={codes}."
         warnings.warn(said, DataWarning, stacklevel=2)
     return kept
 

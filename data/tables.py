@@ -87,7 +87,7 @@ def load_npz(
     places = {}
     for split in _SPLITS if missing is not None else ():
         mine = [key for part in "xy" for key in keys.get(f"{part}_{split}", [])]
-        if len({len(arrays[key]) for key in mine}) == 1:  # or refused below
+        if len({arrays[key].shape[:1] for key in mine}) == 1:  # or refused below
             kept = rows_without(missing, f"{path.name}: {split}", [arrays[key] for key in mine])
             arrays |= {key: arrays[key][kept] for key in mine}
             places[split] = np.flatnonzero(kept)

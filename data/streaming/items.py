@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..checks import DataError
+from ..checks import DataError, refuse_masked
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 
@@ -59,6 +59,8 @@ class Items(OfPairs):
             found = self.dataset.__getitems__(wanted)
         else:
             found = [self.dataset[i] for i in wanted]
+        for one in found:
+            refuse_masked(self.name, [*one.values()] if isinstance(one, dict) else one)
         try:
             batch = default_collate(found)
         except (TypeError, RuntimeError, ValueError) as error:

@@ -199,15 +199,7 @@ def _rand(size: Sequence[int], **options: Any) -> Any:
     return (_right(words, 8).to(torch.float32) * 2.0**-24).view(size)
 
 
-def _is_counted(
-    count: int,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    layout: torch.layout | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> bool:
+def _is_counted(count: int, *, dtype: torch.dtype | None = None, **_: Any) -> bool:
     """True of many numbers of single precision."""
     return count >= FEWEST and (dtype or torch.get_default_dtype()) is torch.float32
 

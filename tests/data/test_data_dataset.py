@@ -414,6 +414,8 @@ def test_masks_are_not_lost() -> None:
         hidden = np.ma.masked_greater(given[part], 1)
         with pytest.raises(DataError, match=f"{part} has masked values"):
             Dataset.from_tensors(**{**given, part: hidden})
+    with pytest.raises(DataError, match="x_train has masked values"):
+        Dataset.from_tensors(**{**given, "x_train": [*np.ma.masked_greater(given["x_train"], 1)]})
     assert Dataset.from_tensors(**{**given, "x_train": np.ma.array(given["x_train"])}).N == 27
     names = np.ma.array(["a", "b"] * 15, mask=[True] + [False] * 29)
     with pytest.raises(DataError, match="masked"):

@@ -72,7 +72,7 @@ def test_a_header_that_says_less_than_there_is(tmp_path: Path) -> None:
 def test_a_long_header_of_an_array(tmp_path: Path) -> None:
     long = b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b" " * 50_000_000
     with in_little_memory():
-        refused(npz(tmp_path / "a.npz", x_train=long), "a.npz")
+        refused(npz(tmp_path / "a.npz", x_train=long), "x_train has a header")
 
 
 def save(array: np.ndarray, **options: Any) -> bytes:
@@ -97,8 +97,8 @@ RECORDS = np.zeros(20, dtype=[("a", "f8"), ("b", "i4")])
         ({"x_train": pickle.dumps(print)}, ["not a whole .npz"]),
         ({"x_train": b""}, ["not a whole .npz"]),
         ({"x_train": b"\x93NUMPY\x09\x09" + bytes(300)}, ["version"]),
-        ({"x_train": save(X)[:10] + b"{" * 100}, ["x_train"]),
-        ({"x_train": save(X)[:10] + b"(" * 117 + b"\n"}, ["x_train"]),
+        ({"x_train": save(X)[:10] + b"{" * 100}, ["x_train has a header"]),
+        ({"x_train": save(X)[:10] + b"(" * 117 + b"\n"}, ["x_train has a header"]),
         ({"x_train": header((-1, 3))}, ["shape (-1, 3)"]),
         ({"x_train": header((2**70, 0))}, ["a.npz"]),
         ({"x_train": save(np.float64(3.0))}, ["x_train has 0 dimension(s)"]),

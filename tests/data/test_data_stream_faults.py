@@ -304,6 +304,8 @@ def test_items_of_types_that_torch_takes_for_others_are_refused(kind):
     rows = [(np.ones(3).astype(kind), k % 2) for k in range(30)]
     with pytest.raises(data.DataError):
         data.stream(rows, workers=0)
+    with pytest.raises(data.DataError, match="masked"):
+        data.stream([(np.ma.masked_equal(x, 1), y) for x, y in rows], workers=0)
 
 
 def test_rows_are_written_through_no_link(tmp_path):

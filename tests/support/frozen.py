@@ -22,6 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,18 +233,14 @@ def main() -> int:
     if asked.worker:
         worker(asked.only)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        now = Path(folder) / "now/pyroccam"
-        now.parent.mkdir()
+    with ExitStack() as stack:
+        now = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "pyroccam"
         now.symlink_to(ROOT)
         found = [digests(now, Path(__file__).resolve(), asked.only)]
         if asked.against:
-            before = Path(folder) / "before/pyroccam"
-            before.mkdir(parents=True)
-            archive = subprocess.run(
-                ["git", "-C", str(ROOT), "archive", asked.against], check=True, stdout=-1
-            )
-            subprocess.run(["tar", "-x", "-C", str(before)], input=archive.stdout, check=True)
+            from pyroccam.benchmarks.against import unpacked
+
+            before = stack.enter_context(unpacked(asked.against)) / "pyroccam"
             own = before / "tests/support/frozen.py"
             if not own.exists():  # a version from before this script
                 own.write_text(Path(__file__).read_text())

@@ -8,7 +8,6 @@ file, of which one line tells.
 from __future__ import annotations
 
 import _thread
-import dis
 import signal
 import sys
 import sysconfig
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 import typer
@@ -41,7 +40,8 @@ _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
 _OURS = [_ROOT / room for room in ("data", "models", "guides", "inference", "experiments")]
-_NOBODYS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+_NOBODYS = [Path(sysconfig.get_path("stdlib")).resolve()]
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, of which there may be many
 _COMPILED = "torchinductor_"  # begins the name of the folder in which torch's compiler writes
 
 
@@ -204,8 +204,8 @@ def _own(code: CodeType) -> bool:
     if not path.is_file():  # <string>, <frozen importlib>, code that a compiler made
         return False
     resolved = path.resolve()
-    compiled = any(part.startswith(_COMPILED) for part in resolved.parts)
-    return not compiled and not _within(resolved, *_OURS, *_NOBODYS)
+    theirs = any(part in _INSTALLED or part.startswith(_COMPILED) for part in resolved.parts)
+    return not theirs and not _within(resolved, *_OURS, *_NOBODYS)
 
 
 def _within(path: Path, *roots: Path) -> bool:
@@ -215,16 +215,10 @@ def _within(path: Path, *roots: Path) -> bool:
 def deliberate(error: BaseException) -> bool:
     """True if this package raised a ValueError or TypeError on purpose: by ``raise``, as it says
     what a person gave. What Python raises by itself in the same line of code is a defect."""
-    if not isinstance(error, ValueError | TypeError):
-        return False
-    last: TracebackType | None = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return True
-    code = last.tb_frame.f_code
-    ours = _within(Path(code.co_filename).resolve(), *_OURS)
-    return ours and dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+    return isinstance(error, ValueError | TypeError) and all(
+        _within(Path(last.filename).resolve(), *_OURS) and str(last.line).startswith("raise")
+        for last in traceback.extract_tb(error.__traceback__, limit=-1)
+    )
 
 
 def _keep_traceback(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,17 +12,18 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from ..data.errors import NetworkError
 from .base import Model
 from .feeding import feed, feed_like
 from .layers.bayesian_layer import BayesianLayer
 from .layers.choice import (
     Chosen,
     choose_layers,
+    hooks_of,
     layers_called,
     order_of_use,
     outputs_in_evaluation,
     refuse_shared,
-    tell_hooks,
 )
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights
 from .networks.normalisation import hold_statistics
@@ -77,8 +79,9 @@ class BayesianNetwork(Model):
     Raises:
         TypeError: for a layer that cannot be Bayesian.
         ValueError: for names that the network does not have, layers that share a weight, that are
-            not used, or that are used more than once in a pass; for a network that computes
-            something else with other kinds of layers in it.
+            not used, or that are used more than once in a pass.
+        NetworkError: for a network in half precision, or that computes something else with other
+            kinds of layers in it.
 
     References:
         Blundell et al. 2015, arXiv:1505.05424; Louizos et al. 2017, arXiv:1705.08665.
@@ -122,7 +125,7 @@ class BayesianNetwork(Model):
         net = hold_statistics(feed_like(unpacked(net, _asked(prior, layers)), net))
         names = self._choose(net, prior, layers)
         refuse_shared(net, names)
-        tell_hooks(net, names)
+        hooks = hooks_of(net, names)
         order = order_of_use(net, names, example)
         if type(self).outputs is BayesianNetwork.outputs:
             _refuse_other_rows(before, len(example))
@@ -136,7 +139,13 @@ class BayesianNetwork(Model):
             layer = BayesianLayer(name, net.get_submodule(name), own, position, random_biases)
             net = feed_like(_replaced(net, name, layer), net)
         if type(self).outputs is BayesianNetwork.outputs:
-            _refuse_another_function(net, example, before)
+            _refuse_another_function(net, example, before, hooks)
+        if hooks:
+            warnings.warn(
+                f"Hooks do not run while weights are random: {hooks}. Register them on "
+                "model.layers[...], or leave the layer out by layers=[...].",
+                stacklevel=2,
+            )
         self.net = net
         self.prior_given = prior
         self.random_biases = random_biases
@@ -358,7 +367,7 @@ def _refuse_other_rows(outputs: Any, rows: int) -> None:
         )
 
 
-def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> None:
+def _refuse_another_function(net: nn.Module, example: Tensor, before: Any, hooks: str) -> None:
     """Refuse a network that computes something else with the weights that it had, as one may whose
     forward asks for the type of a layer."""
     with turn(), _AtStart():
@@ -368,10 +377,11 @@ def _refuse_another_function(net: nn.Module, example: Tensor, before: Any) -> No
     size = float(before.nan_to_num().abs().max())
     close: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4 * size, "equal_nan": True}
     if before.shape != after.shape or not torch.allclose(before, after, **close):
-        raise ValueError(
+        why = "its forward may ask isinstance(layer, nn.Linear), which they are not"
+        raise NetworkError(
             f"{type(net).__name__} computes something else with Bayesian layers in place of its "
-            "own: its forward may ask isinstance(layer, nn.Linear), which they are not. Avoid "
-            "that, or leave such layers out by layers=[...]."
+            "own: " + (f"no hook of a layer runs there, such as {hooks}" if hooks else why),
+            hint="another way, or leave such layers out by layers=[...]",
         )
 
 

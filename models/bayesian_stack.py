@@ -23,6 +23,7 @@ from .numbers import Number, power
 from .priors.base import WeightPrior
 from .priors.depth import DepthPrior, Powered, Uniform
 from .priors.structure import DepthEdge, EdgePrior
+from .unpacked.unpacking import unwrapped
 
 __all__ = ["BayesianStack", "Exits"]
 
@@ -149,6 +150,7 @@ class BayesianStack(BayesianNetwork):
         number_bits: float = 0.0,
     ) -> None:
         refuse_several(data, type(self).__name__)
+        stack = unwrapped(stack)
         if not isinstance(stack, DepthStack):
             raise TypeError(
                 f"A {type(self).__name__} needs a models.DepthStack, which can stop at any depth, "

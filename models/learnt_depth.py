@@ -19,7 +19,7 @@ from .networks.normalisation import hold_statistics
 from .networks.stack import DepthStack, at_depth
 from .parameters import as_it_began, numbers_of, refuse_without_values
 from .priors.depth import DepthPrior, Geometric
-from .unpacked.unpacking import copied
+from .unpacked.unpacking import copied, unwrapped
 
 __all__ = ["FixedDepth", "LearntDepth", "log_likelihood_by_depth"]
 
@@ -74,6 +74,7 @@ class LearntDepth(Model):
     ) -> None:
         refuse_several(data, type(self).__name__)
         super().__init__()
+        stem = unwrapped(stem)
         if isinstance(stem, DepthStack) and blocks is None and head is None:
             stack = stem
         elif blocks is not None and head is not None:

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_module_registration_hook as 
 from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
 
+from ..data.errors import NetworkError
 from ..data.limits import ask
 from .checks import shown
 
@@ -101,10 +102,10 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def refuse_without_values(net: nn.Module) -> None:
-    """Refuse a network of which a parameter or buffer is not made yet, or has no memory.
+    """Refuse numbers of a network that are not made yet, have no memory, or half precision.
 
     Raises:
-        ValueError: naming it.
+        ValueError, NetworkError: naming it.
     """
     for name, t in itertools.chain(net.named_parameters(), net.named_buffers()):
         if is_lazy(t):
@@ -117,6 +118,8 @@ def refuse_without_values(net: nn.Module) -> None:
                 f"{name!r} of the network has no values, it is on the device meta: make the "
                 "network on the cpu, or give it memory and values (net.to_empty, load_state_dict)."
             )
+        if isinstance(t, nn.Parameter) and t.is_floating_point() and t.itemsize < 4:
+            raise NetworkError(f"{name!r} of the network is {t.dtype}", "float32", "net.float()")
 
 
 def asking(build: Callable[P, M]) -> Callable[P, M]:

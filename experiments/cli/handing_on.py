@@ -37,8 +37,10 @@ def export(
 ) -> None:  # fmt: skip
     """Write the smaller network of a run (pruned, compressed or discretised) for programs that have
     no pyroccam, and compare what was written with it."""
-    from ...inference.packing.exporting import SUFFIXES, ExportError
+    from ...inference.packing.exporting import ABOUT, SUFFIXES, ExportError
     from ...inference.packing.exporting import export as write
+    from ...inference.posterior.predict import validated
+    from ...models.plain.pruned import PrunedNetwork
     from ..runs.config import RunConfig
     from ..runs.loading import load_fit
 
@@ -49,12 +51,16 @@ def export(
         raise ExportError(f"--out={target}", f"a name that ends in {', '.join(endings)}")
     result = load_fit(folder, device, network=network, trust=trust, data_root=data_root)
     net = RunConfig.read(folder).chosen.smaller(result, folder)
-    made = write(net, target, result.data, scaling=scaling)
+    like = None  # of what predicts by itself
+    if not isinstance(net, PrunedNetwork):
+        like = validated(result.model.likelihood, net.to(result.data.device), result.data)
+    made = write(net, target, result.data, scaling=scaling, likelihood=like)
     shape = "rows x " + " x ".join(map(str, result.data.input_shape))
     shape = shape if result.data.fields is None else f"rows of {result.data.fields}"
     takes = "as in the data" if scaling and not result.data.ids else "as the network was trained on"
     takes += ", in double precision" if made.takes.itemsize == 8 else ""
-    console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows.")
+    console.say(f"{made.bytes:,} bytes; takes {shape} ({takes}), any number of rows, "
+                f"whose columns its {ABOUT} names.")  # fmt: skip
     if made.difference is None:
         console.say(("Not compared: ", "yellow"), "onnxruntime is not installed.")
     else:

@@ -13,7 +13,7 @@ from ...data.errors import NetworkError, PyroccamError
 from ...inference.fits.fitting import Fit
 from ...inference.training.replicate import Replicate
 from ...inference.training.settings import Settings
-from ...models.likelihoods import checked
+from ...models.likelihoods import checked, precision
 from ...models.parameters import refuse_without_values
 from ..boundary import place_in_own_code
 from ..methods import find
@@ -70,6 +70,8 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
             f"{config.network} gave a {type(net).__name__}, expected a torch.nn.Module."
         )
     refuse_without_values(net)
+    if precision(net) is torch.float64:
+        raise NetworkError(f"{config.network} gave a network in float64", "net.float()")
     return net
 
 

@@ -26,9 +26,10 @@ class Bfloat16Products(TorchDispatchMode):
     """Large products in single precision are found from factors rounded to bfloat16, within.
 
     Factors and results keep 8 bits of their mantissa, an error of at most 1/256 each; sums within
-    a product are of single precision (torch's kernels see to that), and so is everything else:
-    parameters, noise, normalisation, KL, likelihood, the optimiser. Small products are left as they
-    are, and so is what is not in single precision.
+    a product are of single precision (torch's kernels see to that, but for gradients of
+    convolutions on some processors, of up to 2.3/256), and so is everything else: parameters,
+    noise, normalisation, KL, likelihood, the optimiser. Small products are left as they are, and so
+    is what is not in single precision.
 
     It acts below autograd, so that products of a backward pass are rounded too, and may be entered
     while a graph is recorded.

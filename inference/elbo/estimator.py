@@ -176,7 +176,7 @@ class EnumMeanFieldELBO(ELBO):
                 for buffer, value in before.items():
                     buffer.copy_(value)
             ours, theirs = sample_sites(guide_trace), sample_sites(model_trace)
-            check_sites(ours, theirs)
+            check_sites(ours, theirs, model)
             sites = [*ours.values(), *theirs.values()]
             if pyro.infer.util.is_validation_enabled():
                 for site in sites:
@@ -199,7 +199,7 @@ class EnumMeanFieldELBO(ELBO):
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.replay(EnumMessenger()(model), trace=guide_trace)
         model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-        check_sites(sample_sites(guide_trace), sample_sites(model_trace))
+        check_sites(sample_sites(guide_trace), sample_sites(model_trace), model)
         if pyro.infer.util.is_validation_enabled():
             for name in [n for n, s in guide_trace.nodes.items() if is_deterministic(s)]:
                 guide_trace.remove_node(name)

@@ -9,12 +9,15 @@ from typing import Any
 
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import Delta, MaskedDistribution
 from pyro.distributions.util import broadcast_shape, is_identically_zero, scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
+
+from ...data.errors import NetworkError
 
 __all__ = [
     "Expectation",
@@ -274,11 +277,14 @@ def sample_sites(trace: Any) -> dict[str, Any]:
     }
 
 
-def check_sites(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def check_sites(ours: dict[str, Any], theirs: dict[str, Any], model: Any) -> None:
     """Every latent has a guide or is enumerated, and the guide has nothing else."""
     latents = [name for name, site in theirs.items() if not site["is_observed"]]
     for name, site in ours.items():
         if name not in latents and not site["infer"].get("is_auxiliary"):
+            if name in getattr(poutine.unwrap(model), "sites", ()):
+                said = f"a pass of the network in training leaves out the layer of {name!r}"
+                raise NetworkError(said, "every random layer in each", "0 * layer(x), or layers=")
             how = "observes" if name in theirs else "does not have"
             raise ValueError(
                 f"The guide samples {name!r}, which the model {how}; the model's latents are "

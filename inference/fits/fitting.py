@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...models.likelihoods import precision
 from ...models.turns import fitting
 from ..distributed.joining import joined
 from ..posterior.depth import check_share
@@ -138,7 +139,8 @@ def train(
         replicates = []
         for job in jobs:
             if id(job.data) not in moved:
-                moved[id(job.data)] = job.data.to(where)
+                double = torch.float64 if precision(job.model) is torch.float64 else None
+                moved[id(job.data)] = job.data.to(where, double)
             data = moved[id(job.data)]
             job.model.to(where)
             job.guide.to(where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,12 +25,17 @@ from .fusing import fused
 
 if TYPE_CHECKING:
     from ...data import Dataset
+    from ...models.likelihoods import Likelihood
 
-__all__ = ["SUFFIXES", "ExportError", "Exported", "export"]
+__all__ = ["ABOUT", "SUFFIXES", "ExportError", "Exported", "export"]
 
 SUFFIXES = {"torch": ".pt2", "torchscript": ".pt", "onnx": ".onnx"}
 """What a file ends in, by what reads it: ``torch.export.load``, ``torch.jit.load`` (of C++, too),
 or ONNX."""
+
+ABOUT = "data.json"
+"""What a file says of its columns and targets: an extra file of ``.pt2`` and ``.pt``, of ONNX
+metadata."""
 
 ROWS = 64  # of the data, on which a file is compared with its network
 MOST_OFF = 1e-4  # of the largest output of the network: what another order of additions may make
@@ -60,10 +66,14 @@ class Exported:
     takes: torch.dtype
 
 
-def export(net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = True) -> Exported:
+def export(
+    net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = True,
+    likelihood: Likelihood | None = None,
+) -> Exported:  # fmt: skip
     """Write a network for programs that have no pyroccam, for batches of any size. Several inputs
     of a row are those of the file, by their names where they have some. Batch normalisation is in
-    the weights before it, where it can be (:func:`~pyroccam.inference.packing.fused`).
+    the weights before it, where it can be (:func:`~pyroccam.inference.packing.fused`). The names of
+    columns, texts and classes are in the file, too, as JSON (``data.json``).
 
     Arguments:
         net: plain, in evaluation mode; it is not changed.
@@ -74,6 +84,7 @@ def export(net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = T
             scaled, and of regression gives targets in their own units; in double precision where
             single would lose digits that count. Without it the file takes and gives what ``net``
             does.
+        likelihood: that takes the outputs of ``net``; its numbers are named in the same place.
 
     Raises:
         ExportError: if the form cannot take the network or needs a package that is missing, or if
@@ -102,8 +113,9 @@ def export(net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = T
             border.net = faster
             faster, rows = border.named().eval(), border.raw(rows)
         parts = [_Rows(*arguments(part, fields)) for part in (rows, rows[:1])]
+        about = _about(data, scaling, likelihood)
         try:
-            content = write(faster, parts[0])
+            content = write(faster, parts[0], about)
         except ExportError:
             raise
         except Exception as error:  # tracers refuse in many ways
@@ -127,6 +139,16 @@ def export(net: nn.Module, path: str | Path, data: Dataset, *, scaling: bool = T
             )  # fmt: skip
     write_whole(Path(path), lambda file: file.write(content))
     return Exported(Path(path), len(content), off, largest, border.takes)
+
+
+def _about(data: Dataset, scaling: bool, likelihood: Likelihood | None) -> str:
+    said = {k: v for k, v in data.record().items() if k not in ("digest", "rows", "split")}
+    said["scaling"] = scaling
+    if likelihood is not None:
+        numbers = {k: v for k, v in vars(likelihood).items() if type(v) in (int, float)}
+        numbers |= {k: v.tolist() for k, v in likelihood.state_dict().items()}
+        said["likelihood"] = {"word": likelihood.word or type(likelihood).__name__, **numbers}
+    return json.dumps(said)
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:
@@ -188,7 +210,11 @@ class _Bordered(nn.Module):
 
     def settle(self, x: Tensor, own: Tensor) -> None:
         """Take and give numbers in single precision where that computes the same, as in training;
-        in double elsewhere."""
+        in double elsewhere. Outputs behind the targets, log variances for one, have no units."""
+        if self.regression:
+            more = (0, own.shape[-1] - len(self.y_std))
+            self.y_mean = nn.functional.pad(self.y_mean, more)
+            self.y_std = nn.functional.pad(self.y_std, more, value=1.0)
         both = (torch.float32, torch.float64), (own.dtype, torch.float64)
         for self.takes, self.gives in product(*both):
             args, named = arguments(self.raw(x), self.fields)
@@ -226,11 +252,11 @@ class _Rows(NamedTuple):
         return dict.fromkeys(self.named, rows) if self.named else (rows,) * len(self.args)
 
 
-def _write_torch(net: nn.Module, rows: _Rows) -> bytes:
+def _write_torch(net: nn.Module, rows: _Rows, about: str) -> bytes:
     file = io.BytesIO()
     shapes = rows.dynamic()
     made = torch.export.export(net, rows.args, rows.named, dynamic_shapes=shapes)
-    torch.export.save(made, file)
+    torch.export.save(made, file, extra_files={ABOUT: about})
     return file.getvalue()
 
 
@@ -238,10 +264,11 @@ def _read_torch(content: bytes) -> Run:
     return torch.export.load(io.BytesIO(content)).module()
 
 
-def _write_script(net: nn.Module, rows: _Rows) -> bytes:
+def _write_script(net: nn.Module, rows: _Rows, about: str) -> bytes:
     file = io.BytesIO()
     example = {"example_kwarg_inputs": rows.named} if rows.named else {"example_inputs": rows.args}
-    torch.jit.save(torch.jit.trace(net, **example, check_trace=False), file)
+    made = torch.jit.trace(net, **example, check_trace=False)
+    torch.jit.save(made, file, _extra_files={ABOUT: about})
     return file.getvalue()
 
 
@@ -249,17 +276,20 @@ def _read_script(content: bytes) -> Run:
     return torch.jit.load(io.BytesIO(content))
 
 
-def _write_onnx(net: nn.Module, rows: _Rows) -> bytes:
+def _write_onnx(net: nn.Module, rows: _Rows, about: str) -> bytes:
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise ExportError(
             f"the form onnx needs {' and '.join(missing)}, which is not installed",
             hint="pip install 'pyroccam[export]'",
         )
     made = torch.onnx.export(
-        net, rows.args, kwargs=rows.named, dynamic_shapes=rows.dynamic(), dynamo=True, verbose=False
-    )
+        net, rows.args, kwargs=rows.named, dynamic_shapes=rows.dynamic(), output_names=["y"],
+        dynamo=True, verbose=False,
+    )  # fmt: skip
     assert made is not None
-    return made.model_proto.SerializeToString()
+    content = made.model_proto
+    content.metadata_props.add(key=ABOUT, value=about)
+    return content.SerializeToString()
 
 
 def _read_onnx(content: bytes) -> Run | None:
@@ -278,7 +308,7 @@ def _read_onnx(content: bytes) -> Run | None:
     return run
 
 
-_FORMS: dict[str, tuple[Callable[[nn.Module, _Rows], bytes], Callable[[bytes], Run | None]]] = {
+_FORMS: dict[str, tuple[Callable[..., bytes], Callable[[bytes], Run | None]]] = {
     ".pt2": (_write_torch, _read_torch),
     ".pt": (_write_script, _read_script),
     ".onnx": (_write_onnx, _read_onnx),

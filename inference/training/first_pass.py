@@ -7,8 +7,10 @@ gradient. Both are seen here, once, so that no step has to look.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -22,6 +24,16 @@ from .settings import Settings, parameter_groups
 __all__ = ["trained_by"]
 
 Pair = tuple[nn.Module, nn.Module]
+
+
+class _Once(Messenger):
+    """Nothing is sampled within: not in a backward pass, where it would be drawn anew."""
+
+    def _process_message(self, msg: Any) -> None:
+        raise NetworkError(
+            f"the backward pass computes {msg['name'] or 'a layer'} again, with other weights",
+            "no torch.utils.checkpoint around a random layer",
+        )
 
 
 class _InTerms(nn.Module):
@@ -70,7 +82,13 @@ def trained_by(
             "The likelihood is a complex number: the network gives complex outputs, expected real "
             "ones, such as out.real or out.abs()."
         )
-    _refuse_detached(pairs[0], first, settings, terms.log_likelihood)
+    try:
+        with _Once():
+            _refuse_detached(pairs[0], first, settings, terms.log_likelihood)
+    except RuntimeError as error:
+        if "use_reentrant" in str(error):
+            raise NetworkError("use_reentrant=True in the network", "use_reentrant=False") from None
+        raise
     loss = terms.loss(first.kl_weight)
     if not loss.requires_grad:
         return set()

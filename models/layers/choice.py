@@ -18,11 +18,11 @@ from .affine import AFFINE, KNOWN, Affine
 __all__ = [
     "Chosen",
     "choose_layers",
+    "hooks_of",
     "layers_called",
     "order_of_use",
     "outputs_in_evaluation",
     "refuse_shared",
-    "tell_hooks",
 ]
 
 Chosen = Iterable[str] | Callable[[str, nn.Module], bool] | None
@@ -90,18 +90,14 @@ def tell_others(net: nn.Module, names: set[str]) -> None:
             warnings.warn("These weights " + said.format(shown), stacklevel=5)
 
 
-def tell_hooks(net: nn.Module, names: list[str]) -> None:
-    """Warn of hooks that do not run while the weights are random."""
-    for name in names:
-        layer = net.get_submodule(name)
-        hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks
-        if any(hooks):
-            warnings.warn(
-                f"Layer {name!r} has hooks, which do not run while its weights are random: a "
-                "Bayesian layer takes its place. Register them on model.layers"
-                f"[{name!r}], or leave the layer out by layers=[...].",
-                stacklevel=3,
-            )
+def hooks_of(net: nn.Module, names: list[str]) -> str:
+    """Hooks, by their layers, that do not run while the weights are random."""
+    return ", ".join(
+        f"{getattr(hook, '__qualname__', type(hook).__name__)} of layer {name!r}"
+        for name in names
+        for kind in ("forward", "forward_pre", "backward")
+        for hook in getattr(net.get_submodule(name), f"_{kind}_hooks").values()
+    )
 
 
 def refuse_shared(net: nn.Module, names: list[str]) -> None:

@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, remove_weight_norm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -15,7 +17,7 @@ from .attention import Attention
 from .recurrent import Recurrent
 from .transformer import Encoder, EncoderLayer
 
-__all__ = ["copied", "folded", "unpacked"]
+__all__ = ["copied", "folded", "unpacked", "unwrapped"]
 
 # From the inside out: an encoder takes layers that are unpacked already.
 _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -28,8 +30,16 @@ _KINDS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
+def unwrapped(net: Any) -> Any:
+    """The network in what ``torch.compile``, ``DataParallel`` and the like have wrapped it in."""
+    parallel = isinstance(net, nn.DataParallel | DistributedDataParallel)
+    inner = getattr(net, "module" if parallel else "_orig_mod", None)
+    return net if inner is None else unwrapped(inner)
+
+
 def copied(net: Any) -> Any:
-    """A copy of a network, which shares nothing with it."""
+    """A copy of a network, without wrappers, which shares nothing with it."""
+    net = unwrapped(net)
     # Torch refuses to copy a weight that the older hook has computed.
     computed = {
         id(value): value.detach().clone()
@@ -37,8 +47,14 @@ def copied(net: Any) -> Any:
         for value in vars(module).values()
         if isinstance(value, Tensor) and not value.is_leaf
     }
-    made = copy.deepcopy(net, computed)
+    with torch.no_grad():  # copies of TorchScript's parameters are computed, too
+        made = copy.deepcopy(net, computed)
+    for given, own in zip(net.parameters(), made.parameters(), strict=True):
+        own.requires_grad_(given.requires_grad)
     for module in made.modules():
+        for name, part in module._modules.items():
+            if unwrapped(part) is not part:  # TorchScript would refuse to write what it has
+                module._modules[name] = unwrapped(part)
         if parametrize.is_parametrized(module):
             # Torch's copies of one module have one class, from which removing takes attributes.
             kind = type(module)

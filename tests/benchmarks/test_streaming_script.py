@@ -21,8 +21,8 @@ def test_memory(monkeypatch, tmp_path):
     """In this process, whose memory is that of all tests before."""
 
     def here(command, **kwargs):
-        assert command[1:4] == ["-m", "pyroccam.benchmarks.streaming", "one"]
-        return SimpleNamespace(stdout=call(*command[3:]))
+        assert command[1:5] == ["-P", "-m", "pyroccam.benchmarks.streaming", "one"]
+        return SimpleNamespace(stdout=call(*command[4:]))
 
     monkeypatch.setattr(streaming, "subprocess", SimpleNamespace(run=here))
     arguments = ("--folder", tmp_path / "rows", "--rows", 20_000, "--columns", 4)

@@ -1,6 +1,7 @@
 """Whatever is raised becomes a message: one for the person, one for their code, one for ours."""
 
 import importlib
+import linecache
 import signal
 import subprocess
 import sys
@@ -111,12 +112,15 @@ def test_a_defect_of_ours_goes_to_a_file(none_of_theirs):
         ("{}['a']", 70, "Unexpected error: KeyError: 'a' is missing"),
     ],
 )
-def test_what_python_raises_by_itself_in_our_code_is_a_defect(line, code, words, none_of_theirs):
+def test_what_python_raises_by_itself_in_our_code_is_a_defect(
+    line, code, words, none_of_theirs, monkeypatch
+):
     """What our code says with ``raise`` is meant for a person."""
     path = str(Path(boundary.__file__).parents[1] / "models" / "made_up.py")
     text = f"def ours():\n    {line}\n" + ("        'lr')\n" if line.endswith("(") else "")
     found = {}
     exec(compile(text, path, "exec"), found)
+    monkeypatch.setitem(linecache.cache, path, (len(text), None, text.splitlines(True), path))
     got, said = outcome(found["ours"])
     assert got == code
     assert said.startswith(words)
@@ -127,6 +131,16 @@ def test_place_in_own_code_is_the_innermost_of_theirs(tmp_path):
     with pytest.raises(ValueError, match="Expecting") as caught:
         theirs()
     assert place_in_own_code(caught.value) == "theirs.py, line 2, in theirs"
+
+
+@pytest.mark.parametrize("folder", ["venv/lib/python3/site-packages", "lib/python3/dist-packages"])
+def test_no_installed_package_is_theirs(tmp_path, folder):
+    """Wherever it is: folders of packages may be joined."""
+    installed = tmp_path / folder
+    installed.mkdir(parents=True)
+    with pytest.raises(KeyError) as caught:
+        own_code(installed, "raise KeyError('x')")()
+    assert place_in_own_code(caught.value).startswith(Path(__file__).name)
 
 
 @pytest.mark.parametrize(

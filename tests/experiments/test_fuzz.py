@@ -48,6 +48,7 @@ SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "
          "arrays": 60, "stream": 30, "sweep": 20, "linked": 4}  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")
 @pytest.mark.parametrize("kind", SLICE)
 def test_a_slice_of_the_cases(kind, made, tmp_path, monkeypatch):
     words = []

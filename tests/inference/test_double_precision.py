@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyroccam import guides, inference, models
 from pyroccam.data import Dataset
+from pyroccam.data.errors import NetworkError
 from pyroccam.inference import diagnostics
 from pyroccam.inference.posterior.predict import evaluate_pruned
 from pyroccam.models import priors
@@ -142,5 +143,24 @@ def test_a_likelihood_of_ones_own_is_of_the_networks_precision():
     net = nn.Linear(3, 2).double()
     model = models.BayesianNetwork(net, data, prior=priors.Normal(), likelihood=given)
     assert model.likelihood.scale.dtype == torch.float64
-    half = models.BayesianNetwork(nn.Linear(3, 2).half(), data, prior=priors.Normal())
-    assert half.likelihood.scale.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["depth", "normal"])
+def test_rows_in_single_precision_are_brought_to_the_networks(kind):
+    data, fits = rows("regression"), []
+    for own in (data, data.to(dtype=torch.float64)):
+        fits.append(inference.fit(*PAIRS[kind](own, double=True), own, **QUICK))
+    one, other = fits
+    assert one.val_nll == other.val_nll
+    assert one.data.x_train.dtype == torch.float64
+    assert torch.equal(one.predict(data.x_test), other.predict(data.x_test.double()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    data = rows("regression")
+    with pytest.raises(NetworkError):
+        models.BayesianNetwork(nn.Linear(3, 2).to(dtype), data, prior=priors.Normal())
+    model, guide = depth_pair(data)
+    with pytest.raises(NetworkError):
+        inference.fit(model.to(dtype), guide.to(dtype), data, **QUICK)

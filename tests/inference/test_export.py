@@ -1,6 +1,7 @@
 """Files for other programs: read by them, on raw rows, and what is said where there is no way."""
 
 import importlib.util
+import json
 
 import numpy as np
 import onnxruntime
@@ -33,6 +34,33 @@ def table(offset=50.0):
     x = torch.randn(80, 5, generator=generator) * torch.tensor([1.0, 10, 0.1, 5, 2]) + offset
     y = torch.stack([x.sum(1), x[:, 0] - x[:, 1], x[:, 3]], 1) * 3 + 1000
     return data.Dataset.from_tensors(x[:60], y[:60], x[60:], y[60:], task="regression"), x, y
+
+
+def about(path, form):
+    """What a file says of its data, as another program would find it."""
+    found = {"data.json": ""}
+    if form == "torch":
+        torch.export.load(path, extra_files=found)
+    elif form == "torchscript":
+        with pytest.warns(FutureWarning):
+            torch.jit.load(path, _extra_files=found)
+    else:
+        found = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    return json.loads(found["data.json"])
+
+
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_a_file_names_what_it_takes_and_gives(tmp_path, form):
+    x, y = torch.randn(30, 2), torch.arange(30) % 2
+    names = {"columns": ["wärme", "b"], "class_names": ["no", "yes"], "target": "rain"}
+    rows = data.Dataset.from_tensors(x, y, x, y, **names).but(categories={"b": ["x"]})
+    made = export(nn.Linear(2, 2), tmp_path / f"net{SUFFIXES[form]}", rows, scaling=False)
+    found = about(made.path, form)
+    assert {name: found[name] for name in names} == names
+    assert found["categories"] == {"b": ["x"]}
+    assert found["x_std"] == rows.scaling.x_std.tolist()
+    assert found["scaling"] is False
+    assert not {"digest", "split", "likelihood"} & {*found}
 
 
 @pytest.mark.parametrize("form", SUFFIXES)

@@ -17,6 +17,7 @@ from pyroccam.inference.posterior import predict
 from pyroccam.models import inputs, priors
 from random_weights import Rows
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 FULL = {**QUICK, "epochs": 3, "batch_size": 54}  # the rows themselves are the batch
 TENSORS = ("x_train", "x_val", "x_test", "y_train", "y_val", "y_test")
@@ -251,6 +252,51 @@ def test_what_the_refusal_says():
     assert "none of the 8 parameters" in text
     assert ".detach()" in text
     assert text.count("\n") < 2
+
+
+class Recomputing(nn.Module):
+    """Its layers are computed again in the backward pass."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.reentrant = nn.Linear(2, 4), nn.Linear(4, 3), reentrant
+
+    def forward(self, x):
+        x = self.a(x)
+        if self.reentrant is None:
+            return self.b(x.tanh())
+        return checkpoint(lambda x: self.b(x.tanh()), x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.Delta])
+def test_random_layers_that_are_computed_again_are_refused(guide, reentrant):
+    rows = blobs()
+    model = models.BayesianNetwork(Recomputing(reentrant), rows, prior=priors.Normal())
+    with pytest.raises(NetworkError):
+        inference.fit(model, guide(model), rows, **FULL)
+
+
+def test_layers_that_are_numbers_may_be_computed_again():
+    rows, found = blobs(), []
+    for reentrant in (None, False):
+        net = Recomputing(reentrant)
+        model = models.BayesianNetwork(net, rows, prior=priors.Normal(), layers=["a"])
+        found.append(inference.fit(model, guides.MeanField(model), rows, **FULL).val_nll)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_a_random_layer_that_a_training_pass_leaves_out_is_refused():
+    rows = blobs()
+    net = network(
+        lambda net, x: net.a(x) if net.training else net.b(net.a(x)),
+        a=nn.Linear(2, 3), b=nn.Linear(3, 3),
+    )  # fmt: skip
+    model = models.BayesianNetwork(net, rows, prior=priors.Normal())
+    with pytest.raises(NetworkError, match="b.weight"):
+        inference.fit(model, guides.MeanField(model), rows, **FULL)
 
 
 def test_the_noise_of_a_regression_learns_without_a_network():

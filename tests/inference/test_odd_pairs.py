@@ -67,7 +67,8 @@ def one_stem(**more):
     rows, stem = blobs(), nn.Linear(2, 6)
 
     def build(seed):
-        model = models.LearntDepth(stem, [nn.Linear(6, 6)], nn.Linear(6, 3), data=rows)
+        model = models.LearntDepth(nn.Identity(), [nn.Linear(6, 6)], nn.Linear(6, 3), data=rows)
+        model.stack.stem = stem
         return model, guides.CategoricalDepth(model), rows
 
     return repeats(build, **more)
@@ -168,13 +169,13 @@ class Custom(ValueError):
 class Raises(nn.Module):
     def __init__(self, error, after=0):
         super().__init__()
-        self.f, self.error, self.left = nn.Linear(2, 6), error, after
+        self.f, self.error, self.left = nn.Linear(2, 6), lambda: error, after
 
     def forward(self, x):
         if self.training:
             self.left -= 1
             if self.left < 0:
-                raise self.error
+                raise self.error()
         return self.f(x)
 
 

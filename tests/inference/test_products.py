@@ -49,7 +49,9 @@ def test_large_products_are_those_of_rounded_factors(name):
     exact.backward(rounded(g))
     assert out.dtype == x.grad.dtype == w.grad.dtype == torch.float32
     for found, right in ((out, exact), (x.grad, low[0].grad), (w.grad, low[1].grad)):
-        assert 0 < (found - right).abs().max() <= UNIT * right.abs().max()
+        # Some processors round parts of a convolution's gradients, too.
+        units = 4 if name == "conv" and found is not out else 1
+        assert 0 < (found - right).abs().max() <= units * UNIT * right.abs().max()
     if b.grad is not None:  # a sum, of what is not rounded
         bias.grad = None
         f(*low, bias).backward(g.double())

@@ -353,7 +353,8 @@ STEM = nn.Linear(2, WIDTH).requires_grad_(False)  # trained, it would be refused
 
 def shared_stem(seed):
     rows = blobs()
-    model = models.LearntDepth(STEM, [linear()], nn.Linear(WIDTH, 3), data=rows)
+    model = models.LearntDepth(nn.Identity(), [linear()], nn.Linear(WIDTH, 3), data=rows)
+    model.stack.stem = STEM
     return model, guides.CategoricalDepth(model), rows
 
 

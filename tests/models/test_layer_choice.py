@@ -5,8 +5,9 @@ import torch
 from plain import network
 from pyro.infer import Predictive
 from pyroccam import guides
+from pyroccam.data.errors import NetworkError
 from pyroccam.inference.posterior.weight_moments import mean_network
-from pyroccam.models import priors
+from pyroccam.models import BayesianStack, DepthStack, LearntDepth, priors
 from pyroccam.models.bayesian import BayesianNetwork
 from random_weights import Rows, small_net
 from torch import nn
@@ -134,7 +135,7 @@ class Asking(nn.Module):
 
 
 def test_networks_that_ask_what_their_layers_are():
-    with pytest.raises(ValueError, match=r"Asking computes something else .* isinstance"):
+    with pytest.raises(NetworkError):
         make(Asking("type"))
     make(Asking("type"), layers=["parts.2"])
     with pytest.raises(AttributeError, match=r"weights of layer 'parts.0' are random.*layers="):
@@ -172,7 +173,7 @@ def test_layers_of_transformers_are_called_in_evaluation_too():
 def test_hooks_that_do_not_run_are_named():
     net, seen = small_net(), []
     hook = net[2].register_forward_hook(lambda *_: seen.append(1))
-    with pytest.warns(UserWarning, match="Layer '2' has hooks") as told:
+    with pytest.warns(UserWarning, match="lambda> of layer '2'") as told:
         model = make(net)
     assert told[0].filename == __file__
     seen.clear()
@@ -182,6 +183,37 @@ def test_hooks_that_do_not_run_are_named():
     assert seen
     hook.remove()
     make(net)
+
+
+def doubled(layer, inputs, out):
+    """A hook that changes what the network computes."""
+    return 2 * out
+
+
+def test_a_hook_that_changes_the_outputs_is_named():
+    net = small_net()
+    net[2].register_forward_hook(doubled)
+    with pytest.raises(NetworkError, match="doubled of layer '2'"):
+        make(net)
+
+
+WRAPPERS = {"compiled": torch.compile, "parallel": nn.DataParallel}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_what_wraps_a_network_or_a_part_is_taken_off(wrap):
+    net, x = small_net(), torch.randn(4, 3)
+    plain = make(net)
+    inner = nn.Sequential(wrap(net[0]), *net[1:])
+    for wrapped in (wrap(net), nn.DataParallel(wrap(net)), wrap(inner)):
+        model = make(wrapped)
+        assert list(model.layers) == list(plain.layers)
+        assert torch.equal(model.start_network()(x), plain.start_network()(x))
+    assert inner[0] is not net[0]  # a person's own network stays as it is
+    stack = DepthStack(nn.Linear(3, 3), [nn.Tanh()], nn.Linear(3, 2))
+    for kind in (LearntDepth(wrap(stack), data=ROWS).stack,
+                 BayesianStack(wrap(stack), ROWS, prior=NORMAL).start_network()):  # fmt: skip
+        assert torch.equal(kind.outputs(x), stack.outputs(x))
 
 
 def test_a_layer_without_groups_and_a_prior_that_needs_them():

@@ -85,7 +85,9 @@ def claimed(folder: Path) -> Iterator[None]:
     if held is None:
         held = _held[folder] = _Held(lock, _identity(folder / LOCK))
         for left in folder.rglob(".*.????????.part"):  # by a write that was killed
-            left.unlink(missing_ok=True)
+            # A folder with a lock of its own may be another's, who is writing.
+            if not any((up / LOCK).exists() for up in left.parents if folder in up.parents):
+                left.unlink(missing_ok=True)
         _write_holder(folder)
     else:
         held.depth += 1

@@ -85,10 +85,10 @@ def folded(net: nn.Module) -> nn.Module:
             kinds: Any = module.parametrizations
             for key in [k for k, found in kinds.items() if _is_normalised(found)]:
                 fold(name, module, key, parametrize.remove_parametrizations)
-                hooks = module._load_state_dict_pre_hooks  # torch leaves one that pickles refuse
-                for number, hook in [*hooks.items()]:
-                    if "_weight_norm_compat_hook" in str(getattr(hook, "hook", hook)):
-                        del hooks[number]
+        hooks = module._load_state_dict_pre_hooks  # torch leaves one that pickles refuse
+        for number, hook in [*hooks.items()]:
+            if "_weight_norm_compat_hook" in str(getattr(hook, "hook", hook)):
+                del hooks[number]
     if names:
         warnings.warn(
             f"Weight normalisation is folded into the weights: {', '.join(names[:4])}"

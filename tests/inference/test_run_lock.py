@@ -145,6 +145,9 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path):
     subprocess.run([sys.executable, "-c", dies, str(tmp_path)], check=False)
     (tmp_path / "mine.part").touch()
     assert len([*(tmp_path / "figures").iterdir()]) == 1
-    with claimed(tmp_path):
-        assert not [*(tmp_path / "figures").iterdir()]
+    with claimed(tmp_path / "run"):  # which another fit may hold, and write
+        (tmp_path / "run" / ".a.01234567.part").touch()
+        with claimed(tmp_path):
+            assert not [*(tmp_path / "figures").iterdir()]
+        assert (tmp_path / "run" / ".a.01234567.part").is_file()
     assert (tmp_path / "mine.part").is_file()

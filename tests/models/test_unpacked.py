@@ -158,3 +158,10 @@ def test_weight_normalisation_is_folded_and_said(which):
     assert set(net.state_dict()) == keys
     assert copy.deepcopy(other)[0].weight.requires_grad
     close(pickle.loads(pickle.dumps(other))(x), expected)
+
+
+def test_a_normalisation_that_was_removed_leaves_nothing_that_pickles_refuse():
+    net = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+    nn.utils.parametrize.remove_parametrizations(net, "weight")
+    other, x = folded(copied(net)), torch.randn(5, 3)
+    close(pickle.loads(pickle.dumps(other))(x), net(x))

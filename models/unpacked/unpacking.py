@@ -53,8 +53,7 @@ def copied(net: Any) -> Any:
         own.requires_grad_(given.requires_grad)
     for module in made.modules():
         for name, part in module._modules.items():
-            if unwrapped(part) is not part:  # TorchScript would refuse to write what it has
-                module._modules[name] = unwrapped(part)
+            module._modules[name] = unwrapped(part)
         if parametrize.is_parametrized(module):
             # Torch's copies of one module have one class, from which removing takes attributes.
             kind = type(module)

@@ -116,8 +116,7 @@ def test_code_on_the_pages_compiles_and_names_what_there_is(block):
 
 
 def test_there_is_code_on_the_pages():
-    assert len(BLOCKS) >= 8
-    assert all("from pyroccam import" in block.values[0] for block in BLOCKS)
+    assert sum("from pyroccam import" in block.values[0] for block in BLOCKS) >= 8
 
 
 def test_what_is_added_on_the_page_of_extensions_works(tmp_path):

@@ -383,6 +383,7 @@ def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions
         if options.figures:
             before = [one for one in fits if one is not result]
             draw(result, ddn, out / "figures", before, config.chosen.predictor)
+        seal(out, renewed="metrics.json")  # a kill finds the old or the new one, and both are good
         write_json(out / "metrics.json", metrics)  # last: by it a run is known to be done
         seal(out)
     return Outcome(result, metrics)

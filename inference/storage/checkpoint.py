@@ -94,9 +94,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def seal(folder: Path) -> None:
-    """Note the digests of the files of a run, now that they are written, in ``digests.json``."""
-    write_digests(folder, [name for name in _SEALED if (folder / name).is_file()])
+def seal(folder: Path, renewed: str = "") -> None:
+    """Note the digests of the files of a run, now that they are written, in ``digests.json``, but
+    for one that is about to be renewed."""
+    there = [name for name in _SEALED if name != renewed and (folder / name).is_file()]
+    write_digests(folder, there)
 
 
 def write_history(path: Path, history: Sequence[dict[str, float]]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyroccam.data.errors import PyroccamError
 from pyroccam.inference.storage import digests
-from pyroccam.inference.storage.checkpoint import WEIGHTS, CheckpointError, read_weights
+from pyroccam.inference.storage.checkpoint import WEIGHTS, CheckpointError, read_weights, seal
 from pyroccam.inference.storage.digests import FILE, DamagedFile, check_digests, write_digests
 from safetensors.torch import save
 
@@ -129,3 +129,17 @@ def test_a_pipe_holds_no_digests(folder):
     os.mkfifo(folder / digests.FILE)
     with pytest.raises(DamagedFile, match="cannot be read"):
         check_digests(folder)
+
+
+def test_a_file_that_is_renewed_is_good_at_every_moment(tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text("{}")
+    seal(tmp_path)
+    seal(tmp_path, renewed="metrics.json")
+    assert check_digests(tmp_path)
+    path.write_text('{"a": 1}')
+    assert check_digests(tmp_path)
+    seal(tmp_path)
+    path.write_text("{}")
+    with pytest.raises(DamagedFile):
+        check_digests(tmp_path)

@@ -1,6 +1,6 @@
 """Whether our steps are slower than those of an earlier version: both in turns, as ratios.
 
-    python -m pyroccam.benchmarks.against HEAD~3 mlp-d20-b200 lenet
+    python -m benchmarks.against HEAD~3 mlp-d20-b200 lenet
 
 The earlier version is unpacked beside this one, and each runs in a process of its own. Times are
 of the processor, so that what else the machine does matters little.
@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from pyroccam.inference.storage.checkpoint import write_json
 from rich.console import Console
 
-from ..inference.storage.checkpoint import write_json
 from .cache import VARIABLE
 from .harness import Quartiles
 from .machine import describe, folder_name
@@ -44,7 +44,7 @@ ENGINES = ("eager", "traced", "compiled")
 _WORKER = """
 import sys, time, torch
 torch.set_num_threads(1)
-from pyroccam.benchmarks.workloads.table import WORKLOADS
+from benchmarks.workloads.table import WORKLOADS
 import pyro
 pyro.enable_validation(False)
 said = sys.stdout
@@ -214,4 +214,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m pyroccam.benchmarks.against")
+    app(prog_name="python -m benchmarks.against")

@@ -1,6 +1,6 @@
 """How long a network takes that was made smaller, in the forms in which people run it.
 
-    python -m pyroccam.benchmarks.deployed
+    python -m benchmarks.deployed
 
 Every form of the small network and of the original take turns, on one row and on many; reported are
 medians over rounds of the processor's time, relative to the original as it is. Sizes are those of
@@ -22,15 +22,16 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from pyroccam.inference.packing import fused
+from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.models.networks.plain import lenet_5_caffe, perceptron
+from pyroccam.models.networks.ready import residual_mlp
+from pyroccam.models.plain.feature_choice import select
 from rich.console import Console
 from torch import Tensor, nn
 
-from ..experiments.reproduce.small_resnet import small_resnet_stack
-from ..inference.packing import fused
-from ..inference.storage.checkpoint import write_json
-from ..models.networks.plain import lenet_5_caffe, perceptron
-from ..models.networks.ready import residual_mlp
-from ..models.plain.feature_choice import select
+from experiments.published.small_resnet import small_resnet_stack
+
 from .cache import empty_cache
 from .harness import Quartiles
 from .machine import describe, folder_name
@@ -259,4 +260,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m pyroccam.benchmarks.deployed")
+    app(prog_name="python -m benchmarks.deployed")

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from pyroccam.inference.figures.style import CYCLE, GREY, INK, styled
 
-from ..inference.figures.style import CYCLE, GREY, INK, styled
 from .harness import Measured, Report
 from .report import brief, number
 from .workloads.contenders import AROUND

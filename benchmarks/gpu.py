@@ -16,14 +16,15 @@ from typing import Annotated
 
 import torch
 import typer
-from pyroccam.benchmarks.cache import empty_cache
-from pyroccam.benchmarks.harness import Plan, Report, measure, wake_compiler
-from pyroccam.benchmarks.machine import describe
-from pyroccam.benchmarks.report import table
-from pyroccam.benchmarks.workloads.table import find
 from pyroccam.inference.fits.fitting import pick_device
 from pyroccam.inference.storage.checkpoint import write_json
 from rich.console import Console
+
+from .cache import empty_cache
+from .harness import Plan, Report, measure, wake_compiler
+from .machine import describe
+from .report import table
+from .workloads.table import find
 
 NAMES = ("mlp-d20-b200", "lenet", "lenet-gnj", "conv-d10")
 # By what they are worth where time is short.

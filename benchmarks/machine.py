@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from ..inference.storage.checkpoint import versions
+from pyroccam.inference.storage.checkpoint import versions
 
 __all__ = ["describe", "folder_name", "peak"]
 

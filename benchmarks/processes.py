@@ -1,9 +1,9 @@
 """Fits of several processes beside those of one: as fast, as good, and as hard to kill.
 
-    python -m pyroccam.benchmarks.processes speed
-    python -m pyroccam.benchmarks.processes shares
-    python -m pyroccam.benchmarks.processes quality --data-root DATA
-    python -m pyroccam.benchmarks.processes kills --kills 20
+    python -m benchmarks.processes speed
+    python -m benchmarks.processes shares
+    python -m benchmarks.processes quality --data-root DATA
+    python -m benchmarks.processes kills --kills 20
 
 Each process computes with one thread. Processes are forked and join by the variables that
 ``torchrun`` sets; one and two take turns. Where the machine has other work, seconds say little,
@@ -34,15 +34,15 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from pyroccam import data, guides, inference, models
+from pyroccam.inference.distributed import joining
+from pyroccam.inference.fits import fitting
+from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.training.trainer import Batch, Trainer
+from pyroccam.models.networks.plain import lenet_5_caffe, lenet_300_100
 from rich.console import Console
 from torch import nn
 
-from .. import data, guides, inference, models
-from ..inference.distributed import joining
-from ..inference.fits import fitting
-from ..inference.storage.checkpoint import write_json
-from ..inference.training.trainer import Batch, Trainer
-from ..models.networks.plain import lenet_5_caffe, lenet_300_100
 from .machine import describe, folder_name
 from .steps import RESULTS, Out
 

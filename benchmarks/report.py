@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..inference.storage.checkpoint import write_json
+from pyroccam.inference.storage.checkpoint import write_json
+
 from .harness import Measured, Quartiles, Report
 
 __all__ = ["brief", "markdown", "read", "read_folder", "table", "write"]

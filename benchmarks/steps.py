@@ -1,7 +1,7 @@
 """How long one optimiser step takes: ours beside plain torch, Pyro and other libraries.
 
-    python -m pyroccam.benchmarks.steps mlp-d20-b200 lenet
-    python -m pyroccam.benchmarks.steps --report
+    python -m benchmarks.steps mlp-d20-b200 lenet
+    python -m benchmarks.steps --report
 
 Contenders take turns in rounds, so that what disturbs the machine disturbs them alike; reported
 are medians and quartiles over rounds, and ratios to the base within a round. All of a workload
@@ -17,10 +17,10 @@ from typing import Annotated
 
 import torch
 import typer
+from pyroccam.inference.figures import save
+from pyroccam.inference.fits.fitting import pick_device
 from rich.console import Console
 
-from ..inference.figures import save
-from ..inference.fits.fitting import pick_device
 from .cache import empty_cache
 from .figures import bars
 from .harness import Workload, measure
@@ -130,4 +130,4 @@ def select(workload: Workload, only: str | None) -> Workload:
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m pyroccam.benchmarks.steps")
+    app(prog_name="python -m benchmarks.steps")

@@ -1,9 +1,9 @@
 """What streamed training rows cost: memory, time of a step, and the closed form of q(d).
 
-    python -m pyroccam.benchmarks.streaming memory --folder DIR
-    python -m pyroccam.benchmarks.streaming steps
-    python -m pyroccam.benchmarks.streaming depth
-    python -m pyroccam.benchmarks.streaming report
+    python -m benchmarks.streaming memory --folder DIR
+    python -m benchmarks.streaming steps
+    python -m benchmarks.streaming depth
+    python -m benchmarks.streaming report
 
 Each command writes its part of streaming.json, and prints its table in Markdown.
 """
@@ -24,18 +24,18 @@ import numpy as np
 import torch
 import typer
 from numpy.lib.format import write_array_header_1_0
+from pyroccam import data, guides, inference, models
+from pyroccam.data.streaming.items import Items
+from pyroccam.data.streaming.shuffle import edges_of
+from pyroccam.inference.posterior.metrics import mean_spread
+from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.training.replicate import Replicate
+from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.training.trainer import Batch, Trainer
 from rich.console import Console
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from .. import data, guides, inference, models
-from ..data.streaming.items import Items
-from ..data.streaming.shuffle import edges_of
-from ..inference.posterior.metrics import mean_spread
-from ..inference.storage.checkpoint import write_json
-from ..inference.training.replicate import Replicate
-from ..inference.training.settings import Settings
-from ..inference.training.trainer import Batch, Trainer
 from .harness import Plan, Quartiles
 from .machine import describe
 from .report import markdown, number
@@ -75,7 +75,7 @@ def memory(
     for count in rows or [1_000_000, 10_000_000]:
         where = folder / f"{count}x{columns}"
         generate(where, count, columns)
-        command = [sys.executable, "-P", "-m", "pyroccam.benchmarks.streaming", "one", str(where)]
+        command = [sys.executable, "-P", "-m", "benchmarks.streaming", "one", str(where)]
         answer = subprocess.run(
             [*command, "--epochs", str(epochs)], check=True, capture_output=True, text=True
         )
@@ -370,4 +370,4 @@ TABLES: dict[str, Callable[[Any], str]] = {
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m pyroccam.benchmarks.streaming")
+    app(prog_name="python -m benchmarks.streaming")

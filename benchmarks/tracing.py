@@ -1,7 +1,7 @@
 """From how many steps on it pays to trace them, and to compile what was traced; and a step of
 numbers beside one written by hand.
 
-    python -m pyroccam.benchmarks.tracing
+    python -m benchmarks.tracing
 
 Contenders are timed in turns, on rows of noise; a step is one of 64 rows. The compiler begins with
 nothing in its cache, but awake.
@@ -18,18 +18,19 @@ from typing import Annotated, Any, Literal
 import pyro
 import torch
 import typer
+from pyroccam.cli.methods import METHODS
+from pyroccam.data import Dataset
+from pyroccam.inference.compilation import elementary
+from pyroccam.inference.storage.checkpoint import write_json
+from pyroccam.inference.training.plain_step import PlainStep
+from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.training.step import TrainingStep
+from pyroccam.models.likelihoods import Likelihood, for_data
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..data import Dataset
-from ..experiments.methods import METHODS
-from ..experiments.strangers import networks
-from ..inference.compilation import elementary
-from ..inference.storage.checkpoint import write_json
-from ..inference.training.plain_step import PlainStep
-from ..inference.training.settings import Settings
-from ..inference.training.step import TrainingStep
-from ..models.likelihoods import Likelihood, for_data
+from experiments.trials.strangers import networks
+
 from .cache import empty_cache
 from .harness import Quartiles, clock_of, wake_compiler
 from .machine import describe, folder_name
@@ -159,7 +160,7 @@ def draws(rounds: int) -> dict[str, float]:
     """As many random numbers, by torch's generator and by a compiled counter, in nanoseconds a
     number."""
     # Imported where it is needed: it brings the compiler with it.
-    from ..inference.compilation.inductor import compiled
+    from pyroccam.inference.compilation.inductor import compiled
 
     x = torch.zeros(266_610)
     layout = x.shape, x.stride(), x.dtype, x.device

@@ -1,4 +1,4 @@
-"""Imports run one way: data, models <- guides <- inference <- experiments."""
+"""Imports run one way: data, models <- guides <- inference <- cli."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("data", "models", "guides", "inference", "experiments", "benchmarks")
+ROOMS = ("data", "models", "guides", "inference", "cli")
 MAY_IMPORT = {
     "data": set(),
     "models": set(),
@@ -62,7 +62,7 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     path = tmp_path / "a.py"
     path.write_text(
         "from typing import TYPE_CHECKING\nimport pyroccam.data.sets.toys\nfrom .. import guides\n"
-        "from ..guides.depth import x\nfrom pyroccam import experiments\nfrom . import b\n"
+        "from ..guides.depth import x\nfrom pyroccam import cli\nfrom . import b\n"
         "def f():\n    from ..inference import fit\nif TYPE_CHECKING:\n    from ..data import D\n"
         "import torch\nfrom ..data.errors import PyroccamError\n"
     )
@@ -70,7 +70,7 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     assert sorted(seen) == [
         ("data", 2, False),
         ("data", 10, True),
-        ("experiments", 5, False),
+        ("cli", 5, False),
         ("guides", 3, False),
         ("guides", 4, False),
         ("inference", 8, False),

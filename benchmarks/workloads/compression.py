@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from pyro.infer import TraceMeanField_ELBO
+from pyroccam import guides, models
+from pyroccam.inference import Settings
+from pyroccam.models.distributions.log_uniform import molchanov_kl
+from pyroccam.models.networks.plain import PLAIN
 from torch import Tensor, nn
 
-from ... import guides, models
-from ...inference import Settings
-from ...models.distributions.log_uniform import molchanov_kl
-from ...models.networks.plain import PLAIN
 from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from pyro.infer import SVI
 from pyro.optim import PyroOptim
+from pyroccam.guides.base import Guide
+from pyroccam.inference import Settings
+from pyroccam.inference.training.step import TrainingStep
+from pyroccam.models.base import Model
 from torch import Tensor, nn
 
-from ...guides.base import Guide
-from ...inference import Settings
-from ...inference.training.step import TrainingStep
-from ...models.base import Model
 from ..harness import Contender, Expected, Step
 
 __all__ = [

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from pyro.infer import TraceEnum_ELBO
+from pyroccam.data.sets.toys import spirals
+from pyroccam.guides import CategoricalDepth
+from pyroccam.inference import Settings
+from pyroccam.models import LearntDepth
+from pyroccam.models.networks import ready as networks
+from pyroccam.models.networks.normalisation import single_depth
 from torch import Tensor, nn
 
-from ...data.sets.toys import spirals
-from ...guides import CategoricalDepth
-from ...inference import Settings
-from ...models import LearntDepth
-from ...models.networks import ready as networks
-from ...models.networks.normalisation import single_depth
 from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,

@@ -11,12 +11,12 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from pyro.infer import TraceMeanField_ELBO
+from pyroccam.guides.base import Guide
+from pyroccam.inference import Settings
+from pyroccam.models import Classification
+from pyroccam.models.base import Model
 from torch import Tensor, nn
 
-from ...guides.base import Guide
-from ...inference import Settings
-from ...models import Classification
-from ...models.base import Model
 from ..harness import Contender, Expected, Step, Workload
 from .contenders import (
     Pair,

@@ -14,9 +14,9 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from pyro.optim import PyroOptim
+from pyroccam.inference import Settings
 from torch import Tensor, nn
 
-from ...inference import Settings
 from ..harness import Step
 from .contenders import adamw, autograd
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from pyroccam.models.checks import unknown_name
 
-from ...models.checks import unknown_name
 from ..harness import Plan, Workload
 from .compression import ImageProblem, gnj
 from .contenders import AROUND

@@ -11,9 +11,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from pyroccam.inference import Settings
 from torch import Tensor, nn
 
-from ...inference import Settings
 from ..harness import Step
 
 __all__ = ["local_step", "numpyro_step", "scan_step"]

@@ -10,14 +10,15 @@ from typing import Any
 
 import typer.cli
 from pyroccam import data, guides
-from pyroccam.experiments.methods.table import METHODS, Method
-from pyroccam.experiments.reproduce import tables as result_tables
+from pyroccam.cli.methods.table import METHODS, Method
 from pyroccam.guides import parsing as guide_words
 from pyroccam.inference import diagnostics
 from pyroccam.models import priors
 from pyroccam.models.priors import parsing as prior_words
 from pyroccam.models.priors import structure as structure_priors
 from typer.testing import CliRunner
+
+from experiments.published import tables as result_tables
 
 from . import arxiv
 from .pages import first_paragraph, list_table, literal
@@ -167,7 +168,7 @@ def command_line() -> Lines:
     Raises:
         RuntimeError: if that command fails.
     """
-    asked = ["pyroccam.experiments.cli", "utils", "docs", "--name", "pyroccam"]
+    asked = ["pyroccam.cli.commands", "utils", "docs", "--name", "pyroccam"]
     found = CliRunner().invoke(typer.cli.app, asked)
     if found.exit_code != 0:
         raise RuntimeError(f"typer {' '.join(asked)} failed: {found.output}") from found.exception

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import (
+from typer.testing import CliRunner
+from uncompiled import leave_uncompiled
+
+from benchmarks import (
     against,
     deployed,
     gpu,
@@ -18,13 +21,11 @@ from pyroccam.benchmarks import (
     steps,
     tracing,
 )  # fmt: skip
-from pyroccam.benchmarks.cache import VARIABLE, empty_cache
-from pyroccam.benchmarks.harness import Plan, Report
-from pyroccam.benchmarks.workloads import table as workloads
-from pyroccam.benchmarks.workloads.depth import DepthProblem, depth_workload
-from pyroccam.benchmarks.workloads.table import Entry
-from typer.testing import CliRunner
-from uncompiled import leave_uncompiled
+from benchmarks.cache import VARIABLE, empty_cache
+from benchmarks.harness import Plan, Report
+from benchmarks.workloads import table as workloads
+from benchmarks.workloads.depth import DepthProblem, depth_workload
+from benchmarks.workloads.table import Entry
 
 EAGER = ("hand-written eager", "pyroccam eager")
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pyroccam.benchmarks import figures, harness, machine, report
-from pyroccam.benchmarks.harness import Contender, Expected, Plan, Quartiles, Workload
+
+from benchmarks import figures, harness, machine, report
+from benchmarks.harness import Contender, Expected, Plan, Quartiles, Workload
 
 CPU = torch.device("cpu")
 MACHINE = {

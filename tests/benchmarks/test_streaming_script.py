@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from pyroccam.benchmarks import streaming
 from typer.testing import CliRunner
+
+from benchmarks import streaming
 
 
 def call(*arguments):
@@ -21,7 +22,7 @@ def test_memory(monkeypatch, tmp_path):
     """In this process, whose memory is that of all tests before."""
 
     def here(command, **kwargs):
-        assert command[1:5] == ["-P", "-m", "pyroccam.benchmarks.streaming", "one"]
+        assert command[1:5] == ["-P", "-m", "benchmarks.streaming", "one"]
         return SimpleNamespace(stdout=call(*command[4:]))
 
     monkeypatch.setattr(streaming, "subprocess", SimpleNamespace(run=here))

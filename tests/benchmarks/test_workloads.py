@@ -6,12 +6,13 @@ import sys
 import pyro
 import pytest
 import torch
-from pyroccam.benchmarks.harness import Plan, measure
-from pyroccam.benchmarks.workloads.compression import ImageProblem, gnj
-from pyroccam.benchmarks.workloads.depth import DepthProblem, HandWritten, depth_workload
-from pyroccam.benchmarks.workloads.lenet import LeNetProblem, lenet
-from pyroccam.benchmarks.workloads.table import WORKLOADS, find
 from uncompiled import leave_uncompiled
+
+from benchmarks.harness import Plan, measure
+from benchmarks.workloads.compression import ImageProblem, gnj
+from benchmarks.workloads.depth import DepthProblem, HandWritten, depth_workload
+from benchmarks.workloads.lenet import LeNetProblem, lenet
+from benchmarks.workloads.table import WORKLOADS, find
 
 CPU = torch.device("cpu")
 MLP = DepthProblem("mlp", {"width": 8, "max_depth": 3}, batch=16, N=200)

@@ -22,8 +22,8 @@ sys.path.append(str(DOCS))  # the extensions of the pages are no part of the pac
 
 from _ext import arxiv, mathml, notebooks, pages, reference, tables  # noqa: E402
 from math_core import LatexError  # noqa: E402
-from pyroccam.experiments.cli import app  # noqa: E402
-from pyroccam.experiments.methods.table import METHODS  # noqa: E402
+from pyroccam.cli.commands import app  # noqa: E402
+from pyroccam.cli.methods.table import METHODS  # noqa: E402
 from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 MODULES = list(reference.modules())

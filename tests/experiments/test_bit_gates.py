@@ -6,9 +6,15 @@ import math
 import pytest
 import torch
 from pyroccam import data, guides, models
-from pyroccam.experiments.reproduce import tables
-from pyroccam.experiments.sizes import bit_gates
-from pyroccam.experiments.sizes.bit_gates import (
+from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
+from pyroccam.models.distributions.relaxed import ExpRelaxedCategorical
+from scripts import call, read
+from torch import nn
+from torch.distributions import kl_divergence
+
+from experiments.published import tables
+from experiments.trials import bit_gates
+from experiments.trials.bit_gates import (
     BITS,
     BitGates,
     CodeLength,
@@ -18,11 +24,6 @@ from pyroccam.experiments.sizes.bit_gates import (
     residuals,
     step_of,
 )
-from pyroccam.inference.elbo.estimator import EnumMeanFieldELBO
-from pyroccam.models.distributions.relaxed import ExpRelaxedCategorical
-from scripts import call, read
-from torch import nn
-from torch.distributions import kl_divergence
 
 
 def gates(rows=2, seed=0):

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.experiments.reproduce.evidence import labels, paths, tables
-from pyroccam.experiments.reproduce.evidence.candidates import LADDERS
 from scripts import call, read
+
+from experiments.published.evidence import labels, paths, tables
+from experiments.published.evidence.candidates import LADDERS
 
 
 @pytest.mark.parametrize("name", LADDERS)

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from pyroccam.experiments.reproduce.evidence import estimators
-from pyroccam.experiments.reproduce.evidence.tables import evidence
+from experiments.published.evidence import estimators
+from experiments.published.evidence.tables import evidence
 
 
 def test_the_script_goes_on_and_the_table_is_of_its_file(monkeypatch, tmp_path: Path) -> None:

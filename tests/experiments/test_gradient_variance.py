@@ -6,17 +6,18 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
-from pyroccam.experiments.reproduce import gradient_variance, tables
-from pyroccam.experiments.reproduce.gradient_variance import (
+from torch import nn
+from typer import Typer
+from typer.testing import CliRunner
+
+from experiments.published import gradient_variance, tables
+from experiments.published.gradient_variance import (
     Drawn,
     agreement,
     gradients,
     jackknife,
     kinds,
 )
-from torch import nn
-from typer import Typer
-from typer.testing import CliRunner
 
 
 def generator():

@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce import joint, path_of_lambda, tables
-from pyroccam.experiments.reproduce.small_resnet import small_resnet, small_resnet_stack
-from pyroccam.experiments.reproduce.structure import path_of_costs
-from pyroccam.experiments.sizes import bit_gates, every_size, in_turn, rounding, widths
-from pyroccam.experiments.sizes.encoder import encoder_stack
-from pyroccam.experiments.strangers import ordinary
 from scripts import call, read
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock
 from typer import Typer
 from typer.testing import CliRunner
+
+from experiments.published import joint, path_of_lambda, tables
+from experiments.published.small_resnet import small_resnet, small_resnet_stack
+from experiments.published.structure import path_of_costs
+from experiments.trials import bit_gates, every_size, in_turn, rounding, widths
+from experiments.trials.encoder import encoder_stack
+from experiments.trials.strangers import ordinary
 
 
 def lines_of(folder, name):

@@ -7,9 +7,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce.variance import policy_gradient
-from pyroccam.experiments.reproduce.variance.policy_gradient import Settings, make_environments
-from pyroccam.experiments.reproduce.variance.reinforce import (
+from pyroccam.inference.posterior.draws import DrawnNetwork
+from random_weights import assert_same_means, limit, with_products
+from scipy.stats import binom
+from typer import Typer
+from typer.testing import CliRunner
+
+from experiments.published.variance import policy_gradient
+from experiments.published.variance.policy_gradient import Settings, make_environments
+from experiments.published.variance.reinforce import (
     Episodes,
     NoiseOfEpisode,
     NoiseOfStep,
@@ -21,11 +27,6 @@ from pyroccam.experiments.reproduce.variance.reinforce import (
     roll_out,
     surrogate,
 )
-from pyroccam.inference.posterior.draws import DrawnNetwork
-from random_weights import assert_same_means, limit, with_products
-from scipy.stats import binom
-from typer import Typer
-from typer.testing import CliRunner
 
 KINDS = {"episode": NoiseOfEpisode, "step": NoiseOfStep}
 POLICIES = list(policy_gradient.POLICIES)

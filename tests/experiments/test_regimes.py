@@ -6,9 +6,15 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments.reproduce.runner import ResultFile
-from pyroccam.experiments.reproduce.structure import regimes
-from pyroccam.experiments.reproduce.structure.competing import (
+from pyroccam.inference.figures.structure import simplex_panels
+from pyroccam.models.distributions.temperature import LearntTemperature
+from scripts import call, read
+from typer import Typer
+from typer.testing import CliRunner
+
+from experiments.published.runner import ResultFile
+from experiments.published.structure import regimes
+from experiments.published.structure.competing import (
     PRIMITIVES,
     SITE,
     Protocol,
@@ -16,12 +22,7 @@ from pyroccam.experiments.reproduce.structure.competing import (
     learn,
     look,
 )
-from pyroccam.experiments.reproduce.structure.regimes import repelled
-from pyroccam.inference.figures.structure import simplex_panels
-from pyroccam.models.distributions.temperature import LearntTemperature
-from scripts import call, read
-from typer import Typer
-from typer.testing import CliRunner
+from experiments.published.structure.regimes import repelled
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,13 @@ import sys
 import pytest
 import torch
 from pyroccam import data, guides, inference, models
-from pyroccam.experiments.reproduce.variance import robustness
-from pyroccam.experiments.reproduce.variance.robustness import Pixels, adversarial, network
 from pyroccam.inference.posterior.ensemble import EnsembleNetwork
 from torch import nn
 from typer import Typer
 from typer.testing import CliRunner
+
+from experiments.published.variance import robustness
+from experiments.published.variance.robustness import Pixels, adversarial, network
 
 DIGITS = data.load("digits", seed=0)
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from drawn import inside, texts_overlap
 from pyroccam import inference
-from pyroccam.experiments.reproduce import tables
-from pyroccam.experiments.reproduce.depth import scans
 from pyroccam.inference import figures
 from typer import Typer
 from typer.testing import CliRunner
+
+from experiments.published import tables
+from experiments.published.depth import scans
 
 SIZES = ("--set", "width=4", "--steps", 12)
 ONE = ("--scans", "max-depth", "--values", "max-depth=1", *SIZES)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from pyroccam.experiments.reproduce import compression, path_of_lambda, quantisation, tables
-from pyroccam.experiments.reproduce.depth import head, images, noise, spirals, uci
-from pyroccam.experiments.runs.config import RunConfig, changed_settings
+from pyroccam.cli.runs.config import RunConfig, changed_settings
 from scipy.stats import norm
 from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
+
+from experiments.published import compression, path_of_lambda, quantisation, tables
+from experiments.published.depth import head, images, noise, spirals, uci
 
 
 def test_spirals(tmp_path):
@@ -141,7 +142,7 @@ def test_compression(tmp_path, monkeypatch):
     def fail(*given, **more):
         raise ValueError("The network cannot be cut.")
 
-    monkeypatch.setattr("pyroccam.experiments.methods.weights.compress", fail)
+    monkeypatch.setattr("pyroccam.cli.methods.weights.compress", fail)
     other = [str(a) for a in (*arguments, "--out", tmp_path / "cut")]
     outcome = CliRunner().invoke(app, other)
     assert "Seed 0 was not compressed: The network cannot be cut." in str(outcome.exception)

@@ -8,10 +8,14 @@ import pytest
 import torch
 from pyroccam import data as datasets
 from pyroccam.data import Dataset
-from pyroccam.experiments.strangers import networks, ordinary, structured
-from pyroccam.experiments.strangers.__main__ import main
-from pyroccam.experiments.strangers.cell import Cell
-from pyroccam.experiments.strangers.differences import (
+from pyroccam.inference.storage.checkpoint import write_json
+from torch import nn
+from typer import Exit
+
+from experiments.trials.strangers import networks, ordinary, structured
+from experiments.trials.strangers.__main__ import main
+from experiments.trials.strangers.cell import Cell
+from experiments.trials.strangers.differences import (
     Interval,
     left_by_channels,
     left_by_magnitude,
@@ -19,12 +23,9 @@ from pyroccam.experiments.strangers.differences import (
     relative,
     signed_rank,
 )
-from pyroccam.experiments.strangers.rivals import add_rivals
-from pyroccam.experiments.strangers.sets import SETS
-from pyroccam.experiments.strangers.table import write_table
-from pyroccam.inference.storage.checkpoint import write_json
-from torch import nn
-from typer import Exit
+from experiments.trials.strangers.rivals import add_rivals
+from experiments.trials.strangers.sets import SETS
+from experiments.trials.strangers.table import write_table
 
 
 @pytest.mark.parametrize("name", ["digits", "digit-rows", "small-words", "waves", "diabetes"])

@@ -4,13 +4,14 @@ import json
 import re
 
 import pytest
-from pyroccam.experiments.runs.config import RunConfig
-from pyroccam.experiments.runs.run import RunOptions, run
-from pyroccam.experiments.strangers import depth
-from pyroccam.experiments.strangers.depth import write_depths
+from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.runs.run import RunOptions, run
 from pyroccam.inference.storage.checkpoint import write_json
 from torch.distributions import Normal
 from typer import BadParameter
+
+from experiments.trials.strangers import depth
+from experiments.trials.strangers.depth import write_depths
 
 
 def put(out, name, seed, *, running=0.1, arrived=True, **scores):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from pyroccam import data
-from pyroccam.experiments.reproduce.structure import against_random as structures
-from pyroccam.experiments.reproduce.structure import hyperparameters, kinds_of_noise, tables
 from scripts import call, read
 from torch import nn
+
+from experiments.published.structure import against_random as structures
+from experiments.published.structure import hyperparameters, kinds_of_noise, tables
 
 
 def test_the_table(tmp_path):

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from pyroccam.experiments.reproduce.structure import tables as structure_tables
+from experiments.published.structure import tables as structure_tables
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 from pyroccam import guides, models
-from pyroccam.experiments.reproduce.variance import mean_propagation, phase_transition
-from pyroccam.experiments.reproduce.variance import networks as variance
 from pyroccam.models import priors
 from random_weights import Rows, small_net
 from scripts import call, read
 from typer import Typer
 from typer.testing import CliRunner
+
+from experiments.published.variance import mean_propagation, phase_transition
+from experiments.published.variance import networks as variance
 
 SMALL = ("--data", "digits", "--network", "perceptron", "--set", "hidden=[10,8]",
          "--set", "batch_size=100")  # fmt: skip

@@ -5,8 +5,11 @@ import math
 
 import pytest
 import torch
-from pyroccam.experiments.reproduce.variance import toys
-from pyroccam.experiments.reproduce.variance.toys import (
+from typer import Typer
+from typer.testing import CliRunner
+
+from experiments.published.variance import toys
+from experiments.published.variance.toys import (
     CENTRES,
     REGIONS,
     blob_fit,
@@ -17,8 +20,6 @@ from pyroccam.experiments.reproduce.variance.toys import (
     inputs,
     unlike,
 )
-from typer import Typer
-from typer.testing import CliRunner
 
 
 def test_coverage_of_a_normal_predictive():

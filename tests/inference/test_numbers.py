@@ -6,8 +6,8 @@ import pytest
 import torch
 from fitting import blobs
 from pyroccam import guides, models
+from pyroccam.cli.runs.building import untrained
 from pyroccam.data import Dataset
-from pyroccam.experiments.runs.building import untrained
 from pyroccam.inference.fits.numbers import NUMBERS, as_numbers
 from pyroccam.inference.fits.retraining import RATES, PlainTraining, retrain, row_losses
 from pyroccam.inference.storage.checkpoint import CheckpointError

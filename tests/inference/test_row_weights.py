@@ -11,8 +11,8 @@ from command_line import call
 from pyro.infer import SVI, TraceEnum_ELBO
 from pyroccam import data as data_sets
 from pyroccam import guides, inference, models
+from pyroccam.cli.runs.config import RunConfig
 from pyroccam.data import DataError, Dataset
-from pyroccam.experiments.runs.config import RunConfig
 from pyroccam.inference import diagnostics, selection
 from pyroccam.inference.posterior.depth import exact_depth_posterior
 from pyroccam.inference.training.settings import Settings

@@ -12,8 +12,8 @@ import torch
 from fitting import QUICK
 from plain import network
 from pyroccam import guides, inference, models
+from pyroccam.cli.runs.described import network_of, words_of
 from pyroccam.data import DataError, Dataset
-from pyroccam.experiments.runs.described import network_of, words_of
 from pyroccam.inference.cutting import Mask, cut, groups, masked
 from pyroccam.inference.packing.exporting import SUFFIXES, export
 from pyroccam.inference.posterior.predict import evaluate_net

@@ -5,7 +5,7 @@ import warnings
 from contextlib import nullcontext
 
 from pictures import unrendered
-from pyroccam.experiments.cli import app
+from pyroccam.cli.commands import app
 from typer.testing import CliRunner
 
 # Of a run over random weights that takes a second or so; with WHOLE it cuts at the end only.

@@ -68,7 +68,7 @@ def results() -> dict[str, Callable[[], Any]]:
     """What is compared, by name."""
     import fitting
     import guide_case
-    from pyroccam.experiments.methods import METHODS
+    from pyroccam.cli.methods import METHODS
     from pyroccam.models import priors
 
     def pair(case: Any) -> Any:
@@ -115,7 +115,7 @@ def results() -> dict[str, Callable[[], Any]]:
 
 def call(*arguments: str) -> None:
     """A command, whose words go nowhere."""
-    from pyroccam.experiments.main import main
+    from pyroccam.cli.main import main
 
     sys.argv = ["pyroccam", *arguments]
     try:
@@ -137,7 +137,7 @@ def inside(folder: Path) -> Any:
 
 def method(name: str) -> Any:
     """A short run of a method on the digits."""
-    from pyroccam.experiments.methods import METHODS
+    from pyroccam.cli.methods import METHODS
 
     with tempfile.TemporaryDirectory() as folder:
         small = ["--set", "hidden=[12]"] * ("perceptron" in METHODS[name].networks)
@@ -238,7 +238,7 @@ def main() -> int:
         now.symlink_to(ROOT)
         found = [digests(now, Path(__file__).resolve(), asked.only)]
         if asked.against:
-            from pyroccam.benchmarks.against import unpacked
+            from benchmarks.against import unpacked
 
             before = stack.enter_context(unpacked(asked.against)) / "pyroccam"
             own = before / "tests/support/frozen.py"

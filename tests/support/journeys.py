@@ -73,7 +73,7 @@ def main() -> None:
         sys.meta_path = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
         sys.path.insert(0, sys.argv[1])
     from pyroccam import data, guides, inference, models
-    from pyroccam.experiments.cli import app
+    from pyroccam.cli.commands import app
     from torch import nn
 
     root = Path(data.__file__).parents[1]

@@ -61,12 +61,11 @@ def _timeless(value):
 
 def sitting(arguments: list[str], folder: Path, write: int | None) -> int:
     """In a child: the command, with checkpoints at every step; dies at a write if asked to."""
-    from pyroccam.experiments.cli import app
+    from pyroccam.cli.commands import app
 
     fitting = importlib.import_module("pyroccam.inference.fits.fitting")
     runs, weights = (
-        importlib.import_module(f"pyroccam.experiments.{name}")
-        for name in ("runs.run", "methods.weights")
+        importlib.import_module(f"pyroccam.cli.{name}") for name in ("runs.run", "methods.weights")
     )
     fitting.Trainer = functools.partial(fitting.Trainer, checkpoint_seconds=0.0)
     runs.draw = weights.draw_compressed = lambda *a, **k: None
@@ -110,8 +109,8 @@ def fork(work) -> int:
 
 def opened(folder: Path) -> str | None:
     """What is wrong with how a folder opens after a death."""
+    from pyroccam.cli.runs.loading import load_fit
     from pyroccam.data.errors import PyroccamError
-    from pyroccam.experiments.runs.loading import load_fit
 
     if not folder.exists():
         return None
@@ -164,7 +163,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", choices=RUNS, action="append")
     asked = parser.parse_args()
-    import pyroccam.experiments.runs.repeats  # noqa: F401  children share it, and torch
+    import pyroccam.cli.runs.repeats  # noqa: F401  children share it, and torch
     import torch
 
     torch.set_num_threads(1)

@@ -1,0 +1,115 @@
+"""``pyroccam evaluate``, ``diagnose`` and ``report``: how good a run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..places import need_file
+from .application import Device, Moved, Network, Run, Trust, app, console
+
+__all__ = ["diagnose", "evaluate", "report"]
+
+
+@app.command()
+def evaluate(
+    folder: Run,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="New rows to score: a .csv or .npz file, a folder or Parquet file as of `pyroccam "
+            "fit`, or the test rows of a data set. They are never split, and are scaled as the "
+            "rows of the training were. The run's own data if left out."
+        ),
+    ] = None,
+    data_root: Moved = None,
+    split: Annotated[
+        Literal["train", "val", "test"], typer.Option(help="Which rows of the run's own data.")
+    ] = "test",
+    device: Device = "auto",
+    network: Network = None,
+    trust: Trust = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """Evaluate the full and the pruned network of a run, on its own or on other data."""
+    from rich.table import Table
+
+    from ...inference.storage.checkpoint import versions, write_json
+    from ..runs.loading import load_fit, names_own_data
+    from ..runs.scoring import read_new_rows, score
+
+    need_file(out)
+    same = data is not None and names_own_data(folder, data)
+    if data is not None and not same and split != "test":
+        raise ValueError(f"--split {split}: new rows are not split. Leave it, or --data, out.")
+    result = load_fit(
+        folder, device, network=network, trust=trust, data_root=data_root,
+        data_file=data if same else None,
+    )  # fmt: skip
+    sets = {"": result.data}
+    if data is not None and not same:
+        sets = read_new_rows(console, data, data_root, result.data)
+    found = score(console, folder, result, sets, split)
+    rows = sets[""]
+    table = Table("", *next(iter(found.values())), box=None)
+    for name, metrics in found.items():
+        table.add_row(name, *(f"{v:.4f}" if abs(v) < 1e7 else f"{v:.4g}" for v in metrics.values()))
+    chose = ", which chose the checkpoint: too good for an estimate" if split == "val" else ""
+    console.say(f"{rows.counts[split]:,} {split} rows of {rows.name}{chose}")
+    console.print(table)
+    if out is not None:
+        write_json(out, {"data": rows.name, "split": split, "versions": versions(), **found})
+
+
+@app.command()
+def diagnose(
+    folder: Run,
+    draws: Annotated[int, typer.Option(min=100, help="From the posterior.")] = 1000,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Training rows that the draws pass: all if left out, or 2,000 where all would "
+            "take long.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    data_root: Moved = None,
+    network: Network = None,
+    trust: Trust = False,
+) -> None:
+    """Say in plain words whether the posterior of a run can be trusted, and for what; of repeats,
+    whether they agree. Writes diagnostics.json, figures, and posterior.nc for ArviZ."""
+    from ..diagnosis import diagnose_run, print_findings
+
+    opening: dict[str, Any] = {"network": network, "trust": trust, "data_root": data_root}
+    found, written = diagnose_run(folder, device, draws=draws, rows=rows, **opening)
+    print_findings(console, found)
+    console.say("Written to ", (str(folder), "bold"), ":")
+    for path in written:
+        console.say(f"  {path.relative_to(folder)}")
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of finished runs, or of sweeps.", metavar="RUN [RUN ...]"),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write one page on a run, or on several side by side: summary, metrics, figures, diagnostics,
+    settings. It holds everything itself and opens in any browser, offline."""
+    from ...inference.storage.whole import write_whole
+    from ..pages import report as report_page
+    from ..sweeps.results import finished_cells
+
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"--out {out}: expected a file name that ends in .html.")
+    need_file(out)
+    runs = [run for folder in folders for run in finished_cells(folder)]
+    page = report_page(runs).encode("utf-8", "backslashreplace")  # names of files may be no text
+    write_whole(out, lambda file: file.write(page))
+    console.say("Written to ", (str(out), "bold"), f" ({len(page) / 1e6:.1f} MB)")

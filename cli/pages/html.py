@@ -1,0 +1,165 @@
+"""Contents of a page, apart from how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from ...inference.diagnostics import Verdict
+from .inlined import inline
+
+__all__ = ["Cell", "Page", "Picture", "Remark", "Section", "Table", "render"]
+
+BUDGET = 2_000_000  # bytes of all pictures: a page of less than 3 MB in base64
+LARGEST = 300_000  # of one
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Attributes:
+        text: that is shown.
+        value: the number behind it, exactly, for programs that read the page.
+        best: in bold.
+    """
+
+    text: str
+    value: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head; the first entry of a row names it.
+
+    Attributes:
+        caption: what it shows, for a reader who cannot see it beside its heading too.
+        head: names of the columns, that of the first included.
+        rows: as many entries each.
+        note: in small print below.
+
+    Raises:
+        ValueError: for a row of another length.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.head):
+                raise ValueError(
+                    f"table {self.caption!r}: a row of {len(row)} entries, expected "
+                    f"{len(self.head)} as in its head"
+                )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in a file.
+
+    Attributes:
+        path: of a PNG or an SVG.
+        alt: what it says, for a reader who cannot see it.
+        title: short, in bold.
+        text: how to read it.
+    """
+
+    path: Path
+    alt: str
+    title: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One line of a diagnosis, see :class:`~pyroccam.inference.diagnostics.Finding`.
+
+    Attributes:
+        name, verdict, text, numbers: of the finding.
+        picture: that shows it.
+    """
+
+    name: str
+    verdict: Verdict
+    text: str
+    numbers: dict[str, Any]
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a page under a heading of its own.
+
+    Attributes:
+        title: the heading.
+        sentences: paragraphs.
+        tables, remarks, pictures, parts: that follow them, in this order.
+        folded: shown only when asked for (and in print).
+    """
+
+    title: str
+    sentences: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    remarks: Sequence[Remark] = ()
+    pictures: Sequence[Picture] = ()
+    parts: Sequence[Section] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page.
+
+    Attributes:
+        title: the first heading, and the browser's.
+        sections: those after it.
+        lead: paragraphs before the first section.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    lead: Sequence[str] = ()
+
+
+def render(page: Page) -> str:
+    """The page as one HTML file: pictures, styles and all. It refers to nothing outside itself.
+
+    The more pictures there are, the fewer bytes each gets, so that a page of many runs opens on a
+    phone too.
+
+    Arguments:
+        page: what is on it.
+
+    Returns:
+        HTML. Every text is escaped.
+
+    Raises:
+        FileNotFoundError, ValueError: for a picture that cannot be read,
+            see :func:`~pyroccam.cli.pages.inlined.inline`.
+    """
+    count = sum(1 for section in page.sections for _ in _pictures(section))
+    most = min(LARGEST, BUDGET // max(count, 1))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["inline"] = lambda picture: inline(picture.path, most)
+    return environment.get_template("page.html.j2").render(page=page)
+
+
+def _pictures(section: Section) -> Iterator[Picture]:
+    yield from section.pictures
+    yield from (one.picture for one in section.remarks if one.picture is not None)
+    for part in section.parts:
+        yield from _pictures(part)

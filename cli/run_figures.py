@@ -1,0 +1,305 @@
+"""The figures of one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ..inference import figures
+from ..inference.fits.fitting import Fit
+from ..inference.packing import PackedSize
+from ..inference.posterior.bands import Bands, mixture_bands
+from ..inference.posterior.metrics import Reliability, reliability
+from ..inference.posterior.predict import nll_of_rows, outputs_by_depth, streamed
+from ..inference.posterior.weight_moments import mean_network
+from ..inference.pruning.compression import Compressed
+from ..inference.pruning.depth import prune
+from ..inference.pruning.intervals import scale_intervals
+from ..inference.pruning.inventory import bytes_by_part, input_use, left_of, remains
+from ..inference.pruning.relevance import of_groups
+
+__all__ = [
+    "FORMATS",
+    "draw",
+    "draw_compressed",
+    "draw_depth",
+    "draw_repeats",
+    "draw_trade",
+    "joined_history",
+    "unit_of",
+]
+
+FORMATS = ("png", "svg")  # for everywhere, and for print
+_MOST_TARGETS = 4  # of a regression, with a figure each
+
+
+def draw(
+    result: Fit,
+    ddn: Fit | None,
+    folder: Path,
+    before: Sequence[Fit] = (),
+    predictor: str = "all depths",
+) -> list[Path]:
+    """Draw what every run can show: q(d), functions by depth (inputs in the plane), reliability or
+    predictive bands, and the training curve.
+
+    Arguments:
+        result: the last fit of the run.
+        ddn: the network of the chosen depth, for comparison.
+        folder: is made.
+        before: the fits of the run before the last.
+        predictor: what a prediction of the fit is made by.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    data = result.data
+    written: list[Path] = []
+    # Of random weights the method draws it, as its last fit may be of one depth.
+    structure = None if result.model.random_weights else result.structure
+    if structure is not None:
+        written += draw_depth(result, folder)
+    if structure is not None and data.classes == 2 and data.input_shape == (2,):
+        written += figures.save(_functions(result), folder / "functions", FORMATS)
+    if data.task in ("classification", "multi-label"):
+        picture = figures.reliability_diagram(_calibration(result, ddn, predictor))
+        written += figures.save(picture, folder / "reliability", FORMATS)
+    else:
+        for name, picture in _predictions(result).items():
+            written += figures.save(picture, folder / name, FORMATS)
+    history = joined_history([*before, result])
+    if history:
+        written += figures.save(
+            figures.training_curve(history, unit=unit_of(result)), folder / "training", FORMATS
+        )
+    return written
+
+
+@torch.no_grad()
+def draw_depth(result: Fit, folder: Path) -> list[Path]:
+    """Draw q(d), beside the losses of the exits; of random weights, those of their means."""
+    found, beside = result.structure, "exact posterior"
+    assert found is not None
+    outputs: Any = partial(outputs_by_depth, result.model)
+    if result.model.random_weights:
+        net: Any = mean_network(result.model, result.guide)
+        beside, outputs = "mean of other draws", partial(streamed, net.outputs)
+    nll = {
+        split: nll_of_rows(result.data, split, outputs, result.model.likelihood)
+        for split in ("train", "test")
+    }
+    picture = figures.depth_posterior(
+        found.depth_probs, found.exact_depth_probs, found.depth_chosen, found.depth_chosen_exact,
+        nll, unit=unit_of(result), beside=beside,
+    )  # fmt: skip
+    return figures.save(picture, folder / "depth", FORMATS)
+
+
+def draw_compressed(
+    result: Fit, small: Compressed, written: PackedSize, folder: Path, first: Fit | None = None
+) -> list[Path]:
+    """Draw a compressed network: the thresholds and the scales behind them, where there are
+    some, what is left of each layer, and what takes the bytes of the file.
+
+    Arguments:
+        result: that was compressed.
+        small, written: the network, and its file.
+        folder: is made.
+        first: with which the run began, if it was narrowed since.
+    """
+    before = (first or result).model.layers
+    shapes = {name: layer.affine.shape.weight for name, layer in before.items()}
+    left = remains(small, shapes)
+    shape = result.data.input_shape
+    use = input_use(small, next(iter(shapes.values())), shape) if len(shape) == 3 else None
+    bits = dict(zip(left, small.bits.values(), strict=True))
+    nonzero = {name: int(one.kept.sum()) for name, one in left.items()}
+    drawn = {
+        "sparsity": figures.sparsity_maps(left, use),
+        "bits": figures.bits_per_layer(bits, nonzero, bytes_by_part(small, written, list(left))),
+    }
+    if small.irrelevance:
+        names = dict(zip(small.irrelevance, left, strict=True))  # as they were before narrowing
+        found = {names[own]: one for own, one in small.irrelevance.items()}
+        cut = {names[own]: threshold for own, threshold in small.thresholds.items()}
+        intervals = scale_intervals(result)
+        scales = {names[own]: one for own, one in intervals.items()}
+        layers = result.model.layers
+        stays = {names[n]: left_of(small, layers[n], one) for n, one in small.irrelevance.items()}
+        drawn["irrelevance"] = figures.irrelevance_histograms(found, cut, stays)
+        groups = {n: of_groups(one, layers[n]) for n, one in small.irrelevance.items()}
+        gone = {
+            names[n]: replace(one, values=(~left_of(small, layers[n], one)).double())
+            for n, one in groups.items()
+        }
+        drawn["scales"] = figures.scale_posteriors(scales, gone, dict.fromkeys(gone, 0.5))
+    files = (figures.save(picture, folder / name, FORMATS) for name, picture in drawn.items())
+    return [path for one in files for path in one]
+
+
+def draw_trade(
+    result: Fit,
+    networks: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    chosen: int,
+    folder: Path,
+    *,
+    others: str = "other depths",
+    seconds: str = "seconds_per_batch",
+) -> list[Path]:
+    """Draw the test error of small networks against what they cost.
+
+    Arguments:
+        result: on whose data they were tested.
+        networks: as ``metrics.json`` has them, with their bytes, multiply-adds, seconds and test.
+        labels, chosen, others: see :func:`~pyroccam.inference.figures.trade_off`.
+        folder: is made.
+        seconds: the name of the seconds of a batch.
+    """
+    classes = result.data.task == "classification"
+    costs = {
+        "file, bytes": [row["file_bytes"] for row in networks],
+        "multiply-adds of a row": [max(1, row["multiply_adds"]) for row in networks],
+        "ms, 256 rows": [1e3 * row[seconds] for row in networks],
+    }
+    errors = [
+        100 * (1 - row["test"]["accuracy"]) if classes else row["test"]["nll"] for row in networks
+    ]
+    ylabel = "test error, %" if classes else f"test NLL, {unit_of(result)}"
+    picture = figures.trade_off(costs, errors, labels, chosen, ylabel=ylabel, others=others)
+    return figures.save(picture, folder / "trade", FORMATS)
+
+
+def draw_repeats(runs: Sequence[Sequence[Fit]], folder: Path) -> list[Path]:
+    """The training curves of several seeds in one figure.
+
+    Arguments:
+        runs: the fits of each.
+        folder: is made.
+    """
+    histories = [joined_history(fits) for fits in runs]
+    if not all(histories):
+        return []
+    return figures.save(
+        figures.training_curve(histories, unit=unit_of(runs[0][-1])), folder / "training", FORMATS
+    )
+
+
+def unit_of(fit: Fit) -> str:
+    """The unit of a likelihood, as :mod:`~pyroccam.cli.runs.summary` heads its tables."""
+    return "nats per row" + (", target units" if fit.data.task == "regression" else "")
+
+
+def joined_history(fits: Sequence[Fit]) -> list[dict[str, float]]:
+    """The records of fits that follow each other, with epochs and steps counted on, and nats of
+    targets in original units, as tables have them."""
+    rows: list[dict[str, float]] = []
+    for fit in fits:
+        units = float(fit.data.y_std.double().log().sum())
+        done = {name: rows[-1][name] for name in ("epoch", "step") if rows and name in rows[-1]}
+        rows += [
+            row
+            | {name: row[name] + last for name, last in done.items() if name in row}
+            | {name: row[name] + units for name in row if name.endswith(("loss", "nll"))}
+            for row in fit.history
+        ]
+    return rows
+
+
+def _predictions(result: Fit) -> dict[str, Figure]:
+    """A figure for each target: bands over one input, or predicted against observed values."""
+    data = result.data
+    single = math.prod(data.input_shape) == 1
+    found: dict[str, Figure] = {}
+    rows = _bands(result, data.x_test)
+    observed = (data.y_test * data.y_std + data.y_mean).double().cpu()
+    names = [""] if data.outputs == 1 else [f"-{k}" for k in range(data.outputs)]
+    for k, name in enumerate(names[:_MOST_TARGETS]):
+        own = Bands(*(part[:, k] for part in rows))
+        label = "target" if not name else f"target {k}"
+        if not single:
+            found[f"predictive{name}"] = figures.predicted_observed(
+                observed[:, k], own, label=label
+            )
+            continue
+        x = data.x_test.reshape(-1)
+        grid = _around(torch.cat([data.head(data.N)[0].reshape(-1), x]))
+        bands = _bands(result, grid.reshape(-1, *data.input_shape))
+        scale, shift = (float(t.reshape(-1)[0]) for t in (data.x_std, data.x_mean))
+        found[f"predictive{name}"] = figures.predictive_bands(
+            grid * scale + shift, Bands(*(part[:, k] for part in bands)),
+            x * scale + shift, observed[:, k], own, ylabel=label,
+        )  # fmt: skip
+    return found
+
+
+def _bands(result: Fit, x: torch.Tensor) -> Bands:
+    """Moments of the predictive distribution in original units, on the CPU."""
+    data, likelihood, outputs = result.data, result.model.likelihood, result.outputs(x)
+    with torch.no_grad():
+        means, noise = likelihood.predicted(outputs), likelihood(outputs).variance.sqrt()
+    found = mixture_bands(means, result.weights, noise, data.y_mean, data.y_std)
+    return Bands(*(part.cpu() for part in found))
+
+
+def _around(x: torch.Tensor) -> torch.Tensor:
+    """Values from a little below the least of ``x`` to a little above the largest."""
+    low, high = float(x.min()), float(x.max())
+    margin = 0.1 * (high - low) or 1.0
+    return torch.linspace(low - margin, high + margin, 300, device=x.device)
+
+
+def _calibration(result: Fit, ddn: Fit | None, predictor: str) -> dict[str, Reliability]:
+    x, y = result.data.split("test")
+    contenders = {predictor: result.predict(x)}
+    if result.structure is not None and not result.model.random_weights:
+        net = prune(result)
+        with torch.no_grad():
+            contenders[f"pruned, depth {net.depth}"] = net(x)
+    if ddn is not None:
+        contenders["fixed depth"] = ddn.predict(x)
+    if result.data.task == "multi-label":  # every label of every row is one of two classes
+        y = y.reshape(-1).long()
+        contenders = {name: _of_two(probs) for name, probs in contenders.items()}
+    return {name: reliability(log_probs, y) for name, log_probs in contenders.items()}
+
+
+def _of_two(probs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities ``(N L, 2)`` of labels with probabilities ``(N, L)``."""
+    p = probs.double().reshape(-1).clamp(1e-12, 1 - 1e-12)
+    return torch.stack([torch.log1p(-p), p.log()], -1)
+
+
+def _functions(result: Fit) -> Figure:
+    """The probability of class 1 over the plane at the depths around the chosen one."""
+    structure, data = result.structure, result.data
+    assert structure is not None
+    deepest = result.model.max_depth
+    depths = list(range(min(structure.depth_chosen + 2, deepest) + 1))
+    if len(depths) > 7:
+        depths = sorted({round(d) for d in np.linspace(0, depths[-1], 7)})
+    depths = sorted({*depths, structure.depth_chosen, deepest})
+    low, high = data.x_test.amin(0) - 0.3, data.x_test.amax(0) + 0.3
+    side = 120
+    grid_x = torch.linspace(float(low[0]), float(high[0]), side)
+    grid_y = torch.linspace(float(low[1]), float(high[1]), side)
+    yy, xx = torch.meshgrid(grid_y, grid_x, indexing="ij")
+    points = torch.stack([xx, yy], -1).reshape(-1, 2).to(data.x_test.device)
+    with torch.no_grad():
+        by_depth = result.model.likelihood.predicted(outputs_by_depth(result.model, points))
+    probs = by_depth.exp()[..., 1]
+    surfaces = probs.reshape(-1, side, side)[depths]
+    shown = data.first(data.N)
+    return figures.spiral_functions(
+        shown.x_train, shown.y_train, grid_x, grid_y, surfaces, depths,
+        structure.depth_probs[depths], structure.depth_chosen,
+    )  # fmt: skip

@@ -1,0 +1,432 @@
+"""One whole run: fit, structure, pruned network, comparison, files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...data import Dataset
+from ...guides.base import Guide
+from ...inference.cutting.cost import count_parameters
+from ...inference.diagnostics.trend import convergence
+from ...inference.distributed import apart, joined
+from ...inference.fits.doubts import not_arrived
+from ...inference.fits.fitting import Fit, fit, fit_repeats, pick_device
+from ...inference.fits.numbers import NUMBERS, Numbers, as_numbers
+from ...inference.pruning.thresholds import COSTLY
+from ...inference.storage.checkpoint import CHECKPOINT, WEIGHTS, seal, versions, write_json
+from ...inference.storage.lock import claimed
+from ...inference.storage.watching import Watch
+from ...inference.training.settings import Settings
+from ...models.likelihoods import for_data
+from ..methods import find
+from ..methods.base import Finished, Pair
+from ..run_figures import draw, draw_repeats
+from .budget import twice
+from .building import build_network, untrained
+from .config import RunConfig, changed_settings
+from .described import words_of
+from .opening import FORMAT, read_json, reading, refuse_other_data
+
+__all__ = [
+    "Outcome",
+    "RunOptions",
+    "begun",
+    "fixed_depth",
+    "known_of",
+    "pair_of",
+    "run",
+    "run_repeats",
+]
+
+NARROWED = "narrowed.json"
+
+
+@dataclass
+class Outcome:
+    """A run and its numbers (those of ``metrics.json``; none in a process that is not the first of
+    several)."""
+
+    fit: Fit
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How runs are done, whatever they are of.
+
+    Attributes:
+        resume: go on from the checkpoints of the run.
+        device, progress: as for :func:`~pyroccam.inference.fit`.
+        compare: also train the deterministic network of the chosen depth, at the same protocol.
+        figures: draw them into ``figures``.
+        watch: is told of every fit of the runs, as for :func:`~pyroccam.inference.fit`.
+    """
+
+    resume: bool = False
+    device: str = "auto"
+    progress: bool | None = None
+    compare: bool = True
+    figures: bool = True
+    watch: Watch = None
+
+    @property
+    def of_fits(self) -> dict[str, Any]:
+        names = ("resume", "device", "progress", "watch")
+        return {name: getattr(self, name) for name in names}
+
+
+def run(
+    config: RunConfig,
+    data: Dataset,
+    *,
+    out: Path | None = None,
+    options: RunOptions = RunOptions(),
+) -> Outcome:
+    """Fit, cut, compare and write.
+
+    Arguments:
+        config, data: from :meth:`RunConfig.resolve`.
+        out: the run directory; nothing is written without it.
+        options: see :class:`RunOptions`.
+
+    Raises:
+        FileExistsError: if ``out`` holds another run and is not to be gone on with.
+    """
+    return _run([_Job(config, data, out)], out, options)[0]
+
+
+def run_repeats(
+    configs: Sequence[RunConfig],
+    datas: Sequence[Dataset],
+    *,
+    out: Path | None = None,
+    options: RunOptions = RunOptions(),
+) -> list[Outcome]:
+    """The same run at several seeds, trained together where that pays (``fit_repeats``).
+
+    Arguments:
+        configs, datas: of each seed.
+        out: each run gets the folder ``seed-<n>`` inside it.
+        options: see :class:`RunOptions`.
+    """
+    jobs = [
+        _Job(config, data, None if out is None else out / f"seed-{config.settings['seed']}")
+        for config, data in zip(configs, datas, strict=True)
+    ]
+    return _run(jobs, out, options)
+
+
+@dataclass
+class _Job:
+    """A run to do, and its folder."""
+
+    config: RunConfig
+    data: Dataset
+    out: Path | None
+    numbers: Numbers | None = None
+
+    def claim(self, resume: bool) -> None:
+        """Take the folder, and write into it what is run."""
+        out, config, record = self.out, self.config, self.data.record()
+        if out is None:
+            return
+        if (out / "config.json").exists() and begun(out):
+            if not resume:
+                raise FileExistsError(
+                    f"{out} holds a run already. Go on with it with --resume, or give another "
+                    "--out."
+                )
+            _check_same(RunConfig.read(out), config, out, self.data)
+            refuse_other_data(self.data, out)
+            if self.number_epochs and not (out / NUMBERS).exists():
+                raise ValueError(
+                    f"{out} was begun by an earlier version, where numbers were a fit of their "
+                    "own.\nGive another --out."
+                )
+            return  # what a run was begun with stays
+        write_json(out / "data.json", record)
+        write_json(
+            out / "config.json",
+            {
+                "format": FORMAT,
+                "run": config.to_json(),
+                "versions": versions(),
+                "threads": torch.get_num_threads(),
+                "processes": joined().size,
+            },
+        )
+
+    def train_numbers(self, device: str, progress: bool | None) -> None:
+        """Train the network as numbers, where its method asks for that."""
+        if epochs := self.number_epochs:
+            pair = self.config.chosen.build(self.network(), self.data)
+            settings = Settings.of(self.config.settings_of(0))
+            fresh = untrained(pair, self.data.to(device), settings)
+            self.numbers = as_numbers(fresh, epochs, out=self.out, progress=progress)
+
+    @property
+    def number_epochs(self) -> int:
+        """Passes of a training as numbers, before the first fit."""
+        return self.config.chosen.numbers(Settings.of(self.config.settings), self.data)[1]
+
+    def first(self) -> Pair:
+        """The pair with which the fits begin."""
+        if self.numbers is None:
+            return self.config.chosen.build(self.network(), self.data)
+        pair = self.config.chosen.build(self.numbers.net, self.data)
+        pair[0].likelihood.load_state_dict(self.numbers.likelihood.state_dict())
+        return pair
+
+    def network(self) -> nn.Module:
+        """The network to begin with; a person's own is kept in words where there are words."""
+        net = build_network(self.config, self.data)
+        own = self.config.network not in find(self.config.method).networks
+        if (
+            own
+            and self.out is not None
+            and (words := words_of(net, self.data.head(2)[0], self.data.fields))
+        ):
+            write_json(self.out / "network.json", words)
+        return net
+
+
+def begun(out: Path) -> bool:
+    """True if something was computed; a run that could not even start does not keep its folder."""
+    # Seeds that train together have one checkpoint, above their folders.
+    checkpoints = (out / CHECKPOINT, out.parent / CHECKPOINT)
+    return any(path.exists() for path in (*checkpoints, out / WEIGHTS, out / NUMBERS))
+
+
+def _run(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
+    """Run with the folders kept from other writers; of several processes one writes."""
+    if not joined().first:
+        jobs, out = [replace(job, out=None) for job in jobs], None
+    folders = {folder for folder in (out, *(job.out for job in jobs)) if folder is not None}
+    with ExitStack() as stack:
+        for folder in sorted(folders):
+            stack.enter_context(claimed(folder))
+        return _run_claimed(jobs, out, options)
+
+
+def _run_claimed(jobs: Sequence[_Job], out: Path | None, options: RunOptions) -> list[Outcome]:
+    ranks = joined()
+    options = replace(options, device=str(ranks.device(pick_device(options.device))))
+    if not ranks.first:
+        options = replace(options, progress=False)
+    config, more = jobs[0].config, options.of_fits
+    for job in jobs:
+        job.claim(options.resume)
+    for job in jobs:
+        job.train_numbers(options.device, options.progress)
+    fits = _fit(jobs, _Job.first, config.settings_of(0), out, label=config.method, **more)
+    passed = [[one] for one in fits]
+    for number, stage in enumerate(config.stages, start=1):
+        for job, before in zip(jobs, passed, strict=True):
+            before.append(_next(job, number, before[-1], label=stage.name, **more))
+    compared: dict[int, Fit] = {}
+    beside = config.chosen.trainings(Settings.of(config.settings), jobs[0].data, True)
+    if options.compare and "fixed depth" in beside:
+        by_depth: dict[int, list[int]] = {}
+        for i, one in enumerate(fits):
+            if one.structure is not None:
+                by_depth.setdefault(one.structure.depth_chosen, []).append(i)
+        for depth, members in by_depth.items():
+            same = [replace(jobs[i], data=fits[i].data) for i in members]
+            found = _fit_depth(same, depth, out, **more)
+            compared |= dict(zip(members, found, strict=True))
+    if not ranks.first:
+        return [Outcome(before[-1], {}) for before in passed]
+    if out is not None and options.figures and len(jobs) > 1:
+        draw_repeats(passed, out / "figures")
+    with apart():  # times of networks are of an idle machine, and searches of one process
+        return [
+            _report(job, before, compared.get(i), options)
+            for i, (job, before) in enumerate(zip(jobs, passed, strict=True))
+        ]
+
+
+def _fit(
+    jobs: Sequence[_Job],
+    pair: Callable[[_Job], Pair],
+    settings: Mapping[str, Any],
+    out: Path | None,
+    **arguments: Any,
+) -> list[Fit]:
+    by_seed = {job.config.settings["seed"]: job for job in jobs}
+    arguments["threshold"] = jobs[0].config.chosen.chosen_share
+    if len(jobs) == 1:
+        model, guide = pair(jobs[0])
+        return [fit(model, guide, jobs[0].data, out=out, **arguments, **settings)]
+
+    def build(seed: int) -> tuple[Any, Guide, Dataset]:
+        return *pair(by_seed[seed]), by_seed[seed].data
+
+    rest = {name: value for name, value in settings.items() if name != "seed"}
+    return fit_repeats(build, list(by_seed), out=out, **arguments, **rest).fits
+
+
+def _fit_depth(jobs: Sequence[_Job], depth: int, out: Path | None, **arguments: Any) -> list[Fit]:
+    """Fit the network of one depth at the protocol of the runs."""
+    config = jobs[0].config
+
+    def pair(job: _Job) -> Pair:
+        likelihood = job.config.options.get("likelihood")
+        method = find("ddn").with_options({"depth": depth, "likelihood": likelihood})
+        return method.build(build_network(job.config, job.data), job.data)
+
+    settings = {**config.settings, "kl_warmup": 0.0, "kl_weight": 1.0}
+    folder = None if out is None else out / f"ddn-{depth}"
+    return _fit(jobs, pair, settings, folder, label=f"ddn {depth}", **arguments)
+
+
+def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
+    """A further fit of one run, in a folder of its own."""
+    stage = job.config.stages[number - 1]
+    folder = None if job.out is None else job.out / stage.name
+    done = joined().from_first(lambda: _narrowed(folder))
+    try:
+        model, guide = _next_pair(job.config, number, before, done)
+    except (ValueError, RuntimeError) as error:
+        kept = "" if job.out is None else f" What was trained before it is in {job.out}."
+        raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
+    thresholds = getattr(model, "narrowed_at", None)
+    if folder is not None and thresholds is not None:
+        write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
+    settings = job.config.settings_of(number)
+    return fit(model, guide, stage.rows(before.data), out=folder, **arguments, **settings)
+
+
+def pair_of(config: RunConfig, number: int, before: Fit, folder: Path | None) -> Pair:
+    """The pair of a further fit, by the thresholds of a narrowing that are in its folder, if any:
+    another search could end elsewhere, on another device, say."""
+    return _next_pair(config, number, before, _narrowed(folder))
+
+
+def _next_pair(config: RunConfig, number: int, before: Fit, done: dict[str, Any]) -> Pair:
+    """The pair of a further fit, by the thresholds that are known, as options."""
+    method = replace(config.chosen, **done)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        if done:  # what its cut cost was said when it was chosen
+            warnings.filterwarnings("ignore", "The cut by threshold", UserWarning)
+        torch.manual_seed(config.settings["seed"])
+        return method.stages(Settings.of(config.settings))[number - 1].build(before)
+
+
+def _narrowed(folder: Path | None) -> dict[str, Any]:
+    """The thresholds of a narrowing that was done, as an option."""
+    if folder is None or not (folder / NARROWED).is_file():
+        return {}
+    found = read_json(folder / NARROWED)
+    with reading(folder / NARROWED):
+        return {"narrow_at": {name: float(threshold) for name, threshold in found.items()}}
+
+
+def _report(job: _Job, fits: Sequence[Fit], ddn: Fit | None, options: RunOptions) -> Outcome:
+    """Cut, measure and write one run, of one fit or of several."""
+    config, out, last, numbers = job.config, job.out, fits[-1], job.numbers
+    result, said = config.chosen.concluded(last, known_of(out))
+    data = result.data
+    device = data.device
+    metrics: dict[str, Any] = {
+        "method": config.method,
+        "data": data.name,
+        "seed": config.settings["seed"],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "rows": data.counts,
+        "epochs": sum(one.settings.epochs_for(one.data.N) for one in fits),
+        "best_epoch": result.best_epoch,
+        "val_nll": result.val_nll,
+        "warnings": [*result.warnings, *_too_short(last, twice(config, data, options.compare))],
+        "seconds": sum(one.seconds for one in fits) + (numbers.seconds if numbers else 0.0),
+        "engine": result.engine,
+        "parameters": count_parameters(result.model),
+        "test": config.chosen.on_test(result),
+        "versions": versions(),
+    }
+    if len(fits) > 1:
+        names = [config.method, *(stage.name for stage in config.stages)]
+        metrics["stages"] = [
+            {"name": name, "seconds": one.seconds, "engine": one.engine}
+            for name, one in zip(names, fits, strict=True)
+        ]
+
+    def train(pair: Pair, name: str) -> Fit:
+        (model, guide), folder = pair, None if out is None else out / name
+        own = config.settings_of(0)
+        return fit(model, guide, data, out=folder, label=name, **options.of_fits, **own)
+
+    metrics |= config.chosen.report(
+        Finished(
+            fits=[*fits[:-1], result],
+            said=said,
+            numbers=numbers,
+            fixed=ddn,
+            begin=partial(build_network, config, data),
+            train=train,
+            settings=Settings.of(config.settings),
+            out=out,
+            figures=options.figures,
+            compare=options.compare,
+        )
+    )
+    if out is not None:
+        if options.figures:
+            before = [one for one in fits if one is not result]
+            draw(result, ddn, out / "figures", before, config.chosen.predictor)
+        seal(out, renewed="metrics.json")  # a kill finds the old or the new one, and both are good
+        write_json(out / "metrics.json", metrics)  # last: by it a run is known to be done
+        seal(out)
+    return Outcome(result, metrics)
+
+
+def known_of(folder: Path | None) -> dict[str, Any]:
+    """``metrics.json`` of a run, if it is finished; empty if not."""
+    path = None if folder is None else folder / "metrics.json"
+    return {} if path is None or not path.is_file() else read_json(path)
+
+
+def _too_short(result: Fit, longer: str) -> list[str]:
+    """That twice the length may do better: the bound still grows, by its trend, or q(d) has not
+    arrived.
+
+    A run is not ended before its time where the trend is flat: the learning rate falls along a
+    length that is known from the start, and a bound at rest in the middle of that is not one that
+    is at its end.
+
+    Arguments:
+        longer: the budget of twice the length.
+    """
+    found = convergence(result, worth=COSTLY)
+    if found.verdict == "poor" and found.gain > 0:
+        return [
+            f"It was not trained to the end: by the trend of the last "
+            f"{found.last - found.first:.0f} epochs, as many again would gain up to {found.again}. "
+            f"Try --budget {longer}, twice the length."
+        ]
+    return [f"For q(d) to arrive, try --budget {longer}."] if not_arrived(result) else []
+
+
+def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> None:
+    """A run is resumed as it was started: its checkpoint fits nothing else."""
+    if then.options["likelihood"] is None:  # a run of before there were others
+        then.options["likelihood"] = for_data(data).word
+    if changed := changed_settings(then.flat(), now.flat()):
+        raise ValueError(
+            f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
+            "it was, or give another --out."
+        )
+
+
+def fixed_depth(config: RunConfig, data: Dataset, depth: int) -> Fit:
+    """The deterministic network of one depth at the protocol of ``config``."""
+    job = _Job(config, data, None)
+    return _fit_depth([job], depth, None, device=str(data.device))[0]

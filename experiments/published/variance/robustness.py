@@ -1,0 +1,376 @@
+"""Images that are made to mislead, and images of another kind: variances, dropout, deep ensembles.
+
+    pip install -e '.[experiments]'
+    python -m experiments.published.variance.robustness --data-root FOLDER
+
+A small convolutional network on 6,000 training images of MNIST; 500 test images are attacked, and
+told from 500 of Fashion-MNIST. The contenders differ in one layer, the last but one: weights
+without means; Gaussian dropout of the same variance everywhere; binary dropout before it; or
+points, alone and averaged over five networks, of which the first is the one alone.
+
+The attacks (FGSM, and FGSM iterated in steps of 2.5 / steps of its size) follow the gradient of the
+averaged prediction, with fresh draws at every look. Both look at as many draws. What they made is
+judged by other draws. ``transferred`` are the images that the iterated attack made against the
+network alone: a contender that does worse on its own than on those has gradients that lead
+somewhere. A finished seed is kept: the same command goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+import typer
+from matplotlib.figure import Figure
+from pyroccam import data as datasets
+from pyroccam import guides, models
+from pyroccam.data import Dataset
+from pyroccam.inference import figures
+from pyroccam.inference.figures.canvas import mean_sd, new_figure
+from pyroccam.inference.figures.style import CYCLE, MARKERS, styled
+from pyroccam.inference.fits.fitting import Fit, Repeats, fit
+from pyroccam.inference.posterior.draws import Noise
+from pyroccam.inference.posterior.ensemble import EnsembleNetwork
+from pyroccam.inference.posterior.metrics import classification_metrics, mean_spread
+from pyroccam.inference.posterior.uncertainties import out_of_domain
+from pyroccam.inference.storage.checkpoint import versions
+from pyroccam.models.contexts import seeded
+from torch import Tensor, nn
+
+from .. import options
+from ..runner import ResultFile, renew
+
+__all__ = ["Pixels", "adversarial", "network"]
+
+LAYER = "penultimate"
+ENSEMBLE, SINGLE = "deep ensemble", "deterministic"
+POINTS = ("binary dropout", SINGLE, ENSEMBLE)  # whose weights are numbers
+CONTENDERS = ("variance", "gaussian dropout", *POINTS)
+ATTACKS = ("fgsm", "iterated", "transferred")
+
+TRAINING: dict[str, Any] = {
+    "batch_size": 200,
+    "optimizer": "adam",
+    "lr": 3e-3,
+    "weight_decay": 0.0,
+    "schedule": "linear",
+    "checkpoint": "last",
+    "evaluations": 1,
+    "compile": False,
+}
+
+
+class Pixels(nn.Module):
+    """A network that takes pixels in [0, 1] in place of standardised ones.
+
+    Arguments:
+        net: takes inputs on the scale of ``data``.
+        data: images.
+    """
+
+    def __init__(self, net: nn.Module, data: Dataset) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("mean", data.x_mean.view(-1, 1, 1))
+        self.register_buffer("std", data.x_std.view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.net(self.standardised(x))
+        return found
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """Pixels on the scale of the data."""
+        return (x - self.get_buffer("mean")) / self.get_buffer("std")
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """And back."""
+        return (x * self.get_buffer("std") + self.get_buffer("mean")).clamp(0.0, 1.0)
+
+
+def network(
+    input_shape: tuple[int, ...], outputs: int, *, hidden: int = 128, dropout: float = 0.0
+) -> nn.Sequential:
+    """Two convolutions of stride 2 and a linear layer, each with batch normalisation and ReLU.
+
+    Arguments:
+        input_shape: ``(C, H, W)``.
+        outputs: classes.
+        hidden: units of the linear layer, called ``penultimate``.
+        dropout: rate of its inputs.
+    """
+    channels, side = input_shape[0], min(input_shape[1:])
+    kernel = 5 if side >= 16 else 3
+    sides = [((s - kernel) // 2 + 1 - kernel) // 2 + 1 for s in input_shape[1:]]
+    parts: list[tuple[str, nn.Module]] = []
+    for k, (a, b) in enumerate(((channels, 8), (8, 16)), 1):
+        parts += [
+            (f"conv{k}", nn.Conv2d(a, b, kernel, stride=2)),
+            (f"norm{k}", nn.BatchNorm2d(b)),
+            (f"relu{k}", nn.ReLU()),
+        ]
+    parts += [("flat", nn.Flatten())]
+    if dropout > 0.0:
+        parts += [("dropout", nn.Dropout(dropout))]
+    parts += [
+        (LAYER, nn.Linear(16 * sides[0] * sides[1], hidden)),
+        ("norm3", nn.BatchNorm1d(hidden)),
+        ("relu3", nn.ReLU()),
+        ("out", nn.Linear(hidden, outputs)),
+    ]
+    return nn.Sequential(OrderedDict(parts))
+
+
+def adversarial(
+    net: nn.Module, x: Tensor, y: Tensor, *, epsilon: float, steps: int = 1, seed: int = 0
+) -> Tensor:
+    """Images that FGSM makes, or, with more steps than one, iterated FGSM.
+
+    Arguments:
+        net: gives log-probabilities (or logits) ``(B, C)`` for pixels in [0, 1].
+        x, y: images ``(B, C, H, W)`` and the labels that are to be avoided.
+        epsilon: how far a pixel may move.
+        steps: each moves a pixel by ``2.5 epsilon / steps``, or by ``epsilon`` if there is one.
+        seed: of what the network draws.
+
+    Raises:
+        ImportError: without the library of attacks.
+
+    References:
+        Goodfellow, Shlens, Szegedy 2015, arXiv:1412.6572; Kurakin, Goodfellow, Bengio 2017,
+        arXiv:1607.02533. By the Adversarial Robustness Toolbox, Nicolae et al. 2018,
+        arXiv:1807.01069.
+    """
+    evasion, classification = _library()
+    classes = net(x[:1]).shape[-1]
+    estimator = classification.PyTorchClassifier(
+        net,
+        nn.CrossEntropyLoss(reduction="sum"),
+        tuple(x.shape[1:]),
+        classes,
+        clip_values=(0.0, 1.0),
+        device_type="gpu" if x.device.type == "cuda" else "cpu",
+    )
+    options: dict[str, Any] = {"eps": epsilon, "batch_size": 256}
+    if steps > 1:
+        options |= {"eps_step": 2.5 * epsilon / steps, "max_iter": steps, "verbose": False}
+    kind = evasion.FastGradientMethod if steps == 1 else evasion.BasicIterativeMethod
+    with seeded(seed, x.device):
+        made = kind(estimator, **options).generate(x.cpu().numpy(), y.cpu().numpy())
+    return torch.from_numpy(made).to(x)
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        return (
+            importlib.import_module("art.attacks.evasion"),
+            importlib.import_module("art.estimators.classification"),
+        )
+    except ImportError as error:
+        raise ImportError(
+            f"The attacks need the Adversarial Robustness Toolbox, which is not installed ({error})"
+            ": pip install -e '.[experiments]'"
+        ) from error
+
+
+def main(
+    out: options.Out = options.RESULTS / "robustness",
+    data: Annotated[str, typer.Option(help="Images.")] = "mnist",
+    outside: Annotated[
+        str, typer.Option(help="Images of another kind, or 'shuffled' pixels of the same.")
+    ] = "fashion-mnist",
+    data_root: options.DataRoot = None,
+    n_train: Annotated[int, typer.Option(help="Training images; 0 for all.")] = 6000,
+    n_test: Annotated[int, typer.Option(help="Test images of each kind; 0 for all.")] = 500,
+    seeds: options.Count = 3,
+    epochs: options.Count = 20,
+    epsilons: Annotated[
+        str, typer.Option(help="How far a pixel in [0, 1] may move.")
+    ] = "0.02,0.04,0.06,0.1,0.15",
+    steps: Annotated[int, typer.Option(min=2, help="Of the iterated attack.")] = 10,
+    draws: Annotated[int, typer.Option(min=1, help="At each step of the iterated attack.")] = 10,
+    judges: Annotated[int, typer.Option(min=1, help="Draws of a prediction.")] = 50,
+    networks: Annotated[int, typer.Option(min=2, help="In the deep ensemble.")] = 5,
+    hidden: options.Count = 128,
+    rate: Annotated[float, typer.Option(help="Of dropout.")] = 0.5,
+    threads: options.Count = 1,
+    device: options.Device = "auto",
+) -> None:
+    """Run what is missing, and write one JSON file and a figure."""
+    _library()
+    torch.set_num_threads(threads)
+    sizes = {k: v for k, v in {"n_train": n_train, "n_test": n_test}.items() if v}
+    asked: dict[str, Any] = {
+        "data": data, "outside": outside, **sizes, "epsilons": [float(e) for e in
+        epsilons.split(",")], "steps": steps, "draws": draws, "judges": judges,
+        "networks": networks, "hidden": hidden, "rate": rate, "epochs": epochs, **TRAINING,
+    }  # fmt: skip
+    file = ResultFile(out / f"{data}.json", asked=asked)
+    # From 1, so that nothing begins at the weights of the network whose attack is transferred.
+    for seed in file.missing(range(1, seeds + 1)):
+        images = _load(data, data_root, seed, sizes)
+        if outside == "shuffled":
+            others = _shuffled(images.x_test, seed)
+        else:
+            few = {**sizes, "n_train": 100} if sizes else {}
+            other = _load(outside, data_root, seed, few)
+            others = other.standardised_as(images).x_test
+        art = importlib.import_module("art").__version__
+        run = _run(images, others, seed, asked, device)
+        file.add(run, _spread, versions={**versions(), "art": art})
+    renew(out / f"{data}.png", figures.save, draw(file.content), out / data)
+
+
+def _load(name: str, root: str | None, seed: int, sizes: Mapping[str, Any]) -> Dataset:
+    place: dict[str, Any] = {} if root is None else {"data_root": root}
+    return datasets.load(name, seed=seed, **place, **sizes)
+
+
+def _shuffled(x: Tensor, seed: int) -> Tensor:
+    """The same pixels in other places, the same for all images."""
+    order = torch.randperm(x[0, 0].numel(), generator=torch.Generator().manual_seed(seed))
+    return x.flatten(2)[:, :, order].view_as(x)
+
+
+def trained(name: str, images: Dataset, seed: int, asked: Mapping[str, Any], device: str) -> Fit:
+    """A contender, from initial weights and an order of rows of its seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = network(
+            images.input_shape,
+            images.outputs,
+            hidden=asked["hidden"],
+            dropout=asked["rate"] if name == "binary dropout" else 0.0,
+        )
+    prior = models.priors.Normal(1.0) if name in POINTS else models.priors.LogUniform()
+    model = models.BayesianNetwork(net, images, prior=prior, layers=[LAYER], random_biases=False)
+    guide: guides.Delta | guides.ZeroMean | guides.VariationalDropout
+    if name in POINTS:
+        guide = guides.Delta(model)
+    elif name == "variance":
+        guide = guides.ZeroMean(model)
+    else:
+        log_alpha = float(torch.logit(torch.tensor(asked["rate"])))
+        guide = guides.VariationalDropout(model, rate="layer", learn=False, log_alpha=log_alpha)
+    settings = {**{k: asked[k] for k in TRAINING}, "epochs": asked["epochs"], "seed": seed}
+    return fit(model, guide, images, device=device, progress=False, **settings)
+
+
+def _run(
+    images: Dataset, others: Tensor, seed: int, asked: Mapping[str, Any], device: str
+) -> dict[str, Any]:
+    """All contenders of a seed."""
+    count = asked["networks"]
+    each = [trained(SINGLE, images, seed * count + k, asked, device) for k in range(count)]
+    ready: dict[str, Fit | Repeats] = {SINGLE: each[0], ENSEMBLE: Repeats(each, 0.0)}
+    where = each[0].weights.device
+    run: dict[str, Any] = {"seed": seed, "rows": images.N, "attacked": len(images.x_test)}
+    run["contenders"] = {}
+    transferred: dict[str, Tensor] = {}
+    for name in (SINGLE, *(c for c in CONTENDERS if c != SINGLE)):
+        fits = ready[name] if name in ready else trained(name, images, seed, asked, device)
+        noise: Noise = "weights" if name in POINTS else "activations"
+        row = _attacked(fits, noise, images, where, seed, asked, transferred)
+        row["auroc"] = out_of_domain(
+            fits, images.x_test, others, draws=asked["judges"], noise=noise
+        )
+        run["contenders"][name] = row
+        print(f"seed {seed}, {name}: {_line(row)}", flush=True)
+    return run
+
+
+def _attacked(
+    fits: Fit | Repeats,
+    noise: Noise,
+    images: Dataset,
+    where: torch.device,
+    seed: int,
+    asked: Mapping[str, Any],
+    transferred: dict[str, Tensor],
+) -> dict[str, Any]:
+    """Accuracy on images as they are and as attacks make them.
+
+    Arguments:
+        transferred: what the iterated attack made against the first contender, which fills it.
+    """
+    y = images.y_test.to(where)
+
+    def averaged(draws: int, fixed: int | None = None) -> Pixels:
+        net = EnsembleNetwork(fits, draws=draws, noise=noise, seed=fixed)
+        return Pixels(net, images).to(where)
+
+    nets = {
+        "iterated": averaged(asked["draws"]),
+        "fgsm": averaged(asked["draws"] * asked["steps"]),
+    }
+    judge = averaged(asked["judges"], seed)
+    x = judge.pixels(images.x_test.to(where))
+
+    @torch.no_grad()
+    def judged(made: Tensor) -> dict[str, float]:
+        return classification_metrics(judge(made), y)
+
+    row: dict[str, Any] = {"test": judged(x), **{kind: {} for kind in ATTACKS}}
+    first = not transferred
+    for epsilon in asked["epsilons"]:
+        key = f"{epsilon:g}"
+        for kind, net in nets.items():
+            steps = asked["steps"] if kind == "iterated" else 1
+            # Not the seed that judges draw by.
+            made = adversarial(net, x, y, epsilon=epsilon, steps=steps, seed=10_000 + seed)
+            row[kind][key] = judged(made)["accuracy"]
+            if kind == "iterated" and first:
+                transferred[key] = made
+            if kind == "fgsm":
+                row["unmoved"] = float((made == x).flatten(1).all(1).float().mean())
+        row["transferred"][key] = judged(transferred[key])["accuracy"]
+    return row
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    parts = [f"accuracy {row['test']['accuracy']:.3f}"]
+    for kind in ATTACKS:
+        parts.append(f"{kind} " + " ".join(f"{a:.3f}" for a in row[kind].values()))
+    parts.append("AUROC " + ", ".join(f"{k} {v:.3f}" for k, v in row["auroc"].items()))
+    return "; ".join(parts)
+
+
+def _spread(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds."""
+    parts = ("test", *ATTACKS, "auroc")
+    return {
+        name: {part: mean_spread([r["contenders"][name][part] for r in runs]) for part in parts}
+        for name in runs[0]["contenders"]
+    }
+
+
+@styled
+def draw(found: Mapping[str, Any]) -> Figure:
+    """Accuracy over the size of an attack: mean and standard deviation over seeds."""
+    fig = new_figure(3.3)
+    axes = fig.subplots(1, len(ATTACKS), sharey=True)
+    titles = {"fgsm": "FGSM", "iterated": "iterated", "transferred": "transferred"}
+    runs, epsilons = found["runs"], found["asked"]["epsilons"]
+    for ax, kind in zip(axes, ATTACKS, strict=True):
+        for k, name in enumerate(CONTENDERS):
+            rows = [run["contenders"][name] for run in runs]
+            columns = [[row["test"]["accuracy"] for row in rows]]
+            columns += [[row[kind][f"{e:g}"] for row in rows] for e in epsilons]
+            stats = [mean_sd(torch.tensor(c, dtype=torch.float64).numpy()) for c in columns]
+            mean, sd = (torch.tensor(part) for part in zip(*stats, strict=True))
+            x = [0.0, *epsilons]
+            ax.plot(x, mean, color=CYCLE[k], marker=MARKERS[k], label=name)
+            low, high = (mean - sd).clamp_min(0.0), (mean + sd).clamp_max(1.0)
+            ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.18, linewidth=0)
+        ax.set_title(titles[kind])
+        ax.set(xlabel="size of the attack (pixels in [0, 1])" if kind == "iterated" else "")
+        ax.set_ylim(-0.02, 1.02)
+    axes[0].set_ylabel("accuracy")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    return fig
+
+
+if __name__ == "__main__":
+    typer.run(main)

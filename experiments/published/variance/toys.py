@@ -1,0 +1,334 @@
+"""Two toys of variance networks: bands of a regression with a gap, and codes of four blobs.
+
+    python -m experiments.published.variance.toys
+
+The regression has 400 rows on both sides of a gap, and three networks of two hidden layers: the
+layer between them has weights without means, or binary dropout before it, or all layers have a
+mean-field posterior. Coverage is the share of fresh targets in the central 95 % of the predictive
+distribution: between the training rows, in the gap, and beyond them. The mean field has 30 units in
+place of 100, and begins with small variances: a wide one gives up the data for its prior, as it is
+known to (arXiv:2106.07052).
+
+The blobs are four classes in the plane, and the only way to the last layers is a layer of two units
+that has variances and nothing else, not even a bias: which class it is must be told by the standard
+deviations of two numbers. The source (arXiv:1803.03764) trains by Adam at 1e-4 for 21,000 steps;
+here 1e-3, falling to zero, over 3,000 steps do. A finished seed is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import typer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pyroccam import guides, inference, models
+from pyroccam.data import Dataset
+from pyroccam.inference import figures
+from pyroccam.inference.figures.canvas import new_figure
+from pyroccam.inference.figures.style import CYCLE, GREY, INK, MARKERS, styled
+from pyroccam.inference.fits.fitting import Fit
+from pyroccam.inference.posterior.draws import Noise
+from pyroccam.inference.posterior.metrics import mean_spread
+from pyroccam.models.contexts import seeded
+from torch import Tensor, nn
+
+from .. import options
+from ..runner import ResultFile, Row, renew
+
+__all__ = ["blobs", "code", "coverage", "gap"]
+
+PARTS = ("regression", "blobs")
+CONTENDERS = ("variance", "dropout", "mean field")
+SIDES = ((-2.0, -0.7), (0.7, 2.0))  # where the training rows are
+REGIONS = {"between rows": SIDES, "gap": ((-0.6, 0.6),), "beyond": ((-3.0, -2.1), (2.1, 3.0))}
+NOISE = 0.1
+CENTRES = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
+CODE = "variance"  # name of the layer of the blobs
+
+TRAINING: dict[str, Any] = {
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "weight_decay": 0.0,
+    "checkpoint": "last",
+    "evaluations": 1,
+    "compile": False,
+}
+
+
+def curve(x: Tensor) -> Tensor:
+    """The curve that the regression is to find."""
+    return torch.sin(2.5 * x) + 0.3 * x
+
+
+def inputs(sides: Sequence[tuple[float, float]], n: int, generator: torch.Generator) -> Tensor:
+    """Uniform on intervals of one length, ``(n, 1)``."""
+    which = torch.arange(n) % len(sides)
+    low, high = torch.tensor(sides).T
+    u = torch.rand(n, generator=generator)
+    return (low[which] + u * (high - low)[which])[:, None]
+
+
+def gap(seed: int, n: int = 400) -> Dataset:
+    """The regression: rows on both sides of a gap, and as many for testing."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for _ in ("train", "test"):
+        x = inputs(SIDES, n, generator)
+        parts += [x, curve(x) + NOISE * torch.randn(n, 1, generator=generator)]
+    return Dataset.from_tensors(*parts, task="regression", val_fraction=0.0, name="gap")
+
+
+def regression(name: str, data: Dataset, seed: int, steps: int, width: int) -> tuple[Fit, Noise]:
+    """A contender, and how its noise is drawn."""
+    width = min(width, 30) if name == "mean field" else width
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        dropout = [nn.Dropout(0.1)] if name == "dropout" else []
+        net = nn.Sequential(
+            nn.Linear(1, width), nn.Tanh(), *dropout, nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, 1),
+        )  # fmt: skip
+    priors = models.priors
+    guide: guides.ZeroMean | guides.Delta | guides.MeanField
+    if name == "variance":
+        model = models.BayesianNetwork(
+            net, data, prior=priors.LogUniform(), layers=["2"], random_biases=False
+        )
+        guide = guides.ZeroMean(model)
+    else:
+        model = models.BayesianNetwork(net, data, prior=priors.Normal(1.0))
+        guide = guides.MeanField(model, scale=0.05) if name == "mean field" else guides.Delta(model)
+    settings = {**TRAINING, "lr": 1e-2, "batch_size": 100, "steps": steps, "seed": seed}
+    settings["kl_warmup"] = 0.3
+    fit = inference.fit(model, guide, data, device="cpu", progress=False, **settings)
+    return fit, "activations" if name == "variance" else "weights"
+
+
+def bands(fit: Fit, x: Tensor, noise: Noise, draws: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draws of the predictive distribution of targets ``(S, N)``, and of their means, both in the
+    units of the data.
+
+    Arguments:
+        x: ``(N, 1)``, in the units of the data.
+    """
+    data, scale = fit.data, fit.model.likelihood.scale.detach()
+    means = fit.outputs((x - data.x_mean) / data.x_std, draws=draws, noise=noise)
+    with seeded(seed, means.device):
+        drawn = means + scale * torch.randn_like(means)
+    unit = [(values * data.y_std + data.y_mean)[..., 0] for values in (drawn, means)]
+    return unit[0], unit[1]
+
+
+def coverage(drawn: Tensor, y: Tensor, level: float = 0.95) -> tuple[float, float]:
+    """The share of targets in the central interval of the draws, and its mean width.
+
+    Arguments:
+        drawn: ``(S, N)``.
+        y: ``(N,)``.
+        level: of the interval.
+    """
+    low, high = drawn.quantile(torch.tensor([0.5 - level / 2, 0.5 + level / 2]), dim=0)
+    inside = (y >= low) & (y <= high)
+    return float(inside.double().mean()), float((high - low).mean())
+
+
+def blobs(seed: int, each: int = 500) -> Dataset:
+    """Four classes of unit variance in the plane; as many rows for testing."""
+    generator = torch.Generator().manual_seed(seed)
+    centres, y = torch.tensor(CENTRES), torch.arange(4 * each) % 4
+    parts: list[Tensor] = []
+    for _ in ("train", "test"):
+        parts += [centres[y] + torch.randn(4 * each, 2, generator=generator), y]
+    return Dataset.from_tensors(*parts, val_fraction=0.0, name="blobs")
+
+
+def blob_fit(data: Dataset, seed: int, steps: int, width: int) -> Fit:
+    """Four hidden layers, the layer of variances, and a hidden layer after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential()
+        for k in range(4):
+            net.add_module(f"hidden{k}", nn.Linear(width if k else 2, width))
+            net.add_module(f"relu{k}", nn.LeakyReLU())
+        net.add_module(CODE, nn.Linear(width, 2, bias=False))
+        net.add_module("after", nn.Linear(2, width))
+        net.add_module("relu_after", nn.LeakyReLU())
+        net.add_module("out", nn.Linear(width, 4))
+    model = models.BayesianNetwork(net, data, prior=models.priors.LogUniform(), layers=[CODE])
+    settings = {**TRAINING, "batch_size": 500, "steps": steps, "seed": seed, "schedule": "linear"}
+    guide = guides.ZeroMean(model)
+    return inference.fit(model, guide, data, device="cpu", progress=False, **settings)
+
+
+@torch.no_grad()
+def code(fit: Fit, x: Tensor) -> Tensor:
+    """Standard deviations of the layer of variances, ``(N, 2)``: all that it tells of an input.
+
+    Arguments:
+        x: ``(N, 2)``, standardised.
+    """
+    guide: Any = fit.guide
+    net, hidden = inference.posterior.mean_network(fit.model, guide), x
+    for name, part in net.named_children():
+        if name == CODE:
+            break
+        hidden = part(hidden)
+    variance = guide.posterior(f"{CODE}.weight").variance
+    return F.linear(hidden.square(), variance).sqrt()
+
+
+def main(
+    out: options.Out = options.RESULTS / "variance_toys",
+    parts: Annotated[str, options.BY_COMMAS] = ",".join(PARTS),
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    regression_steps: options.Count = 1500,
+    blob_steps: options.Count = 3000,
+    draws: Annotated[int, typer.Option(min=2, help="Of an ensemble of the blobs.")] = 101,
+    band_draws: Annotated[int, typer.Option(min=2, help="Of a band of the regression.")] = 500,
+    width: Annotated[int, typer.Option(min=1, help="Of hidden layers.")] = 100,
+    threads: options.Count = 1,
+) -> None:
+    """Run what is missing; one JSON file and a figure for each part."""
+    torch.set_num_threads(threads)
+    for part in options.listed("part", parts, PARTS):
+        bands = part == "regression"
+        one, spread, draw = (
+            (_regression, _spread, draw_bands) if bands else (_blobs, _spread_blobs, draw_codes)
+        )
+        asked = {
+            "steps": regression_steps if bands else blob_steps,
+            "width": width,
+            "draws": band_draws if bands else draws,
+        }
+        file = ResultFile(out / f"{part}.json", asked=asked)
+        for seed in file.missing(range(seeds)):
+            file.add(one(seed, asked), spread)
+        renew(out / f"{part}.png", figures.save, draw(file.runs), out / part)
+
+
+def _regression(seed: int, asked: Mapping[str, int]) -> Row:
+    data = gap(seed)
+    run: dict[str, Any] = {"seed": seed, "contenders": {}}
+    grid = torch.linspace(-3.0, 3.0, 121)[:, None]
+    for name in CONTENDERS:
+        fit, noise = regression(name, data, seed, asked["steps"], asked["width"])
+        row: dict[str, Any] = {"test": fit.evaluate(draws=asked["draws"], noise=noise)}
+        row["noise"] = float(fit.model.likelihood.scale.detach() * data.y_std)
+        generator = torch.Generator().manual_seed(10_000 + seed)
+        for region, sides in REGIONS.items():
+            x = inputs(sides, 400, generator)
+            y = curve(x) + NOISE * torch.randn(x.shape, generator=generator)
+            share, size = coverage(bands(fit, x, noise, asked["draws"])[0], y[:, 0])
+            row[region] = {"coverage": share, "width": size}
+        if seed == 0:  # for the figure
+            drawn, means = bands(fit, grid, noise, asked["draws"])
+            levels = torch.tensor([0.025, 0.25, 0.75, 0.975])
+            row["bands"] = [[round(v, 4) for v in q.tolist()] for q in drawn.quantile(levels, 0)]
+            row["mean"] = [round(v, 4) for v in means.mean(0).tolist()]
+        run["contenders"][name] = row
+        print(f"regression seed {seed}, {name}: " + ", ".join(
+            f"{region} {row[region]['coverage']:.3f} (width {row[region]['width']:.2f})"
+            for region in REGIONS
+        ), flush=True)  # fmt: skip
+    return run
+
+
+def _blobs(seed: int, asked: Mapping[str, int]) -> Row:
+    data = blobs(0)  # one data set: what differs are the runs
+    fit = blob_fit(data, seed, asked["steps"], asked["width"])
+    run: dict[str, Any] = {"seed": seed, "accuracy": {}}
+    hows: Sequence[Any] = ("stochastic", "deterministic", "ensemble")
+    for how in hows:
+        noise: Noise = "weights" if how == "deterministic" else "activations"
+        metrics = fit.evaluate("test", how, draws=asked["draws"], noise=noise)
+        run["accuracy"][how] = metrics["accuracy"]
+    found = code(fit, data.x_test)
+    run["code"] = [found[data.y_test == k].log().mean(0).exp().tolist() for k in range(4)]
+    run["points"] = [[float(f"{v:.3g}") for v in row] for row in found[:120].tolist()]
+    run["labels"] = data.y_test[:120].tolist()
+    print(f"blobs seed {seed}: {run['accuracy']}, code {run['code']}", flush=True)
+    return run
+
+
+def _spread(runs: Sequence[Row]) -> Row:
+    return {
+        name: {
+            region: mean_spread([run["contenders"][name][region] for run in runs])
+            for region in ("test", *REGIONS)
+        }
+        for name in CONTENDERS
+    }
+
+
+def _spread_blobs(runs: Sequence[Row]) -> Row:
+    return mean_spread([run["accuracy"] for run in runs])
+
+
+@styled
+def draw_bands(runs: Sequence[Mapping[str, Any]]) -> Figure:
+    """Half and 95 % of the predictive distribution, for the first seed."""
+    fig = new_figure(2.9)
+    axes = fig.subplots(1, len(CONTENDERS), sharey=True)
+    data = gap(runs[0]["seed"])
+    x_train = data.x_train * data.x_std + data.x_mean
+    y_train = data.y_train * data.y_std + data.y_mean
+    x = np.linspace(-3.0, 3.0, len(runs[0]["contenders"][CONTENDERS[0]]["mean"]))
+    for k, (ax, name) in enumerate(zip(axes, CONTENDERS, strict=True)):
+        row = runs[0]["contenders"][name]
+        low, quarter, three, high = row["bands"]
+        ax.fill_between(x, low, high, color=CYCLE[k], alpha=0.2, linewidth=0, label="95 %")
+        ax.fill_between(x, quarter, three, color=CYCLE[k], alpha=0.3, linewidth=0, label="50 %")
+        ax.plot(x, row["mean"], color=CYCLE[k], label="mean")
+        ax.plot(x, curve(torch.as_tensor(x)), color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        ax.plot(x_train[:100, 0], y_train[:100, 0], ".", color=GREY, markersize=3)
+        ax.set_title(name)
+        ax.set_ylim(-3.2, 3.2)
+    axes[0].set_ylabel("y")
+    axes[1].set_xlabel("x")
+    handles: list[Any] = [
+        Line2D([], [], color=GREY, marker=".", linestyle=""),
+        Line2D([], [], color=INK, linewidth=0.9, linestyle=(0, (4, 3))),
+        *axes[0].get_legend_handles_labels()[0],
+    ]
+    names = ["training rows (1 in 4)", "truth", "95 %", "50 %", "mean"]
+    fig.legend(handles, names, loc="outside upper left", ncols=5)
+    return fig
+
+
+def unlike(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Positions of the runs in which the two units agree most and least on the blobs, by the
+    correlation of the logarithms of their deviations."""
+    codes = torch.tensor([run["code"] for run in runs]).log()
+    codes = codes - codes.mean(1, keepdim=True)
+    agree = codes.prod(-1).sum(1) / codes.square().sum(1).prod(-1).sqrt()
+    return int(agree.argmax()), int(agree.argmin())
+
+
+@styled
+def draw_codes(runs: Sequence[Mapping[str, Any]]) -> Figure:
+    """The two deviations that each input gets, in the runs whose units agree most, and least."""
+    fig = new_figure(3.6)
+    axes = fig.subplots(1, 2)
+    for ax, run in zip(axes, (runs[k] for k in unlike(runs)), strict=True):
+        points, labels = torch.tensor(run["points"]), torch.tensor(run["labels"])
+        for k, centre in enumerate(CENTRES):
+            a, b = points[labels == k].clamp_min(1e-6).T
+            name = f"at ({centre[0]:g}, {centre[1]:g})"
+            ax.plot(a, b, MARKERS[k], color=CYCLE[k], markersize=3, alpha=0.6, label=name)
+        ax.set(xscale="log", yscale="log", xlabel="standard deviation of unit 1")
+        ax.grid(True, axis="both")
+        accuracy = run["accuracy"]
+        of_draws = f"one draw {accuracy['stochastic']:.3f}, ensemble {accuracy['ensemble']:.3f}"
+        ax.set_title(f"seed {run['seed']}, accuracy:\n{of_draws}")
+    axes[0].set_ylabel("standard deviation of unit 2")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    return fig
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,402 @@
+"""One budget for the whole length of a run: what it chooses, says, keeps to and goes on with."""
+
+import itertools
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from command_line import call, metrics_of
+from fitting import blobs, fit_weights, pair
+from pyroccam import models
+from pyroccam.cli.methods.depth import ClosedForm
+from pyroccam.cli.runs import budget as budgets
+from pyroccam.cli.runs import paces as measured
+from pyroccam.cli.runs.budget import Budget, Paces, Part, choose, parts_of, twice
+from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.runs.run import _too_short
+from pyroccam.inference.diagnostics.trend import convergence
+from pyroccam.inference.fits.numbers import Numbers
+from pyroccam.inference.fits.retraining import PlainTraining
+from pyroccam.inference.pruning import decision
+from pyroccam.inference.pruning.decision import trainings
+from pyroccam.inference.training.replicate import Replicate
+from pyroccam.inference.training.settings import Settings
+from pyroccam.inference.training.trainer import Pace, Trainer
+from safetensors.torch import load_file
+
+DIGITS = ["--data", "digits", "--set", "hidden=[8]"]
+DEPTHS = ["--data", "spirals", "--set", "max_depth=2", "--set", "width=4"]
+
+
+def resolved(method, data="digits", **sets):
+    return RunConfig.resolve(method, data, sets=sets)
+
+
+def chosen(config, data, asked, *, compare=True, free=True, measure=None, left=None):
+    return choose(
+        config, data, Budget.parse(asked), compare=compare, free=free, measure=measure,
+        left=lambda: left,
+    )  # fmt: skip
+
+
+# -- what is asked for ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "steps"),
+    [("90s", 90, None), ("5min", 300, None), ("1.5h", 5400, None), ("6000steps", None, 6000)],
+)
+def test_a_budget_is_a_time_or_a_number_of_steps(text, seconds, steps):
+    found = Budget.parse(text)
+    assert (found.asked, found.seconds, found.steps) == (text, seconds, steps)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5 minutes", "0s", "-1min", "1.5steps", "nan s", "1e3s"])
+def test_what_is_none_is_refused_before_anything_is_loaded(text):
+    said = call("fit", "gnj", "--data", "no-such-data", "--budget", text, code=2)
+    assert "Try --budget 90s, 5min, 1h or 6000steps" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "other"),
+    [
+        (["gnj", *DIGITS, "--epochs", 3], "epochs=3"),
+        (["gnj", *DIGITS, "--set", "steps=50"], "steps=50"),
+        (["dns", *DIGITS, "--set", "surgery=4"], "surgery=4"),
+    ],
+)
+def test_it_is_the_only_length(more, other, tmp_path):
+    said = call("fit", *more, "--budget", "300steps", "--out", tmp_path, code=2)
+    assert f"--budget chooses the length of the whole run, and {other} another one." in said
+
+
+# -- steps ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "sets"),
+    [
+        ("gnj", {}),
+        ("gnj", {"narrow": [0.3, 0.6], "start": 0.0}),
+        ("bayes", {"threshold": "noise"}),
+        ("variance", {}),
+        ("deep-compression", {}),
+        ("dns", {}),
+        ("sws", {}),
+        ("structure", {}),
+        ("ldn", {}),
+    ],
+)
+def test_the_steps_of_the_parts_add_up_to_the_budget(method, sets):
+    """To all of it but the steps of one more epoch; in the proportions that the method has."""
+    config, data = resolved(method, **sets)
+    found = chosen(config, data, "9000steps")
+    settings = Settings.of(found.settings)
+    each = -(-data.N // settings.batch_size)
+    steps = {p.name: p.number * p.epochs * each for p in parts_of(found, data, True)}
+    usual = {p.name: p.number * p.epochs * each for p in parts_of(config, data, True)}
+    scale = settings.epochs / Settings.of(config.settings).epochs_for(data.N)
+    assert sum(steps.values()) <= 9000
+    one_more = sum(usual.values()) / Settings.of(config.settings).epochs_for(data.N)
+    trainings = sum(p.number for p in parts_of(found, data, True))  # each rounded to epochs
+    assert sum(steps.values()) > 9000 - one_more - trainings * each
+    for name, before in usual.items():
+        number = {p.name: p.number for p in parts_of(found, data, True)}[name]
+        assert steps[name] == pytest.approx(scale * before, abs=2.01 * number * each)
+
+
+def test_a_run_makes_no_more_steps_than_that(tmp_path, monkeypatch):
+    """Counted one by one: numbers, posterior and search."""
+    made = {"fit": 0, "plain": 0}
+    step, trained = Trainer._step, PlainTraining._train
+
+    def count(self, rows):
+        made["fit"] += 1
+        step(self, rows)
+
+    def count_plain(training, epochs, lr):
+        fit = training._fit
+        made["plain"] += epochs * -(-fit.data.N // fit.settings.batch_size)
+        return trained(training, epochs, lr)
+
+    monkeypatch.setattr(Trainer, "_step", count)
+    monkeypatch.setattr(PlainTraining, "_train", count_plain)
+    out = tmp_path / "run"
+    said = call("fit", "gnj", *DIGITS, "--budget", "1400steps", "--out", out)
+    config = RunConfig.read(out)
+    each = -(-1294 // 64)  # training rows of digits
+    epochs = config.settings["epochs"]
+    # 3 x 4 of numbers, 10 of the posterior and 12 x 3: with one more, the last would be 12 x 4.
+    assert epochs == 17
+    assert made["fit"] == 10 * each
+    assert 12 * each < made["plain"] <= 48 * each
+    assert f"{epochs} epochs in batches of 64 rows" in said
+    assert config.budget["asked"] == "1400steps"
+
+
+def test_a_search_is_no_longer_than_it_is_taken_for(monkeypatch):
+    """Whatever the sizes that are met, and with another best rate than the first."""
+    rows = blobs(600)
+    fit = fit_weights(models.priors.GroupNormalJeffreys(), rows=rows)
+    made = []
+
+    def train(training, epochs, lr):
+        made[-1] += 1
+        whole = sum(p.numel() for p in training._net.parameters())
+        good = whole == fit.model.parameters_before or next(scale)
+        loss = 0.5 - 0.02 * made[-1] if good else 0.53
+        return training._net, torch.full((len(rows.x_val),), loss)
+
+    monkeypatch.setattr(PlainTraining, "__call__", train)
+    start = fit.model.start_network()
+    none, best = (Numbers(start, fit.model.likelihood, {}, lr, 0.0, 1) for lr in (None, 1e-2))
+    for known in (None, none, best):
+        made.clear()
+        for pattern in range(32):  # good or bad in each of five trainings
+            scale = itertools.chain([(pattern >> k) & 1 for k in range(5)], itertools.repeat(0))
+            made.append(0)
+            decision.smallest(fit, 1, known)
+        most = trainings(known is not None)
+        assert most - 3 <= max(made) <= most
+
+
+def test_larger_batches_only_where_an_epoch_of_small_ones_is_too_long():
+    config, data = resolved("gnj")
+    large = replace(data, x_train=data.x_train[:1].expand(60_000, *data.input_shape))
+    assert large.N == 60_000
+    settings = chosen(config, large, "7000steps").settings
+    assert settings["batch_size"] == 512
+    assert chosen(config, data, "20000steps").settings["batch_size"] == 64
+    with pytest.raises(ValueError, match=r"too short\. The shortest run: 3 epochs in b") as error:
+        chosen(config, large, "7000steps", free=False)
+    enough = str(error.value).split("Try --budget ")[1].split(",")[0]
+    assert chosen(config, large, enough, free=False).settings["epochs"] == 3
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+def test_the_longest_run_that_a_time_allows():
+    """By hand: 3 to begin, 201 epochs of 0.5, 41 evaluations (one in 5 epochs) of 0.1, 10 in the
+    end."""
+    config, data = resolved("variance")
+    paces = Paces({"variance": Pace(3.0, 0.5, 0.1)}, 10.0)
+    found = chosen(config, data, "1h", measure=lambda config, known: paces, left=118.0)
+    assert found.settings["epochs"] == 201
+    assert "steps" not in found.settings
+    assert "108 s of training and 10 s of tests and figures" in found.budget["said"]
+
+
+def test_a_short_run_is_timed_as_it_runs():
+    """Traced steps are measured first; where there are too few of them to be traced, eager ones."""
+    config, data = resolved("variance")
+    asked = []
+
+    def measure(config, known):
+        epochs = config.settings["epochs"]
+        asked.append(epochs)
+        traced = epochs * data.N // 256 >= 1000
+        if known is not None and known.engine == (traced,):
+            return known
+        return Paces({"variance": Pace(0.0, 1.0 if traced else 2.0)}, 0.0, (traced,))
+
+    found = chosen(config, data, "1h", measure=measure, left=100.0)
+    assert asked == [budgets.LONG, 100, 50]
+    assert found.settings["epochs"] == 50
+    assert found.settings["compile"] == "graph"
+
+
+def test_steps_are_compiled_where_that_pays():
+    config, data = resolved("variance")
+
+    def measure(config, known):
+        compiled = config.settings["compile"] is None
+        if known is not None and known.engine == (compiled,):
+            return known
+        pace = Pace(60.0, 0.1) if compiled else Pace(0.0, 0.2)
+        return Paces({"variance": pace}, 0.0, (compiled,))
+
+    of = {left: chosen(config, data, "1h", measure=measure, left=left) for left in (100.0, 1000.0)}
+    found = {left: (one.settings["compile"], one.settings["epochs"]) for left, one in of.items()}
+    assert found == {100.0: ("graph", 500), 1000.0: (None, 9400)}
+
+
+@pytest.mark.parametrize("asked", ["graph", None, False])
+def test_a_long_fit_is_only_traced_where_that_is_asked_for(asked):
+    rows = blobs()
+    settings = Settings.of({"epochs": 10_000, "batch_size": 16, "compile": asked})
+    assert Trainer([Replicate(*pair(rows), rows, 0)], settings).step.compile == asked
+
+
+class Clock:
+    """A time that goes on only where somebody makes it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def during(self, patch, owner, name, seconds):
+        original = getattr(owner, name)
+
+        def slow(*args, **kwargs):
+            self.now += seconds(*args, **kwargs) if callable(seconds) else seconds
+            return original(*args, **kwargs)
+
+        patch.setattr(owner, name, slow)
+
+
+def test_a_rehearsal_times_steps_and_evaluations(monkeypatch):
+    """54 rows in batches of 16 are three of them and one of 6, of which each is first traced."""
+    rows = blobs()
+    clock, seen = Clock(), set()
+
+    def step(trainer, batch):
+        size = batch.rows.shape[1]
+        first = 2.0 if size not in seen else 0.0
+        seen.add(size)
+        return first + 0.001 * size
+
+    clock.during(monkeypatch, Trainer, "_step", step)
+    clock.during(monkeypatch, Replicate, "evaluate", 0.3)
+    settings = Settings.of({"epochs": 9, "batch_size": 16})
+    trainer = Trainer([Replicate(*pair(rows), rows, 0)], settings)
+    pace = trainer.rehearse(clock)
+    assert pace.begin == pytest.approx(4.0)
+    assert pace.epoch == pytest.approx(0.054)
+    assert pace.evaluation == pytest.approx(0.3)
+
+
+def go_by(patch, clock):
+    """Let commands go by another clock, at which they begin at zero."""
+    within = measured.within
+    patch.setattr(measured, "within", lambda *args: within(*args[:-1], 0.0, clock))
+
+
+def take(patch, seconds, before=lambda config, known, **rest: None):
+    """Let an epoch of every part of a run take so long, whatever ``before`` measures."""
+    pace = Pace(0.0, seconds)
+    paces = Paces(dict.fromkeys(("numbers", "gnj", "search"), pace), 1.0)
+
+    def measure(config, known, **rest):
+        before(config, None, **rest)
+        return paces
+
+    patch.setattr(measured, "measure", measure)
+
+
+@pytest.mark.parametrize("more", [[], ["--no-compare"]])
+def test_a_run_ends_within_its_time(more, tmp_path, monkeypatch):
+    """By a clock of which steps, evaluations and tests take what they are made to take."""
+    clock = Clock()
+    clock.during(monkeypatch, Trainer, "_step", 0.05)
+    clock.during(monkeypatch, Replicate, "evaluate", 0.2)
+    clock.during(monkeypatch, ClosedForm, "on_test", 1.0)
+    go_by(monkeypatch, clock)
+    call("fit", "ldn", *DEPTHS, *more, "--budget", "2min", "--out", tmp_path / "run")
+    assert 0.6 * 120 <= clock.now <= 120
+    asked = json.loads((tmp_path / "run" / "config.json").read_text())["run"]["budget"]
+    assert asked["asked"] == "2min"
+
+
+def test_measuring_leaves_the_run_as_it_is(tmp_path, monkeypatch):
+    """The run of a time is the run of the epochs and the engine that were chosen for it."""
+    go_by(monkeypatch, lambda: 0.0)
+    take(monkeypatch, 1.0, before=measured.measure)
+    call("fit", "gnj", *DIGITS, "--budget", "30s", "--out", tmp_path / "a")
+    settings = RunConfig.read(tmp_path / "a").settings
+    own = [f"{name}={settings[name]}" for name in ("epochs", "batch_size", "compile")]
+    same = [word for one in own for word in ("--set", one)]
+    call("fit", "gnj", *DIGITS, *same, "--out", tmp_path / "b")
+    assert_equal(tmp_path / "a", tmp_path / "b")
+
+
+def assert_equal(one, other):
+    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert a.keys() == b.keys()
+    assert all(a[name].equal(b[name]) for name in a)
+
+
+# -- going on ---------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_to_the_length_that_it_began_with(tmp_path, monkeypatch):
+    """On a machine that is ten times as slow by then, to the same bits."""
+    command = ["fit", "gnj", *DIGITS, "--budget", "30s"]
+
+    go_by(monkeypatch, lambda: 0.0)
+    take(monkeypatch, 0.5)
+    call(*command, "--out", tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        steps, step = [], Trainer._step
+
+        def stop(self, rows):
+            step(self, rows)
+            steps.append(1)
+            if len(steps) == 100:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        patch.setattr(Trainer, "_step", stop)
+        call(*command, "--out", tmp_path / "broken", code=130)
+    take(monkeypatch, 5.0)
+    said = call(*command, "--out", tmp_path / "broken", "--resume")
+    assert RunConfig.read(tmp_path / "whole").budget["said"] in said
+    assert_equal(tmp_path / "whole", tmp_path / "broken")
+    assert metrics_of(tmp_path / "broken")["epochs"] == metrics_of(tmp_path / "whole")["epochs"]
+    said = call(*command[:-1], "40s", "--out", tmp_path / "broken", "--resume", code=2)
+    assert "was started with --budget 30s" in said
+    said = call(*command[:-2], "--out", tmp_path / "broken", "--resume", code=2)
+    assert "was started with other settings" in said
+    more = ["--set", "batch_size=32", "--out", tmp_path / "broken", "--resume"]
+    assert "settings.batch_size was 64, is 32" in call(*command, *more, code=2)
+
+
+def test_seeds_are_of_one_length(tmp_path):
+    more = ["--budget", "60steps", "--repeats", 2, "--no-compare", "--out", tmp_path / "two"]
+    call("fit", "ldn", *DEPTHS, *more)
+    found = [RunConfig.read(tmp_path / "two" / f"seed-{k}").settings for k in (0, 1)]
+    assert found[0]["epochs"] == found[1]["epochs"] == 60 // -(-found[0]["batch_size"] // 512)
+    call("fit", "ldn", *DEPTHS, *more, "--resume")
+
+
+# -- too short --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "longer"), [("5min", "10min"), ("1.5h", "3h"), ("6000steps", "12000steps")]
+)
+def test_twice_the_length_is_asked_for_as_the_length_was(asked, longer):
+    config, data = resolved("gnj")
+    assert twice(replace(config, budget={"asked": asked}), data, True) == longer
+
+
+def test_twice_the_length_of_a_run_without_a_budget_has_twice_its_epochs():
+    config, data = resolved("ldn", epochs=30)
+    longer = chosen(config, data, twice(config, data, True))
+    assert longer.settings["epochs"] == 60
+    assert parts_of(longer, data, True) == [Part("ldn", 1, 60), Part("fixed depth", 1, 60)]
+
+
+def test_a_bound_that_grows_at_the_end_is_said_with_what_to_try():
+    rows = blobs()
+    fit = fit_weights(models.priors.Normal(1.0), rows=rows)
+    fit.history = [{"epoch": float(e), "loss": 5.0 - 0.05 * e} for e in range(1, 41)]
+    fit.settings = replace(fit.settings, epochs=40, schedule="constant")
+    (said,) = _too_short(fit, "10min")
+    # 0.05 nats an epoch: 0.95 in the 20 evaluations of the window.
+    assert "by the trend of the last 19 epochs, as many again would gain up to 0.95 nats" in said
+    assert convergence(fit).again in said  # as `diagnose` says it
+    assert "--budget 10min" in said
+    fit.history = [{"epoch": float(e), "loss": 3.0} for e in range(1, 41)]
+    assert _too_short(fit, "10min") == []
+
+
+def test_a_depth_that_has_not_arrived_is_said_with_what_to_try(tmp_path):
+    call("fit", "ldn", *DEPTHS, "--budget", "4steps", "--out", tmp_path / "run")
+    found = metrics_of(tmp_path / "run")
+    late = any(one.startswith("q(d) has not arrived") for one in found["warnings"])
+    assert late == any("For q(d) to arrive, try --budget 8steps." in w for w in found["warnings"])

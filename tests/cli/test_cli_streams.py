@@ -1,0 +1,217 @@
+"""Streamed rows on the command line: what a run over them can, and what it trusts."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from command_line import WHOLE, call, metrics_of
+from pyroccam import data
+from pyroccam.cli.runs.config import RunConfig
+from pyroccam.cli.sweeps.command import read_request
+from pyroccam.cli.sweeps.store import Store
+from pyroccam.cli.sweeps.worker import Worker
+from pyroccam.data.streaming import making
+from pyroccam.data.streaming.summary import summarise
+
+SETTINGS = ["--epochs", "2", "--set", "hidden=[6]", "--set", "lr=0.01", *WHOLE]
+
+OWN = """
+import torch
+from pathlib import Path
+from pyroccam import data
+
+def rows(*, seed=0, share=0.2):
+    Path(__file__).with_name("ran").touch()
+    x = torch.arange(600.0).reshape(200, 3) % 7
+    items = [(x[i], int(x[i, 0] > 3)) for i in range(200)]
+    return data.stream(items, val=share, test=share, seed=seed, workers=0)
+
+class Passing:
+    def __iter__(self):
+        return ((torch.tensor([k % 7.0, k % 3.0]), k % 2) for k in range(120))
+
+def passing():
+    x, y = zip(*Passing())
+    aside = torch.stack(x[:20]), torch.tensor(y[:20])
+    return data.stream(Passing(), rows=120, val=aside, test=aside)
+"""
+
+
+def written(folder, n=300, seed=0):
+    """A folder of arrays."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    folder.mkdir()
+    for k, part in enumerate(np.array_split(np.arange(n), 3)):
+        np.save(folder / f"x-{k}.npy", x[part])
+        np.save(folder / f"y-{k}.npy", (x[part, 0] > x[part, 1]).astype(np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run over a folder of arrays."""
+    place = tmp_path_factory.mktemp("streamed")
+    rows, out = written(place / "rows"), place / "run"
+    said = call("fit", "gnj", "--data", rows, "--set", "data.val=40", *SETTINGS, "--out", out)
+    return rows, out, said
+
+
+def test_a_run_knows_its_rows(finished):
+    rows, out, said = finished
+    assert "Streamed('rows', classification: 2 classes, 3 inputs, rows: 230 train, 40 val" in said
+    assert metrics_of(out)["rows"] == {"train": 230, "val": 40, "test": 30}
+    config = RunConfig.read(out)
+    assert config.data["name"] == str(rows)
+    assert config.data["val"] == 40
+    kept = json.loads((out / "data.json").read_text())
+    assert kept["digest"] == data.load(**config.data).digest
+    assert kept["split"]["val"] == 40
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_a_run_over_streamed_rows_is_evaluated(finished, split):
+    rows, out, _ = finished
+    count = {"test": "30 test rows", "train": "230 train rows"}[split]
+    for how in ([], ["--data", rows]):
+        said = call("evaluate", out, "--split", split, *how)
+        assert count in said
+        assert "ensemble" in said
+        assert "compressed" in said
+
+
+def test_new_rows_reports_and_other_cuts(finished, tmp_path):
+    _, out, _ = finished
+    new = written(tmp_path / "new", 50, seed=1)
+    assert "50 test rows of new" in call("evaluate", out, "--data", new)
+    assert "accuracy" in call("compress", out, "--threshold", "valley")
+    bare = shutil.copytree(out, tmp_path / "bare", ignore=shutil.ignore_patterns("figures"))
+    assert "Written to" in call("report", bare, "--out", tmp_path / "report.html")
+    assert "rows" in (tmp_path / "report.html").read_text()
+    assert "Written to" in call("export", out)
+
+
+def test_rows_that_changed_are_noticed_and_rows_that_moved_are_found(finished, tmp_path):
+    rows, out, _ = finished
+    file = rows / "x-1.npy"
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:-4] + b"\0\0\0\0")
+        said = call("evaluate", out, code=2)
+        assert "is not the data that" in said
+        assert "the rows are not the same" in said
+    finally:
+        file.write_bytes(content)
+    moved = rows.rename(tmp_path / "rows")
+    try:
+        assert "cannot be loaded" in call("evaluate", out, code=2)
+        assert "ensemble" in call("evaluate", out, "--data-root", tmp_path)
+        assert "ensemble" in call("evaluate", out, "--data", moved)
+    finally:
+        moved.rename(rows)
+
+
+def test_a_run_goes_on_where_it_was(finished, tmp_path):
+    rows, out, _ = finished
+    how = ["fit", "gnj", "--data", rows, "--set", "data.val=40", *SETTINGS, "--out", out]
+    before = metrics_of(out)
+    assert "holds a run already" in call(*how, code=2)
+    call(*how, "--resume")
+    again = metrics_of(out)
+    assert again["val_nll"] == before["val_nll"]
+    assert again["test"] == before["test"]
+    said = call(*[*how, "--set", "data.test=20"], "--resume", code=2)
+    assert "data.test was None, is 20" in said
+
+
+def test_depth_and_weights_of_rows(tmp_path):
+    """Figures and the exact posterior pass over the rows in parts; rows of a table have weights."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(300, 2)), rng.normal(size=300)
+    columns = {"a": x[:, 0], "b": x[:, 1], "w": rng.random(300), "y": x[:, 0] + noise}
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=80)
+    said = call(
+        "fit", "ldn", "--data", tmp_path / "t.parquet", "--set", "data.target=y", "--epochs", "2",
+        "--set", "data.weights=w", "--set", "max_depth=2", "--set", "width=4", "--out",
+        tmp_path / "run", "--set", "likelihood=student-t",
+    )  # fmt: skip
+    assert "2 inputs" in said
+    assert "pruned" in said
+    config = RunConfig.read(tmp_path / "run")
+    assert config.data["task"] == "regression"
+    assert "pruned" in call("evaluate", tmp_path / "run", "--split", "train")
+    assert "posterior.nc" in call("diagnose", tmp_path / "run", "--draws", "100")
+
+
+def test_code_that_makes_data_runs_where_it_is_trusted_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows_of_mine.py").write_text(OWN)
+    for name, out in (("rows_of_mine:rows", "a"), ("rows_of_mine.py:rows", "b")):
+        call("fit", "gnj", "--data", name, "--set", "data.share=0.1", *SETTINGS, "--out", out)
+        assert metrics_of(tmp_path / out)["rows"]["train"] == 160
+        (tmp_path / "ran").unlink()
+        for command in ("evaluate", "compress", "diagnose", "export"):
+            said = call(command, out, code=2)
+            assert "made by somebody's own code" in said
+            assert "--trust" in said
+        assert not (tmp_path / "ran").exists()
+        assert "20 test rows" in call("evaluate", out, "--trust")
+        (tmp_path / "ran").unlink()
+        assert "160 train rows" in call("evaluate", out, "--data", name, "--split", "train")
+        shutil.rmtree(tmp_path / out / "figures")
+        (tmp_path / "ran").unlink()
+        call("report", out)
+        assert not (tmp_path / "ran").exists()
+    said = call("fit", "gnj", "--data", "rows_of_mine:nothing", *SETTINGS, "--out", "c", code=2)
+    assert "has no function 'nothing'" in said
+    said = call("fit", "gnj", "--data", "rows_of_mine:rows", "--set", "data.n=3", "--out", "c",
+                code=2)  # fmt: skip
+    assert "has no option n" in said
+
+
+def test_rows_that_are_iterated_are_diagnosed(tmp_path):
+    (tmp_path / "passing.py").write_text(OWN)
+    call("fit", "gnj", "--data", f"{tmp_path}/passing.py:passing", *SETTINGS, "--out",
+         tmp_path / "run")  # fmt: skip
+    said = call("diagnose", tmp_path / "run", "--draws", "100", "--trust", "--rows", "60")
+    assert "LOO" in said
+    assert "posterior.nc" in said
+
+
+def test_a_run_without_test_rows_is_refused_before_it_trains(tmp_path):
+    rows = written(tmp_path / "rows")
+    said = call("fit", "ldn", "--data", rows, "--set", "data.test=0", *SETTINGS[:2], "--out",
+                tmp_path / "run", code=2)  # fmt: skip
+    assert "rows has no test rows" in said
+    assert "data.test=0.1" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_passes_over_the_rows_once(tmp_path, monkeypatch):
+    """Runs are the same as alone, and are found from any folder; each cell is checked first, and
+    no other pass tells what is known."""
+    passes = []
+    monkeypatch.setattr(making, "summarise", lambda *a, **k: passes.append(1) or summarise(*a, **k))
+    monkeypatch.chdir(tmp_path)
+    rows = written(tmp_path / "rows")
+    sets = ["max_depth=1", "width=4", "steps=6", "compile=false"]
+    request = read_request("ldn", {"data": "rows", "compare": False, "figures": False}, sets,
+                           ["lr=0.01,0.003", "seed=0,1"], tmp_path / "sweep")  # fmt: skip
+    assert {trial.asked.data for trial in request.plan.trials} == {str(rows)}
+    plan = request.plan.settle(request.folder)
+    store = Store.in_folder(request.folder, plan.study)
+    store.add([trial.name for trial in plan.trials])
+    monkeypatch.chdir(tmp_path.parent)
+    Worker(request.folder, plan, store, "cpu").work()
+    assert {state.word for state in store.states().values()} == {"done"}
+    assert len(passes) == 2  # of two seeds, which set other rows aside
+    for trial in plan.trials:
+        assert metrics_of(request.folder / trial.name)["rows"]["train"] == 240
+    file = rows / "y-0.npy"
+    file.touch()
+    data.load(rows)
+    assert len(passes) == 3

@@ -1,0 +1,160 @@
+"""The fuzzer finds what it should find, and a short slice of its cases is without fault."""
+
+import os
+import random
+import time
+
+import pytest
+from fuzz import __main__ as fuzz
+from fuzz import cases as fuzz_cases
+from fuzz import verdicts as fuzz_verdicts
+from fuzz.cases import KINDS, make_case, sound_cases
+from fuzz.mutations import mutated_bytes, mutated_json, mutated_tensors
+from fuzz.specimens import make
+from fuzz.verdicts import Case, Failed, command, judge
+from pictures import unrendered
+from pyroccam.data.errors import PyroccamError
+from safetensors.torch import load
+
+
+@pytest.fixture(scope="module", name="made")
+def specimens(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz")
+    with unrendered():
+        return make(folder / "specimens")
+
+
+def test_every_sound_specimen_is_taken(made, tmp_path):
+    """Of the commands one: they are tested elsewhere."""
+    cases = sound_cases(made, tmp_path)
+    quick = [case for case in cases if case.kind != "run" or case.what == "evaluate gnj"]
+    assert len(quick) == 11
+    for case in quick:
+        assert judge(case).word == "fine", case
+
+
+def test_the_specimens_leave_nothing_in_the_working_directory(tmp_path, monkeypatch, made):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    written = Case("x", "", lambda: open("report.html", "w").close(), "pass")
+    monkeypatch.setattr(fuzz, "make", lambda folder: made)
+    monkeypatch.setattr(fuzz, "sound_cases", lambda made, work: [written])
+    assert fuzz.specimens(tmp_path) == []
+    assert not list((tmp_path / "here").iterdir())
+    assert (tmp_path / "sound" / "report.html").is_file()
+
+
+SLICE = {"network": 120, "packed": 100, "table": 80, "command": 12, "rows": 4, "run": 4,
+         "arrays": 60, "stream": 30, "sweep": 20, "linked": 4}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::pyroccam.data.DataWarning")
+@pytest.mark.parametrize("kind", SLICE)
+def test_a_slice_of_the_cases(kind, made, tmp_path, monkeypatch):
+    words = []
+    for number in range(SLICE[kind]):
+        work = tmp_path / str(number)
+        work.mkdir()
+        case = KINDS[kind][1](random.Random(number), made, work)
+        with unrendered():
+            verdict = fuzz.one(case, work)
+        assert verdict.word in ("fine", "refused"), (number, case.what, verdict)
+        words.append(verdict.word)
+    assert words.count("refused") >= SLICE[kind] / 2
+
+
+def test_a_case_is_the_same_for_the_same_number(made, tmp_path):
+    first = [make_case(made, tmp_path / f"a{n}", 3, n) for n in range(20)]
+    again = [make_case(made, tmp_path / f"b{n}", 3, n) for n in range(20)]
+    said = [[case.what.replace("/b", "/a") for case in cases] for cases in (first, again)]
+    assert said[0] == said[1]
+    assert [case.kind for case in first] == [case.kind for case in again]
+
+
+# -- the judge ------------------------------------------------------------------------------------
+
+
+def fails(error):
+    def run():
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        (Case("x", "", lambda: 3), "fine"),
+        (Case("x", "", lambda: 3, "refuse"), "silent"),
+        (Case("x", "", fails(PyroccamError("a.csv is no table")), names="a.csv"), "refused"),
+        (Case("x", "", fails(PyroccamError("no table")), names="a.csv"), "unnamed"),
+        (Case("x", "", fails(PyroccamError("sound")), "pass"), "traceback"),
+        (Case("x", "", fails(PyroccamError("'NoneType' object is not iterable"))), "internals"),
+        (Case("x", "", fails(KeyError("x"))), "traceback"),
+        (Case("x", "", fails(ValueError("x"))), "traceback"),
+        (Case("x", "", fails(type("Panic", (BaseException,), {})())), "traceback"),
+        (Case("x", "", fails(Failed(2, "Error: no such file"))), "refused"),
+        (Case("x", "", fails(Failed(70, "Unexpected error"))), "traceback"),
+        (Case("x", "", fails(Failed(1, "Traceback (most recent call last)"))), "traceback"),
+    ],
+)
+def test_what_becomes_of_an_input_has_a_word(case, word):
+    assert judge(case).word == word
+
+
+def test_time_and_memory_are_judged(monkeypatch):
+    monkeypatch.setattr(fuzz_verdicts, "SLOW_SECONDS", 0.05)
+    assert judge(Case("x", "", lambda: sum(range(10**7)))).word == "slow"
+    monkeypatch.setattr(fuzz_verdicts, "SLOW_SECONDS", 20.0)
+    monkeypatch.setattr(fuzz_verdicts, "MUCH_MEMORY", 2**26)
+    if fuzz_verdicts._peak():
+        assert judge(Case("x", "", lambda: b"x" * 2**28)).word == "memory"
+
+
+def test_a_command_is_called_in_this_process():
+    assert "spirals" in command(["data"])
+    with pytest.raises(Failed, match="nothing") as caught:
+        command(["evaluate", "nothing"])
+    assert caught.value.code == 2
+
+
+def hanging_or_dying(made, work, seed, number):
+    work.mkdir(parents=True)
+    ends = [lambda: 3, lambda: time.sleep(60), lambda: os._exit(3), fails(KeyError("x"))]
+    return Case("x", f"end {number}", ends[number])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_input_that_hangs_or_kills_is_kept_and_the_next_is_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr(fuzz, "make_case", hanging_or_dying)
+    monkeypatch.setattr(fuzz, "SLOW_SECONDS", 0.2)
+    counts, wrong = fuzz.fuzz(tmp_path, 60, most=4)
+    assert {word: n for (_, word), n in counts.items()} == {
+        "fine": 1, "slow": 1, "died": 1, "traceback": 1,
+    }  # fmt: skip
+    assert [row["number"] for row in wrong] == [1, 2, 3]
+    assert (tmp_path / "kept" / "2-died" / "case.json").is_file()
+
+
+# -- the mutations --------------------------------------------------------------------------------
+
+
+def test_mutations_change_what_they_are_given(made):
+    rng = random.Random(0)
+    json_text = (made.networks[0] / "description.json").read_bytes()
+    tensors = (made.networks[0] / "model.safetensors").read_bytes()
+    for mutate, content in (
+        (lambda c: mutated_bytes(rng, c, b"other"), tensors),
+        (lambda c: mutated_json(rng, c), json_text),
+        (lambda c: mutated_tensors(rng, c), tensors),
+    ):
+        changed = [mutate(content) for _ in range(100)]
+        assert sum(text != content for _, text in changed) > 85
+        assert len({said for said, _ in changed}) > 20
+    said = [mutated_tensors(rng, tensors)[1] for _ in range(30)]
+    assert all(isinstance(load(text), dict) for text in said)  # sound files of other tensors
+
+
+def test_kinds_are_shares_of_a_hundred():
+    assert sum(weight for weight, _ in KINDS.values()) == 100
+    assert set(SLICE) < set(fuzz_cases.KINDS)

@@ -1,0 +1,385 @@
+"""A run is opened only as what it was: its data, its files, and nobody's code."""
+
+import json
+import re
+import shutil
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from command_line import call, metrics_of
+from pyroccam import data
+from pyroccam.cli.runs.loading import load_fit
+from pyroccam.cli.runs.opening import RunError, UncheckedRun
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.storage.digests import DamagedFile
+from safetensors.torch import load_file, save_file
+
+NETWORK = """
+from pathlib import Path
+from torch import nn
+Path("imported").touch()
+
+def net(input_shape, outputs):
+    return nn.Sequential(nn.Linear(*input_shape, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+class Loop(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.a, self.b = nn.Linear(inputs, 6), nn.Linear(6, outputs)
+
+    def forward(self, x):
+        x = self.a(x)
+        return self.b(x if x.sum() > 0 else -x)
+
+def loop(input_shape, outputs):
+    return Loop(*input_shape, outputs)
+"""
+
+
+def table(rows=200, seed=0):
+    x = np.random.default_rng(seed).standard_normal((rows, 4))
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    frame["kind"] = np.where(x[:, 0] + 0.5 * x[:, 1] ** 2 > 0.3, "yes", "no")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a table of a person's own, and the table."""
+    folder = tmp_path_factory.mktemp("opening")
+    table().to_csv(folder / "mine.csv", index=False)
+    call("fit", "ldn", "--data", folder / "mine.csv", "--set", "steps=40", "--set", "max_depth=2",
+         "--set", "width=8", "--no-compare", "--out", folder / "run")  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of it with its data in a place of its own, to be spoilt."""
+    shutil.copytree(trained, tmp_path / "copy")
+    folder = tmp_path / "copy" / "run"
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["run"]["data"]["name"] = str(tmp_path / "copy" / "mine.csv")
+    path.write_text(json.dumps(config))
+    seal(folder)
+    return folder
+
+
+def evaluated(*arguments):
+    """The numbers of `pyroccam evaluate`, and what it says."""
+    out = arguments[0].parent / "numbers.json"
+    said = call("evaluate", *arguments, "--out", out)
+    return json.loads(out.read_text()), said
+
+
+# -- the data ---------------------------------------------------------------------------------
+
+
+def test_reordered_rows_are_not_the_data_of_the_run(run):
+    """They would be split in another way: rows of the training would be tested."""
+    table().sample(frac=1, random_state=1).to_csv(run.parent / "mine.csv", index=False)
+    for command in ("evaluate", "prune", "diagnose"):
+        said = call(command, run, code=2)
+        assert "is not the data that" in said
+        assert "the rows are not the same" in said
+    assert "--data FILE" in said
+    again = ("--data", run.parent / "mine.csv", "--set", "steps=40", "--set", "max_depth=2",
+             "--set", "width=8", "--no-compare")  # fmt: skip
+    assert "the rows are not the same" in call(
+        "fit", "ldn", *again, "--out", run, "--resume", code=2
+    )
+
+
+def test_rows_that_were_seen_are_told_from_new_ones(run, tmp_path):
+    own, _ = evaluated(run)
+    path = tmp_path / "reordered.csv"
+    table().sample(frac=1, random_state=1).to_csv(path, index=False)
+    found, said = evaluated(run, "--data", path)
+    assert "Seen before: 160 of 200 rows" in said
+    for name in ("full", "pruned"):
+        assert found[f"{name}, unseen"] == pytest.approx(own[name], rel=1e-5)
+        assert found[name] != pytest.approx(own[name], rel=1e-3)
+
+
+def test_columns_are_found_by_their_names(run, tmp_path):
+    """Exchanged with their names they are the same data; without them they are another."""
+    new, path = table(80, seed=5), tmp_path / "new.csv"
+    new.to_csv(path, index=False)
+    plain, said = evaluated(run, "--data", path)
+    assert "80 test rows of new" in said
+    assert "Seen" not in said
+    new[["kind", "d", "b", "a", "c"]].assign(more=1.0).to_csv(path, index=False)
+    assert evaluated(run, "--data", path)[0]["full"] == pytest.approx(plain["full"], rel=1e-6)
+    new.rename(columns={"a": "b", "b": "a"}).to_csv(path, index=False)
+    assert evaluated(run, "--data", path)[0]["full"] != pytest.approx(plain["full"], rel=1e-2)
+    new.drop(columns="c").to_csv(path, index=False)
+    assert "'c'" in call("evaluate", run, "--data", path, code=2)
+    said = call("evaluate", run, "--data", path, "--split", "val", code=2)
+    assert "new rows are not split" in said
+
+
+def test_new_rows_are_scored_by_the_scale_of_the_run(run, tmp_path):
+    """The numbers, computed once more from the file and the network."""
+    new, path = table(80, seed=6), tmp_path / "new.csv"
+    new.to_csv(path, index=False)
+    found, _ = evaluated(run, "--data", path)
+    fit = load_fit(run, "cpu")
+    raw = torch.tensor(new[list("abcd")].to_numpy())
+    x = ((raw - fit.data.x_mean) / fit.data.x_std).float()
+    label = torch.tensor([fit.data.class_names.index(kind) for kind in new["kind"]])
+    right = (fit.predict(x).argmax(1) == label).float().mean()
+    assert found["full"]["accuracy"] == pytest.approx(float(right), abs=1e-6)
+
+
+def test_rows_in_other_units_are_scored_with_a_warning(run, tmp_path):
+    new, path = table(80, seed=5), tmp_path / "new.csv"
+    new.assign(a=1000 * new["a"]).to_csv(path, index=False)
+    assert "Beware: Half of the values of column 'a'" in evaluated(run, "--data", path)[1]
+
+
+def test_data_that_cannot_be_checked_is_not_taken(run):
+    """Without what the run remembers, and without checksums that would tell."""
+    (run / "data.json").unlink()
+    (run / "digests.json").unlink()
+    with pytest.warns(UserWarning, match="no checksums"):
+        said = call("evaluate", run, code=2)
+    assert "data.json is missing, by which the data is checked" in said
+    spoil(run / "config.json", "format", value=1)  # as earlier versions wrote it
+    with pytest.warns(UserWarning, match="no checksums"):
+        call("evaluate", run)
+
+
+def test_data_that_moved_is_given_by_its_new_place(run, tmp_path):
+    own, _ = evaluated(run)
+    (tmp_path / "else").mkdir()
+    (run.parent / "mine.csv").rename(tmp_path / "else" / "mine.csv")
+    said = call("evaluate", run, code=2)
+    assert "no file" in said
+    assert "--data-root FOLDER, if it was moved" in said
+    assert evaluated(run, "--data-root", tmp_path / "else")[0]["full"] == own["full"]
+    (tmp_path / "else" / "mine.csv").rename(tmp_path / "else" / "theirs.csv")
+    assert evaluated(run, "--data", tmp_path / "else" / "theirs.csv")[0]["full"] == own["full"]
+
+
+def test_a_root_for_other_data_leaves_that_of_the_run_where_it_is(run, tmp_path):
+    """Toys have no place at all; the data of the run may be in another than new rows."""
+    own, _ = evaluated(run)
+    assert evaluated(run, "--data-root", tmp_path)[0] == own
+    toy = tmp_path / "toy"
+    call("fit", "ldn", "--data", "spirals", "--set", "steps=5", "--set", "max_depth=1",
+         "--no-compare", "--out", toy)  # fmt: skip
+    assert evaluated(toy, "--data-root", tmp_path)[0] == evaluated(toy)[0]
+
+
+def test_nothing_is_downloaded_for_a_run_that_is_opened(run, tmp_path, monkeypatch):
+    def refused(*arguments, **options):
+        raise AssertionError("a download")
+
+    monkeypatch.setattr("torchvision.datasets.mnist.MNIST.download", refused)
+    path = run / "config.json"
+    config = json.loads(path.read_text())
+    config["run"]["data"] = {"name": "mnist", "seed": 0, "data_root": str(tmp_path / "none")}
+    path.write_text(json.dumps(config))
+    seal(run)
+    assert "none" in call("evaluate", run, code=2)
+
+
+# -- the files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "data.json", "fit.json", "history.csv", "model.safetensors",
+             "metrics.json", "digests.json"],
+)  # fmt: skip
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+def test_damaged_files_are_named(run, name, damage):
+    path = run / name
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        middle = len(content) // 2
+        content[middle : middle + 7] = bytes(b ^ 0x15 for b in content[middle : middle + 7])
+    path.write_bytes(content[: len(content) // 2] if damage == "cut" else content)
+    if damage == "missing":
+        path.unlink()
+    if (name, damage) == ("digests.json", "missing"):
+        with pytest.warns(UncheckedRun, match="no checksums"):
+            load_fit(run)
+        return
+    for command in ("evaluate", "report"):
+        said = call(command, run, code=2)
+        assert name in said or damage == "flip", said
+        assert "try: " in said or "Give the folder" in said or "Go on with it" in said
+    with pytest.raises(
+        (DamagedFile, RunError, FileNotFoundError), match=re.escape(name.split(".")[0])
+    ):
+        load_fit(run)
+
+
+def spoil(path, *keys, value):
+    """Change one value in a JSON file, or take it away."""
+    content = json.loads(path.read_text())
+    part = content
+    for key in keys[:-1]:
+        part = part[key]
+    if value is KeyError:
+        del part[keys[-1]]
+    else:
+        part[keys[-1]] = value
+    path.write_text(json.dumps(content))
+
+
+DEEP = json.loads("[" * 500 + "]" * 500)
+
+
+@pytest.mark.parametrize("value", [KeyError, None, 3, -1.5, "[/x]", [], {}, {"a": [1]}, DEEP])
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [("config.json", ("run",)), ("config.json", ("run", "method")),
+     ("config.json", ("run", "data")), ("config.json", ("run", "data", "name")),
+     ("config.json", ("run", "network")),
+     ("config.json", ("run", "network_options")), ("config.json", ("run", "options", "prior")),
+     ("config.json", ("run", "settings")), ("config.json", ("run", "settings", "lr")),
+     ("fit.json", ("best_epoch",)), ("fit.json", ("val_nll",)), ("fit.json", ("engine",)),
+     ("data.json", ("digest",)), ("data.json", ("columns",)), ("data.json", ("x_mean",)),
+     ("data.json", ("rows",))],
+)  # fmt: skip
+def test_files_with_sound_checksums_are_not_believed(run, name, keys, value):
+    """A stranger's run has checksums, too. What it says may be harmless, and is then taken."""
+    spoil(run / name, *keys, value=value)
+    seal(run)
+    try:
+        load_fit(run)
+    except (PyroccamError, FileNotFoundError) as error:
+        said = str(error)
+    else:
+        said = str(run)
+    assert str(run) in said or "data" in said
+    assert "object" not in said
+    assert "Error" not in said
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bool])
+def test_weights_of_another_kind_are_refused(run, dtype):
+    path = run / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("weight"))
+    save_file({**tensors, name: tensors[name].to(dtype)}, path)
+    seal(run)
+    with pytest.raises(RunError, match=rf"{name[6:]} is {str(dtype)[6:]} "):
+        load_fit(run)
+
+
+@pytest.mark.parametrize("change", ["shape", "less", "more", "nan"])
+def test_weights_of_another_network_are_refused(run, change):
+    path = run / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("weight"))
+    if change == "shape":
+        tensors[name] = torch.zeros(3, 3)
+    elif change == "less":
+        del tensors[name]
+    elif change == "nan":
+        tensors[name][0] = float("nan")
+    else:
+        tensors["model.more"] = torch.zeros(1)
+    save_file(tensors, path)
+    seal(run)
+    with pytest.raises(RunError, match=r"model.safetensors cannot be read"):
+        load_fit(run)
+
+
+# -- code -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_network(tmp_path, monkeypatch):
+    """Runs with networks of one's own, whose code says when it is imported."""
+    monkeypatch.chdir(tmp_path)
+    forget()  # what another test imported from its folder
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "opened_nets.py").write_text(NETWORK)
+    for network in ("net", "loop"):
+        arguments = ["--network", f"theirs.opened_nets:{network}", "--data", "spirals",
+                     "--set", "epochs=2", "--set", "layers=hidden", "--out", network]  # fmt: skip
+        sets = ["--set", "noise=activations", "--set", "narrow=[]"]
+        with warnings.catch_warnings():  # of the one that cannot be cut
+            warnings.simplefilter("ignore", UserWarning)
+            call("fit", "bayes", *arguments, *sets)
+    forget()
+    (tmp_path / "imported").unlink()
+    return tmp_path
+
+
+def forget():
+    for name in ("theirs.opened_nets", "theirs"):
+        sys.modules.pop(name, None)
+
+
+def test_a_described_network_is_opened_without_its_code(own_network):
+    shutil.rmtree(own_network / "theirs")
+    found, _ = evaluated(own_network / "net")
+    assert found["ensemble"] == pytest.approx(
+        metrics_of(own_network / "net")["test"]["ensemble"], rel=1e-6
+    )
+    assert not (own_network / "imported").exists()
+
+
+@pytest.mark.filterwarnings("ignore:can be trained")
+def test_code_that_a_run_names_is_not_run(own_network):
+    before = metrics_of(own_network / "loop")["test"]
+    for command in ("evaluate", "diagnose", "compress"):
+        said = call(command, "loop", code=2)
+        assert "theirs.opened_nets:loop, for which there is no description" in said
+        assert "--trust" in said
+    shutil.rmtree(own_network / "loop" / "figures")  # empty files here
+    call("report", "loop")
+    assert not (own_network / "imported").exists()
+    for way in (["--trust"], ["--network", "theirs.opened_nets:loop"]):
+        with pytest.warns(UserWarning, match="not be compressed"):
+            found, _ = evaluated(own_network / "loop", *way)
+        assert found["ensemble"] == pytest.approx(before["ensemble"], rel=1e-6)
+        assert (own_network / "imported").exists()
+        (own_network / "imported").unlink()
+        forget()
+    with pytest.warns(UserWarning, match="not be compressed"):
+        said = call("evaluate", "net", "--network", "theirs.opened_nets:loop", code=2)
+    assert "model.safetensors cannot be read" in said
+
+
+def test_a_network_of_this_package_needs_no_name(run):
+    assert "needs no code of yours" in call("evaluate", run, "--network", "a:b", code=2)
+
+
+def test_texts_test_rows_and_missing_values_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frames = [table(rows, seed) for seed, rows in enumerate((120, 30, 9))]
+    for name, frame in zip(("train", "test", "new"), frames, strict=True):
+        frame.insert(0, "city", np.resize(["Riga", "Oslo", "Rome"], len(frame)))
+        frame["id"] = np.arange(len(frame)) * 1000
+        frame.loc[3, "b"] = 9999
+        frame.to_csv(f"{name}.csv", index=False)
+    sets = [("target", "kind"), ("drop", "id"), ("categorical", "auto"), ("missing", "9999"),
+            ("test", "test.csv")]  # fmt: skip
+    arguments = [part for k, v in sets for part in ("--set", f"data.{k}={v}")]
+    with pytest.warns(data.DataWarning, match="1 of (120|30) rows"):
+        said = call("fit", "ldn", "--data", "train.csv", "--set", "steps=4", "--set", "max_depth=1",
+                    "--no-compare", "--out", "run", *arguments)  # fmt: skip
+    assert "2 classes of 'kind', 7 inputs, rows: 107 train, 12 val, 29 test" in said
+    recorded = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert recorded["categories"] == {"city": ["Oslo", "Riga", "Rome"]}
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("train.csv", "test.csv"):
+        shutil.move(name, moved)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    new = tmp_path / "new.csv"
+    with pytest.warns(data.DataWarning, match="1 of 9 rows"):  # what the run said is not said again
+        said = call("evaluate", tmp_path / "run", "--data", new, "--data-root", moved)
+    assert "8 test rows of new" in said

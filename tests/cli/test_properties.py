@@ -1,0 +1,107 @@
+"""Any settings, and any run directory: taken, or refused in words."""
+
+import json
+import shutil
+
+import pytest
+from command_line import call
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyroccam.cli.boundary import deliberate
+from pyroccam.cli.methods.table import METHODS
+from pyroccam.cli.runs.config import RunConfig, parse_settings
+from pyroccam.cli.runs.loading import load_fit
+from pyroccam.data.errors import PyroccamError
+from pyroccam.inference.storage.checkpoint import seal
+from pyroccam.inference.training.settings import Settings
+
+ANY = settings(
+    max_examples=100, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from([10**18, -1, 0, 2**63, "[/x]", "nan", "\udcff", "a" * 3000])
+)  # fmt: skip
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)
+)
+of_data = {"data.noise", "data.seed", "data.val_fraction"}
+of_methods = {option for method in METHODS.values() for option in method.options}
+known = sorted({*Settings.names(), *of_methods, *of_data, "width", "max_depth"} - {"seed"})
+
+
+def refused(error):
+    """In words that a person was meant to read."""
+    assert isinstance(error, PyroccamError | OSError) or deliberate(error), repr(error)
+
+
+@ANY
+@given(
+    st.sampled_from(["ldn", "gnj", "dns", "structure", "bayes", "sws"]),
+    st.dictionaries(st.sampled_from(known) | st.text(min_size=1, max_size=6), values, max_size=3),
+)
+def test_any_settings(method, chosen):
+    try:
+        config, dataset = RunConfig.resolve(method, "spirals", sets=chosen)
+    except Exception as error:
+        refused(error)
+    else:
+        assert dataset.N > 1
+        assert {**config.options, **config.network_options, **config.settings}.keys() >= {
+            name for name in chosen if not name.startswith("data.")
+        }
+
+
+@ANY
+@given(st.lists(st.text(max_size=12) | st.builds("{}={}".format, st.text(), st.text()), max_size=3))
+def test_any_words_behind_set(pairs):
+    try:
+        found = parse_settings(pairs)
+    except Exception as error:
+        refused(error)
+    else:
+        assert len(found) == len(pairs)  # none is passed over
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("properties")
+    call("fit", "ldn", "--data", "spirals", "--set", "steps=10", "--set", "max_depth=1", "--set",
+         "width=4", "--no-compare", "--out", folder / "run")  # fmt: skip
+    return folder / "run"
+
+
+def places(content, path=()):
+    """Where something stands in JSON."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+@ANY
+@given(st.data())
+def test_any_run_directory(finished, tmp_path, data):
+    """With checksums that fit, as a stranger would make them."""
+    run = tmp_path / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(finished, run, ignore=shutil.ignore_patterns("figures", "*.pt"))
+    path = run / data.draw(st.sampled_from(["config.json", "data.json", "fit.json"]))
+    content = part = json.loads(path.read_text())
+    *way, last = data.draw(st.sampled_from(list(places(content))))
+    for key in way:
+        part = part[key]
+    if isinstance(part, dict) and data.draw(st.booleans()):
+        del part[last]
+    else:
+        part[last] = data.draw(values)
+    path.write_text(json.dumps(content))
+    seal(run)
+    try:
+        fit = load_fit(run)
+    except Exception as error:
+        refused(error)
+    else:
+        assert len(fit.predict(fit.data.x_test[:3])) == 3

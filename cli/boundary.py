@@ -27,7 +27,7 @@ import typer
 from .console import Part, PlainConsole
 
 __all__ = [
-    "BROKEN", "CTRL_C", "REFUSED", "STOPPED", "App", "deliberate", "place_in_own_code", "told",
+    "BROKEN", "CTRL_C", "REFUSED", "STOPPED", "App", "place_in_own_code", "told",
 ]  # fmt: skip
 
 REFUSED, BROKEN, STOPPED = 2, 70, 130
@@ -39,7 +39,7 @@ _PRESSES = 4  # the one that waits for nothing
 _INFERENCE = f"{__name__.rsplit('.', 2)[0]}.inference"
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = [_ROOT / room for room in ("data", "models", "guides", "inference", "experiments")]
+_OURS = [_ROOT / room for room in ("data", "models", "guides", "inference", "cli")]
 _NOBODYS = [Path(sysconfig.get_path("stdlib")).resolve()]
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, of which there may be many
 _COMPILED = "torchinductor_"  # begins the name of the folder in which torch's compiler writes
@@ -157,8 +157,7 @@ def told(error: BaseException) -> tuple[list[Part], int]:
     if isinstance(error, MemoryError):
         return [("Error: ", "red"), "there is not enough memory for this; try: fewer rows, a "
                 "smaller --set batch_size, or a smaller network."], REFUSED  # fmt: skip
-    meant = isinstance(error, OSError) or deliberate(error)
-    if isinstance(error, PyroccamError) or (place is None and meant):
+    if isinstance(error, PyroccamError) or (place is None and isinstance(error, OSError)):
         return [("Error: ", "red"), _words(error)], REFUSED
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     if place is not None or notes:
@@ -210,15 +209,6 @@ def _own(code: CodeType) -> bool:
 
 def _within(path: Path, *roots: Path) -> bool:
     return any(path.is_relative_to(root) for root in roots)
-
-
-def deliberate(error: BaseException) -> bool:
-    """True if this package raised a ValueError or TypeError on purpose: by ``raise``, as it says
-    what a person gave. What Python raises by itself in the same line of code is a defect."""
-    return isinstance(error, ValueError | TypeError) and all(
-        _within(Path(last.filename).resolve(), *_OURS) and str(last.line).startswith("raise")
-        for last in traceback.extract_tb(error.__traceback__, limit=-1)
-    )
 
 
 def _keep_traceback(error: BaseException) -> str:

@@ -6,6 +6,8 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from ..data.errors import PyroccamError
+
 __all__ = ["need_file", "need_folder", "new_folder"]
 
 
@@ -13,12 +15,12 @@ def need_folder(path: Path | None) -> None:
     """Refuse, before anything is computed, a folder that cannot be made.
 
     Raises:
-        ValueError: for a path that is a file, or leads through one.
+        PyroccamError: for a path that is a file, or leads through one.
     """
     for part in () if path is None else (path, *path.parents):
         if part.exists():
             if not part.is_dir():
-                raise ValueError(f"--out {path}: {part} is a file. Give a folder.")
+                raise PyroccamError(f"--out {path}: {part} is a file. Give a folder.")
             return
 
 
@@ -26,10 +28,10 @@ def need_file(path: Path | None) -> None:
     """Refuse, before anything is computed, a file that cannot be written.
 
     Raises:
-        ValueError: for a path that is a folder, or leads through a file.
+        PyroccamError: for a path that is a folder, or leads through a file.
     """
     if path is not None and path.is_dir():
-        raise ValueError(f"--out {path} is a folder. Give a file.")
+        raise PyroccamError(f"--out {path} is a folder. Give a file.")
     need_folder(None if path is None else path.parent)
 
 

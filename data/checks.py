@@ -63,7 +63,7 @@ class DataWarning(UserWarning):
     """What somebody should know of data that can be used."""
 
 
-class DataError(PyroccamError, ValueError):
+class DataError(PyroccamError):
     """Data that cannot be used.
 
     What it quotes may come from anybody's file: line breaks, control characters and halves of
@@ -147,7 +147,7 @@ def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "")
     bad = np.asarray(bad)
     if bad.any():
         first = tuple(np.argwhere(bad)[0])
-        value = np.asarray(values)[first].item()
+        value = (values if isinstance(values, Tensor) else np.asarray(values))[first].item()
         value = f"{value:g}" if isinstance(value, float) else shown(value)
         count = int(bad.reshape(len(bad), -1).any(1).sum())
         found = f"{name} holds {value} in row {row_number(first[0], name)} ({count} such row(s))"

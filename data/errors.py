@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["NetworkError", "PyroccamError", "TooLarge"]
 
 
-class PyroccamError(Exception):
+class PyroccamError(ValueError):
     """The base of all errors of this package that name what to mend; also a `ValueError` or a
     `RuntimeError`, as each subclass says.
 
@@ -25,7 +25,7 @@ class PyroccamError(Exception):
         super().__init__("; ".join(part for part in parts if part))
 
 
-class TooLarge(PyroccamError, ValueError):
+class TooLarge(PyroccamError):
     """Something asks for more memory than may be taken (:mod:`pyroccam.data.limits`)."""
 
 

@@ -28,7 +28,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _asked: ContextVar[int | None] = ContextVar("allowed_bytes", default=None)
 
 
-class NoSize(PyroccamError, ValueError):
+class NoSize(PyroccamError):
     """A limit, of the environment for one, that is no amount of memory."""
 
 

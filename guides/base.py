@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, Self
 import pyro
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.base import Model
 from ..models.bayesian import BayesianNetwork
 from ..models.contexts import Weighing
@@ -69,7 +70,7 @@ class Guide(LocalModule):
         handler: around guide and model, where the bound is evaluated, if any.
 
     Raises:
-        TypeError: for a model of another kind.
+        PyroccamError: for a model of another kind.
     """
 
     covers: ClassVar[type[Model]] = Model
@@ -87,15 +88,15 @@ class Guide(LocalModule):
         """Refuse a model that it is not for.
 
         Raises:
-            TypeError: naming both, and a guide that goes with the model.
+            PyroccamError: naming both, and a guide that goes with the model.
         """
         name = f"guides.{type(self).__name__}"
         if not isinstance(model, Model):
-            raise TypeError(
+            raise PyroccamError(
                 f"{name} is for models.{self.covers.__name__}, got {type(model).__name__}."
             )
         if not isinstance(model, self.covers):
-            raise TypeError(
+            raise PyroccamError(
                 f"{name} and models.{type(model).__name__} do not go together: use "
                 f"guides.{model.usual_guide}(model)."
             )
@@ -152,10 +153,10 @@ class Guide(LocalModule):
         :class:`~pyroccam.guides.Conditional`.
 
         Raises:
-            TypeError: where it has a single posterior.
+            PyroccamError: where it has a single posterior.
         """
         name = f"guides.{type(self).__name__}"
-        raise TypeError(
+        raise PyroccamError(
             f"{name} has one posterior, of the kl_weight with which it was trained.\n"
             "For a choice among many train guides.Conditional(guides.MeanField(model))."
         )
@@ -212,13 +213,13 @@ class Guide(LocalModule):
             batches: of an epoch.
 
         Raises:
-            TypeError: for a model of another kind.
+            PyroccamError: for a model of another kind.
             ValueError: for another model of the kind, or settings that have nothing to act on.
         """
         self.refuse(model)
         name = f"guides.{type(self).__name__}(model)"
         if made_from_another(self, model):
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide was made from another {type(model).__name__}, and begins where that "
                 f"one does: make it from this model, {name}, or copy both at once, "
                 "copy.deepcopy((model, guide))."
@@ -226,7 +227,7 @@ class Guide(LocalModule):
         usual = {"kl_warmup": 0.0, "kl_weight": 1.0}
         changed = [name for name, value in usual.items() if getattr(settings, name) != value]
         if changed and self.without_kl is not None:
-            raise ValueError(f"{changed[0]}: {self.without_kl}")
+            raise PyroccamError(f"{changed[0]}: {self.without_kl}")
 
 
 class NetworkGuide(Guide):
@@ -370,13 +371,13 @@ class NetworkGuide(Guide):
         self.refuse(model)
         if self.latents() != model.latents():
             odd = sorted({*self.latents()} ^ {*model.latents()})
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide was made for another network (sites such as {odd[:1]}): make it from "
                 f"this model, guides.{type(self).__name__}(model)."
             )
         super().check(model, settings, batches)
         if self.closed and settings.kl_warmup > self.hold:
-            raise ValueError(
+            raise PyroccamError(
                 f"kl_warmup={settings.kl_warmup:g}: q(depth) moves from hold={self.hold:g} of the "
                 "steps on, by what blocks cost at the full weight of the KL.\nSet kl_warmup to no "
                 "more, or hold= of guides.StructureFamily to more."
@@ -384,7 +385,7 @@ class NetworkGuide(Guide):
         tied = [vars(self.edge(site)).get("temperature") for site in self.edges]
         own = [prior.temperature for prior in model.structure.values()]
         if any(isinstance(t, Temperature) and all(t is not o for o in own) for t in tied):
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide was made from another {type(model).__name__}, whose temperature it "
                 "has: copy both at once, copy.deepcopy((model, guide))."
             )
@@ -397,7 +398,7 @@ class NetworkGuide(Guide):
             self.sites.append(site)
             made = self.factor(layer, name, layer.latents()[name])
             if not isinstance(made, Factor):
-                raise TypeError(
+                raise PyroccamError(
                     f"guides.{type(self).__name__}.factor gives a {type(made).__name__} for "
                     f"{site!r}: derive it from guides.factors.Factor, or GaussianFactor."
                 )
@@ -416,16 +417,16 @@ class NetworkGuide(Guide):
             other: of a model with the same structure.
 
         Raises:
-            ValueError: for another structure.
+            PyroccamError: for another structure.
         """
         if other.edges != self.edges:
             odd = sorted({*other.edges} ^ {*self.edges})
-            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         copied: dict[int, Any] = {}  # what edges share is copied once
         for site, prior in model.structure.items():
             theirs = other.edge(site)
             if theirs.restriction != prior.restriction or len(theirs.probs()) != len(prior.logits):
-                raise ValueError(
+                raise PyroccamError(
                     f"begin= has {len(theirs.probs())} primitives on the {theirs.restriction} at "
                     f"site {site!r}, expected {len(prior.logits)} on the {prior.restriction}."
                 )

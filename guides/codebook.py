@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from .base import NetworkGuide
 from .delta import Delta, PointFactor
@@ -54,7 +55,7 @@ class Codebook(Delta):
         begin: see :class:`~pyroccam.guides.Delta`; for what has no book.
 
     Raises:
-        TypeError: for a prior as for ``Delta``.
+        PyroccamError: for a prior as for ``Delta``.
         ValueError: for a layer that does not exist, an index of another shape or beyond the book.
 
     References:
@@ -91,13 +92,13 @@ class Codebook(Delta):
     def _shared(self, layer: str, book: Tensor, index: Tensor) -> CodebookFactor:
         value = self.values_of(layer)
         if index.shape != value.shape or index.is_floating_point() or book.dim() != 1:
-            raise ValueError(
+            raise PyroccamError(
                 f"The book of layer {layer!r} must be a vector and its index whole numbers of the "
                 f"shape of its weight, {tuple(value.shape)}; got {tuple(book.shape)} and "
                 f"{tuple(index.shape)} of {index.dtype}."
             )
         if int(index.min()) < -1 or int(index.max()) >= len(book):
-            raise ValueError(
+            raise PyroccamError(
                 f"The index of layer {layer!r} must be in -1 ... {len(book) - 1}, got "
                 f"{int(index.min())} ... {int(index.max())}."
             )

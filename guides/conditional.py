@@ -12,6 +12,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.base import Model
 from ..models.checks import as_number, kinds, unknown_name
 from ..models.contexts import Weighing
@@ -176,7 +177,7 @@ class Conditional(NetworkGuide):
             it nothing is weighed or set, and the guide is the one of the usual λ.
 
     Raises:
-        TypeError: for what is not a guide whose parameters may be functions, a model say.
+        PyroccamError: for what is not a guide whose parameters may be functions, a model say.
         ValueError: for structure whose temperature is learnt; for an empty range, another form,
             pivots that it cannot have, or a number that the model has not.
 
@@ -215,7 +216,7 @@ class Conditional(NetworkGuide):
         if not isinstance(guide, NetworkGuide):
             if isinstance(guide, Model):
                 self.refuse(guide)
-            raise TypeError(
+            raise PyroccamError(
                 f"guides.Conditional wraps a guide, got a {type(guide).__name__}.\n"
                 "Give guides.Conditional(guides.MeanField(model))."
             )
@@ -223,13 +224,13 @@ class Conditional(NetworkGuide):
         if not guide.varies:
             ours = (one for one in kinds(NetworkGuide) if vars(one).get("varies"))
             known = sorted(f"guides.{one.__name__}" for one in ours)
-            raise TypeError(
+            raise PyroccamError(
                 f"The parameters of {name} cannot be functions of the weight of the KL, or of "
                 "another number.\n"
                 f"Give guides.Conditional one of {', '.join(known)}."
             )
         if guide.edges and guide.structure_family.temperature == "learnt":
-            raise ValueError(
+            raise PyroccamError(
                 f"{name} has a posterior of structure (site {guide.edges[0]!r}) whose temperature "
                 "is learnt, which no function of the weight of the KL can be.\n"
                 "Leave it tied: guides.StructureFamily(temperature='tied')."
@@ -248,7 +249,7 @@ class Conditional(NetworkGuide):
             number = _number(guide, over, model)
             handler, own = Numbering(number.slots, within), number.own
         elif model is not None:
-            raise ValueError(
+            raise PyroccamError(
                 "guides.Conditional got a model=, but over='kl_weight' is no number of it.\n"
                 "Leave it out, or name a number, such as over='prior.scale'."
             )
@@ -303,12 +304,12 @@ class Conditional(NetworkGuide):
         handler = cast(Weighing, self.handler)
         parts = set(map(id, model.modules()))
         if any(id(slot.module) not in parts for slot in handler.slots):
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide was made from another {type(model).__name__}, whose {self._over} it "
                 "has: copy both at once, copy.deepcopy((model, guide))."
             )
         if settings.kl_weight != 1.0 and self._over == KL_WEIGHT:
-            raise ValueError(
+            raise PyroccamError(
                 f"kl_weight is {settings.kl_weight:g}, but guides.Conditional learns all weights "
                 f"of the KL from {self.low:g} to {self.high:g}.\nLeave it at 1, and choose "
                 f"afterwards: fit.at({settings.kl_weight:g})."
@@ -362,11 +363,11 @@ class Conditional(NetworkGuide):
                 the line through the last two pivots, or as the form goes on.
 
         Raises:
-            ValueError: for a weight that is not positive, or outside of the range.
+            PyroccamError: for a weight that is not positive, or outside of the range.
         """
         given = as_number(weight)
         if not 0.0 < given < math.inf:
-            raise ValueError(
+            raise PyroccamError(
                 f"The {self._what} must be positive and finite, got {weight!r}.\n"
                 f"Take one from {self.low:g} to {self.high:g}."
             )
@@ -374,7 +375,7 @@ class Conditional(NetworkGuide):
             named = f"weight {given:g} of the KL"
             if self._over != KL_WEIGHT:
                 named = f"{self._over} {given:g}"
-            raise ValueError(
+            raise PyroccamError(
                 f"The {named} is outside of what was trained, {self.low:g} to {self.high:g}.\n"
                 "Take one inside, or ask for it by extrapolate=True."
             )
@@ -388,7 +389,7 @@ class Conditional(NetworkGuide):
 
 def _check(low: float, high: float) -> None:
     if not 0.0 < as_number(low) < as_number(high) < math.inf:
-        raise ValueError(
+        raise PyroccamError(
             f"guides.Conditional got low={low!r} and high={high!r}.\n"
             "Give the least and the largest λ (the weight of the KL, say), 0 < low < high."
         )
@@ -396,19 +397,19 @@ def _check(low: float, high: float) -> None:
 
 def _number(guide: NetworkGuide, over: str, model: Model | None) -> Number:
     if model is None:
-        raise ValueError(
+        raise PyroccamError(
             f"guides.Conditional got over={over!r}, a number of a model, and no model.\n"
             f"Give it, guides.Conditional(guide, over={over!r}, model=model), or leave over= out "
             "for the weight of the KL."
         )
     if not isinstance(model, Model) or made_from_another(guide, model):
-        raise ValueError(
+        raise PyroccamError(
             f"guides.Conditional got a model= that its guide was not made from, a "
             f"{type(model).__name__}.\nGive the model of the guide."
         )
     known = model.numbers()
     if over not in known:
-        raise ValueError(
+        raise PyroccamError(
             unknown_name("number over= of this model", str(over), [KL_WEIGHT, *known])
             + "\nThe prior has to have it, as a number that is given and not learnt."
         )

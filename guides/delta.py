@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.checks import unknown_name
 from ..models.distributions.wrapped import base
@@ -71,7 +72,7 @@ class Delta(NetworkGuide):
             :class:`~pyroccam.guides.base.NetworkGuide`; a point only if asked for.
 
     Raises:
-        TypeError: for a prior whose density is unbounded, where the mode is no estimate.
+        PyroccamError: for a prior whose density is unbounded, where the mode is no estimate.
         ValueError: for a ``begin`` of other sites.
     """
 
@@ -94,7 +95,7 @@ class Delta(NetworkGuide):
 
     def factor(self, layer: BayesianLayer, name: str, latent: Latent) -> Factor:
         if latent.unbounded or relaxed(latent.prior) is not None:  # a gate is densest at its ends
-            raise TypeError(
+            raise PyroccamError(
                 f"guides.{type(self).__name__} cannot estimate site {f'{layer.name}.{name}'!r} by "
                 f"its mode: the density of {type(base(latent.prior)).__name__} is infinite there, "
                 "whatever the data. Use guides.MeanField."
@@ -106,13 +107,13 @@ class Delta(NetworkGuide):
     def _begin(self, other: NetworkGuide) -> None:
         if other.sites != self.sites:
             odd = sorted({*other.sites} ^ {*self.sites})
-            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         with torch.no_grad():
             for site in self.sites:
                 factor: Any = self.factors[key(site)]
                 value = factor.transform.inv(other.posterior(site).v)
                 if value.shape != factor.value.shape:
-                    raise ValueError(
+                    raise PyroccamError(
                         f"begin= has a value of shape {tuple(value.shape)} for site {site!r}, "
                         f"expected {tuple(factor.value.shape)}: it is of another network."
                     )
@@ -122,7 +123,7 @@ class Delta(NetworkGuide):
         """The weights of a layer, which may be any real numbers, so that they can be zero.
 
         Raises:
-            ValueError: if there is no such layer.
+            PyroccamError: if there is no such layer.
             TypeError: for a prior of weights that are not real numbers.
         """
         site = f"{layer}.weight"
@@ -130,10 +131,10 @@ class Delta(NetworkGuide):
             layers = [
                 name.removesuffix(".weight") for name in self.sites if name.endswith("weight")
             ]
-            raise ValueError(unknown_name("Bayesian layer", layer, layers))
+            raise PyroccamError(unknown_name("Bayesian layer", layer, layers))
         factor: Any = self.factors[key(site)]
         if not isinstance(factor.transform, type(transform_to(constraints.real))):
-            raise TypeError(
+            raise PyroccamError(
                 f"guides.{type(self).__name__} sets weights to zero, which the prior of site "
                 f"{site!r} does not allow. Use guides.Delta."
             )

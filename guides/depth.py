@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.base import Model
 from ..models.learnt_depth import FixedDepth, LearntDepth
 from .base import Guide, KLSettings, remember
@@ -41,7 +42,7 @@ class DepthGuide(Guide):
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         self.refuse(model)
         if isinstance(model, LearntDepth) and len(self.probs) != model.max_depth + 1:
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide has {len(self.probs)} depths, the model {model.max_depth + 1}: make it "
                 f"from this model, guides.{type(self).__name__}(model)."
             )
@@ -68,7 +69,7 @@ class CategoricalDepth(DepthGuide):
             forgets q's start by a factor e^-10 in the first half of the time after ``hold``.
 
     Raises:
-        TypeError: for a model without a ``depth`` site.
+        PyroccamError: for a model without a ``depth`` site.
         ValueError: for an unknown ``update``, or numbers out of range.
 
     Example:
@@ -88,13 +89,13 @@ class CategoricalDepth(DepthGuide):
     ) -> None:
         super().__init__(model)
         if update not in ("closed", "gradient"):
-            raise ValueError(f"update must be 'closed' or 'gradient', got {update!r}.")
+            raise PyroccamError(f"update must be 'closed' or 'gradient', got {update!r}.")
         if not 0.0 <= hold < 1.0 or (rate is not None and not 0.0 < rate <= 1.0):
-            raise ValueError(
+            raise PyroccamError(
                 f"hold must be in [0, 1) and rate in (0, 1], got hold={hold}, rate={rate}."
             )
         if update == "gradient" and rate is not None:
-            raise ValueError(
+            raise PyroccamError(
                 "rate is the step of the closed-form update; with update='gradient' q(d) moves at "
                 "the learning rate guide_lr of inference.fit."
             )
@@ -169,7 +170,7 @@ class Marginal(Guide):
     def check(self, model: Model, settings: KLSettings, batches: int) -> None:
         super().check(model, settings, batches)
         if batches > 1:
-            raise ValueError(
+            raise PyroccamError(
                 "guides.Marginal sums the depth out over the full batch, but batch_size="
                 f"{settings.batch_size} splits {model.size} rows: set batch_size={model.size} or "
                 "more, or use guides.CategoricalDepth, which takes minibatches."

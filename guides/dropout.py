@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.layers.bayesian_layer import BayesianLayer
 from ..models.layers.local_reparameterisation import LocalReparameterization, Scales
@@ -75,7 +76,7 @@ class VariationalDropout(NetworkGuide):
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
-        ValueError: for an unknown rate, or a start beyond the limit.
+        PyroccamError: for an unknown rate, or a start beyond the limit.
 
     References:
         Kingma, Salimans, Welling 2015, arXiv:1506.02557; Molchanov et al. 2017, arXiv:1701.05369;
@@ -100,9 +101,9 @@ class VariationalDropout(NetworkGuide):
         structure: StructureFamily | None = None,
     ) -> None:
         if rate not in ("weight", "neuron", "layer"):
-            raise ValueError(f"rate must be 'weight', 'neuron' or 'layer', got {rate!r}.")
+            raise PyroccamError(f"rate must be 'weight', 'neuron' or 'layer', got {rate!r}.")
         if not (math.isfinite(log_alpha) and abs(log_alpha) <= limit):
-            raise ValueError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
+            raise PyroccamError(f"log_alpha must be within ±limit = ±{limit}, got {log_alpha}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
         self._rate = (rate, log_alpha, limit, learn)
         self.build(model)

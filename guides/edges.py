@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.checks import between, kinds, unknown_name
 from ..models.distributions.relaxed import (
     ExpDirichlet,
@@ -58,9 +59,9 @@ class EdgeFactor(Factor):
         """Begin where a :class:`StructureFamily` says, if it moves in closed form.
 
         Raises:
-            ValueError: if it does not.
+            PyroccamError: if it does not.
         """
-        raise ValueError(
+        raise PyroccamError(
             f"reach={reach:g} is of the depth of a models.BayesianStack, and a {self.word} begins "
             "where its prior is: leave it out."
         )
@@ -259,7 +260,7 @@ class StructureFamily:
             have half of it.
 
     Raises:
-        ValueError: for a ``hold`` outside of [0, 1), a reach below 0.001 or of what does
+        PyroccamError: for a ``hold`` outside of [0, 1), a reach below 0.001 or of what does
             not move in closed form, another family, or one that the prior's restriction does not
             allow.
     """
@@ -273,9 +274,9 @@ class StructureFamily:
         between("StructureFamily(hold)", self.hold, 0, 1, "[)")
         between("StructureFamily(reach)", self.reach, 1e-3, math.inf, "[]")
         if self.family not in (known := [*families(), "prior"]):
-            raise ValueError(unknown_name("structure family", self.family, known))
+            raise PyroccamError(unknown_name("structure family", self.family, known))
         if self.temperature not in ("tied", "learnt"):
-            raise ValueError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
+            raise PyroccamError(f"temperature is 'tied' or 'learnt', got {self.temperature!r}.")
 
     def factors(self, structure: Mapping[str, EdgePrior]) -> dict[str, EdgeFactor]:
         """Factors of all edges, by site."""
@@ -284,18 +285,18 @@ class StructureFamily:
         for site, prior in structure.items():
             kind = families()[prior.family if self.family == "prior" else self.family]
             if kind.closed and prior.family != kind.word:
-                raise ValueError(
+                raise PyroccamError(
                     f"structure={kind.word!r} is for the depth of a models.BayesianStack, not for "
                     f"site {site!r}: leave it to the prior (family='prior')."
                 )
             if prior.restriction not in kind.restrictions:
-                raise ValueError(
+                raise PyroccamError(
                     f"structure={kind.word!r} is for the {' or the '.join(kind.restrictions)}, but "
                     f"the prior of site {site!r} is on the {prior.restriction}: leave it to the "
                     "prior (family='prior'), or take another prior."
                 )
             if self.temperature == "learnt" and not kind.relaxed:
-                raise ValueError(
+                raise PyroccamError(
                     f"temperature='learnt' is of a relaxation, but the posterior of site {site!r} "
                     f"is a {kind.word}, which has none: leave it out."
                 )

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.distributions.relaxed import RelaxedGate
 from ..models.distributions.wrapped import base
 from ..models.priors.base import LayerPrior
@@ -50,11 +51,13 @@ class Factor(nn.Module):
         """``E[v^p]`` and ``E[v^{2p}]``, elementwise.
 
         Raises:
-            ValueError: for a power of which they are not known.
+            PyroccamError: for a power of which they are not known.
         """
         q = base(self())
         if power != 1.0:
-            raise ValueError(f"{type(q).__name__} has no moments to the power {power}, but to 1.")
+            raise PyroccamError(
+                f"{type(q).__name__} has no moments to the power {power}, but to 1."
+            )
         return q.mean, q.mean.square() + q.variance
 
     def evidence(self) -> Evidence | None:
@@ -101,7 +104,7 @@ class NormalFactor(GaussianFactor):
     ) -> None:
         super().__init__()
         if not 0 < scale <= max_scale:
-            raise ValueError(f"A scale must begin in (0, {max_scale}], got {scale}.")
+            raise PyroccamError(f"A scale must begin in (0, {max_scale}], got {scale}.")
         self.loc = nn.Parameter(loc.detach().clone())
         self.log_scale = nn.Parameter(torch.full_like(self.loc, math.log(scale)))
         self.positive = positive

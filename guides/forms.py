@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..data.errors import PyroccamError
 from ..models.checks import as_number, unknown_name
 
 __all__ = ["FORMS", "FiLM", "Form", "LowRank", "Piecewise", "Place", "make_form", "place"]
@@ -159,13 +160,13 @@ def make_form(word: str, pivots: int | None) -> Form:
         pivots: of ``piecewise`` and ``film``, 6 by default; the others have none.
 
     Raises:
-        ValueError: for another word, fewer than two pivots, or pivots of a form without them.
+        PyroccamError: for another word, fewer than two pivots, or pivots of a form without them.
     """
     if word not in FORMS:
-        raise ValueError(unknown_name("form of guides.Conditional", str(word), FORMS))
+        raise PyroccamError(unknown_name("form of guides.Conditional", str(word), FORMS))
     if word in ("linear", LowRank.word):
         if pivots is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f"guides.Conditional got pivots={pivots!r} for form={word!r}, which has none.\n"
                 "Leave pivots out, or give form='piecewise'."
             )
@@ -173,7 +174,7 @@ def make_form(word: str, pivots: int | None) -> Form:
     if pivots is None:
         pivots = PIVOTS
     if not (as_number(pivots) >= 2 and float(pivots).is_integer()):
-        raise ValueError(
+        raise PyroccamError(
             f"guides.Conditional got pivots={pivots!r}.\nGive a whole number of at least 2."
         )
     return Piecewise(int(pivots)) if word == Piecewise.word else FiLM(int(pivots))

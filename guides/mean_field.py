@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -54,7 +55,7 @@ class MeanField(NetworkGuide):
         super().__init__(model, local=local, scales=scales, structure=structure)
         self._scale, self._max_scale = scale, max_scale
         if isinstance(max_scale, dict) and (odd := sorted({*max_scale} - {*model.layers})):
-            raise ValueError(
+            raise PyroccamError(
                 f"max_scale= names {odd[0]!r}, but the Bayesian layers are "
                 f"{', '.join(map(repr, model.layers))}."
             )
@@ -92,7 +93,7 @@ def suited(
         max_scale: limit of a real site's scale.
 
     Raises:
-        TypeError: for a support that nothing here covers.
+        PyroccamError: for a support that nothing here covers.
     """
     loc, suggested = start(layer, name, latent)
     scale = suggested if scale is None else scale
@@ -106,7 +107,7 @@ def suited(
         return NormalFactor(loc, scale, positive=True)
     if support is constraints.unit_interval and (gate := relaxed(latent.prior)) is not None:
         return GateFactor(loc, gate.temperature)
-    raise TypeError(
+    raise PyroccamError(
         f"{type(guide).__name__} has no posterior for site {f'{layer.name}.{name}'!r}, whose prior "
         f"{type(base(latent.prior)).__name__} has the support {support}: it covers real and "
         "positive sites, and relaxed gates."

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.wrapped import base
 from ..models.layers.bayesian_layer import BayesianLayer
@@ -171,7 +172,7 @@ class MeanKLFactor(GaussianFactor):
 
     @property
     def centre(self) -> nn.Parameter:
-        raise TypeError("The mean of a weight with a given KL depends on those of its block.")
+        raise PyroccamError("The mean of a weight with a given KL depends on those of its block.")
 
     def prior(self) -> Any:
         """The normal prior of the site."""
@@ -208,7 +209,7 @@ class MeanKL(NetworkGuide):
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
-        TypeError: for a prior that is not normal.
+        PyroccamError: for a prior that is not normal.
         ValueError: for a budget that is not positive, or blocks of another number of weights.
 
     References:
@@ -230,19 +231,19 @@ class MeanKL(NetworkGuide):
         structure: StructureFamily | None = None,
     ) -> None:
         if model.counting is not None:
-            raise ValueError(
+            raise PyroccamError(
                 "guides.MeanKL has one budget of all weights, and those of a BayesianStack count "
                 "at some depths only.\nTake guides.MeanField(model), and this guide for the "
                 "network of the chosen depth, inference.pruning.settled(fit).model."
             )
         super().__init__(model, local=local, scales=scales, structure=structure)
         if nats is not None and not 0 < nats < math.inf:
-            raise ValueError(f"MeanKL(nats) must be positive and finite, got {nats}.")
+            raise PyroccamError(f"MeanKL(nats) must be positive and finite, got {nats}.")
         locs, scales_of = [], []
         for site, (layer, name) in model.sites.items():
             prior = base(layer.latents()[name].prior)
             if not isinstance(prior, torch.distributions.Normal):
-                raise TypeError(
+                raise PyroccamError(
                     f"MeanKL needs normal priors, but that of site {site!r} is a "
                     f"{type(prior).__name__}.\nTake priors.Normal for all layers."
                 )
@@ -256,7 +257,7 @@ class MeanKL(NetworkGuide):
         if blocks is None:
             blocks = torch.zeros(len(loc), dtype=torch.long)
         if blocks.shape != loc.shape:
-            raise ValueError(
+            raise PyroccamError(
                 f"MeanKL(blocks) numbers {len(blocks)} weights, but {type(model).__name__} has "
                 f"{len(loc)} at its sites: give one number for each."
             )

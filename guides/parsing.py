@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.checks import kinds, unknown_name
 from .base import NetworkGuide
@@ -33,27 +34,27 @@ def parse(text: str, model: BayesianNetwork, **options: Any) -> NetworkGuide:
         options: such as ``scales``; a delta guide has none.
 
     Raises:
-        ValueError: for an unknown name, with the nearest, or an option that the guide has not.
+        PyroccamError: for an unknown name, with the nearest, or an option that the guide has not.
     """
     text, colon, number = text.partition(":")
     known = words()
     if text not in known:
-        raise ValueError(unknown_name("guide", text, known))
+        raise PyroccamError(unknown_name("guide", text, known))
     make, given = known[text]
     takes = inspect.signature(make).parameters
     if colon:
         if "log_alpha" not in takes:
-            raise ValueError(f"The guide {text!r} takes no number, got {number!r}.")
+            raise PyroccamError(f"The guide {text!r} takes no number, got {number!r}.")
         try:
             options["log_alpha"] = float(number)
         except ValueError:
-            raise ValueError(
+            raise PyroccamError(
                 f"Guide {text}:{number}: give log alpha as a number, {text}:2."
             ) from None
     for name in [name for name in options if name not in takes]:
         value = options.pop(name)
         if {"scales": "example", "max_scale": None, "scale": None}.get(name, ...) != value:
-            raise ValueError(
+            raise PyroccamError(
                 f"{name}={value!r}: the guide {text!r} has none; leave it out or set it to null."
             )
     return make(model, **given, **options)

@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from .base import NetworkGuide
 from .delta import Delta, DeltaFactor
@@ -49,7 +50,7 @@ class Pruned(Delta):
         begin: see :class:`~pyroccam.guides.Delta`.
 
     Raises:
-        TypeError: for a mask that is not one of bools, or a prior as for ``Delta``.
+        PyroccamError: for a mask that is not one of bools, or a prior as for ``Delta``.
         ValueError: for a layer that does not exist or a mask of another shape.
 
     References:
@@ -87,9 +88,11 @@ class Pruned(Delta):
         value = self.values_of(layer)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(f"The mask of layer {layer!r} must be a tensor of bools, got {found}.")
+            raise PyroccamError(
+                f"The mask of layer {layer!r} must be a tensor of bools, got {found}."
+            )
         if mask.shape != value.shape:
-            raise ValueError(
+            raise PyroccamError(
                 f"The mask of layer {layer!r} has shape {tuple(mask.shape)}, expected the shape of "
                 f"its weight, {tuple(value.shape)}."
             )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.distributions.blurred import BlurredLogistics, RoundedPoint
 from ..models.distributions.wrapped import base
@@ -77,7 +78,7 @@ class Rounded(Delta):
         structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
-        TypeError: for another prior of weights.
+        PyroccamError: for another prior of weights.
         ValueError: for a ``begin`` of other sites.
 
     References:
@@ -122,7 +123,7 @@ class Rounded(Delta):
             ]
             return RoundedFactor(layer.start[name], fn.width, multipliers, self._noise)
         if name == "weight":
-            raise TypeError(
+            raise PyroccamError(
                 f"guides.{type(self).__name__} rounds weights to steps, which the prior of site "
                 f"{f'{layer.name}.{name}'!r}, {type(fn).__name__}, does not have: use "
                 "priors.Integers, or guides.Delta(model)."
@@ -131,14 +132,14 @@ class Rounded(Delta):
 
     def _take(self, model: BayesianNetwork, other: NetworkGuide) -> None:
         if type(other) is not type(self) or other.sites != self.sites:
-            raise ValueError(
+            raise PyroccamError(
                 f"begin= is a guides.{type(other).__name__} of "
                 f"{'the same' if other.sites == self.sites else 'another'} network.\n"
                 f"Expected a guides.{type(self).__name__} of the same."
             )
         for name, value in other.state_dict().items():
             if value.shape != (own := self.state_dict()[name]).shape:
-                raise ValueError(
+                raise PyroccamError(
                     f"begin= has {name} of shape {tuple(value.shape)}, expected "
                     f"{tuple(own.shape)}.\nGive a guide of a network of the same sizes."
                 )

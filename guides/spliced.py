@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from .base import NetworkGuide
 from .delta import Delta, DeltaFactor
@@ -77,7 +78,7 @@ class Spliced(Delta):
         begin: see :class:`~pyroccam.guides.Delta`.
 
     Raises:
-        TypeError: for a prior as for ``Delta``.
+        PyroccamError: for a prior as for ``Delta``.
         ValueError: for a layer that does not exist, a negative ``gamma``, ``power`` or ``stop``.
 
     References:
@@ -108,7 +109,7 @@ class Spliced(Delta):
     ) -> None:
         for name, value in (("gamma", gamma), ("power", power), ("stop", stop)):
             if value is not None and not value >= 0:
-                raise ValueError(f"Spliced({name}) must be at least 0, got {value!r}.")
+                raise PyroccamError(f"Spliced({name}) must be at least 0, got {value!r}.")
         super().__init__(model, begin=begin)
         if not isinstance(c, Mapping):
             c = dict.fromkeys(model.layers, float(c))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from ..models.bayesian import BayesianNetwork
 from ..models.checks import one_of, unknown_name
 from ..models.distributions.symmetric import CentredNormal, CentredUniform, Rademacher
@@ -55,7 +56,7 @@ class ZeroMeanFactor(GaussianFactor):
 
     @property
     def centre(self) -> nn.Parameter:
-        raise TypeError("A weight of zero mean has no parameter that moves its posterior.")
+        raise PyroccamError("A weight of zero mean has no parameter that moves its posterior.")
 
     def forward(self) -> Any:
         scale = self.signed_scale.abs().clamp_min(self.LEAST)
@@ -92,7 +93,7 @@ class ZeroMean(NetworkGuide):
         local, scales, structure: see :class:`~pyroccam.guides.base.NetworkGuide`.
 
     Raises:
-        ValueError: for a name that is no layer, a noise that there is not, a scale that is not
+        PyroccamError: for a name that is no layer, a noise that there is not, a scale that is not
             positive, a layer that would begin with no variance at all, or a ``begin`` of another
             network.
 
@@ -121,20 +122,20 @@ class ZeroMean(NetworkGuide):
     ) -> None:
         one_of("ZeroMean(noise)", noise, tuple(_NOISES))
         if scale is not None and not scale > 0.0:
-            raise ValueError(f"scale must be positive, got {scale}.")
+            raise PyroccamError(f"scale must be positive, got {scale}.")
         super().__init__(model, local=local, scales=scales, structure=structure)
         layers = [layers] if isinstance(layers, str) else layers
         self.layers = tuple(model.layers) if layers is None else tuple(layers)
         for name in self.layers:
             if name not in model.layers:
-                raise ValueError(unknown_name("Bayesian layer", name, list(model.layers)))
+                raise PyroccamError(unknown_name("Bayesian layer", name, list(model.layers)))
         if not self.layers:
-            raise ValueError("layers=[] leaves every mean: use guides.MeanField(model).")
+            raise PyroccamError("layers=[] leaves every mean: use guides.MeanField(model).")
         self._noise: Noise = noise
         self._scale, self._begin = scale, (begin,)  # no submodule
         if begin is not None and begin.sites != list(model.sites):
             odd = sorted({*begin.sites} ^ {*model.sites})
-            raise ValueError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
+            raise PyroccamError(f"begin= is a guide of another network (sites such as {odd[:1]}).")
         self.build(model)
         if begin is not None:
             self.take_edges(model, begin)
@@ -163,7 +164,7 @@ class ZeroMean(NetworkGuide):
         else:
             scale = layer.start["weight"].abs()
         if not bool((scale > 0.0).any()):
-            raise ValueError(
+            raise PyroccamError(
                 f"All weights of layer {layer.name!r} would begin with a deviation of zero, which "
                 "never grows: give scale=, or leave the layer out of layers=."
             )

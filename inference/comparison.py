@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.errors import PyroccamError
 from ..guides.base import Guide
 from ..models.base import Model
 from ..models.bayesian import BayesianNetwork
@@ -53,7 +54,7 @@ def swap(
         settings: that differ from those of the fit.
 
     Raises:
-        TypeError: for a model without a prior, or a prior of another kind.
+        PyroccamError: for a model without a prior, or a prior of another kind.
         ValueError: for a prior and a guide that do not go together.
 
     Example:
@@ -70,7 +71,7 @@ def swap(
         ['1.weight', '1.bias']
     """
     if structure is not None and not fit.model.structure:
-        raise TypeError(
+        raise PyroccamError(
             f"structure= is for models.StructuredNetwork; a {type(fit.model).__name__} has no "
             "graph of alternatives."
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from .contexts import Counting
 from .distributions.wrapped import Weighted
 from .likelihoods import Likelihood, TargetSpec
@@ -136,9 +137,9 @@ class Model(LocalModule):
             structure: prior of the structure of a graph, if it is to be another.
 
         Raises:
-            TypeError: for a model without a prior, or a prior of another kind.
+            PyroccamError: for a model without a prior, or a prior of another kind.
         """
-        raise TypeError(
+        raise PyroccamError(
             f"A {type(self).__name__} has no prior to swap: its weights are numbers. Make a "
             "models.BayesianNetwork, or a models.LearntDepth."
         )

@@ -12,7 +12,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from ..data.errors import NetworkError
+from ..data.errors import NetworkError, PyroccamError
 from .base import Model
 from .feeding import feed, feed_like
 from .layers.bayesian_layer import BayesianLayer
@@ -77,7 +77,7 @@ class BayesianNetwork(Model):
         prior_given: the prior, or priors, that it was made with.
 
     Raises:
-        TypeError: for a layer that cannot be Bayesian.
+        PyroccamError: for a layer that cannot be Bayesian.
         ValueError: for names that the network does not have, layers that share a weight, that are
             not used, or that are used more than once in a pass.
         NetworkError: for a network in half precision, or that computes something else with other
@@ -110,7 +110,7 @@ class BayesianNetwork(Model):
     ) -> None:
         super().__init__()
         if not isinstance(prior, WeightPrior | Mapping | None):
-            raise TypeError(
+            raise PyroccamError(
                 f"prior={type(prior).__name__} is not over weights: a {type(self).__name__} needs "
                 "one such as models.priors.Normal(1.0)."
             )
@@ -257,12 +257,12 @@ class BayesianNetwork(Model):
         """Outputs that the likelihood takes, for inputs ``(B, *)``; samples all latents.
 
         Raises:
-            TypeError: for a network that gives several tensors, or none.
+            PyroccamError: for a network that gives several tensors, or none.
         """
         with layers_called():
             found: Tensor = self.part("net")(x)
         if not isinstance(found, Tensor):
-            raise TypeError(
+            raise PyroccamError(
                 f"The network gives a {type(found).__name__}, expected one tensor, or what has it "
                 "as logits. Wrap it in a module that returns the outputs that count, or "
                 "torch.cat(..., -1) of all, for a likelihood= of your own."
@@ -361,7 +361,7 @@ class _AtStart(Messenger):
 def _refuse_other_rows(outputs: Any, rows: int) -> None:
     """Outputs of fewer rows would be taken for those of each."""
     if isinstance(outputs, Tensor) and (outputs.dim() == 0 or len(outputs) != rows):
-        raise ValueError(
+        raise PyroccamError(
             f"The network gives outputs of shape {tuple(outputs.shape)} for {rows} rows of input: "
             "expected one row of outputs for each, the batch first."
         )

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from .bayesian import BayesianNetwork
 from .checks import between
 from .contexts import Counting
@@ -121,7 +122,7 @@ class BayesianStack(BayesianNetwork):
         number_bits: b, what a number that is no random weight costs.
 
     Raises:
-        TypeError: for a network that is no stack, or a prior that is not over depth.
+        PyroccamError: for a network that is no stack, or a prior that is not over depth.
         ValueError: as for a Bayesian network; for fewer than no bits.
 
     References:
@@ -152,14 +153,14 @@ class BayesianStack(BayesianNetwork):
         refuse_several(data, type(self).__name__)
         stack = unwrapped(stack)
         if not isinstance(stack, DepthStack):
-            raise TypeError(
+            raise PyroccamError(
                 f"A {type(self).__name__} needs a models.DepthStack, which can stop at any depth, "
                 f"got {type(stack).__name__}.\nPut its stem, blocks and head in one, or take "
                 "models.BayesianNetwork."
             )
         depth = Uniform() if depth is None else depth
         if not isinstance(depth, DepthPrior):
-            raise TypeError(
+            raise PyroccamError(
                 f"depth={type(depth).__name__} is no prior over depth, such as "
                 "models.priors.Geometric(0.85)."
             )
@@ -195,7 +196,7 @@ class BayesianStack(BayesianNetwork):
             for shared in getattr(layer.prior, "held", ()):
                 owner = owners.setdefault(id(shared), name)
                 if owner != name and len(exits.used_at(owner)) <= exits.max_depth:
-                    raise ValueError(
+                    raise PyroccamError(
                         f"Layers {owner!r} and {name!r} share a prior that the first of them has, "
                         "and not every depth uses it.\nMake the stem random, too, or give each "
                         "layer a prior of its own, GaussianMixture(per='layer')."
@@ -330,7 +331,7 @@ class BayesianStack(BayesianNetwork):
             for own in (part for part in there if name == part or name.startswith(f"{part}.")):
                 names[name] = there[own] + name.removeprefix(own)
         if not names:
-            raise ValueError(
+            raise PyroccamError(
                 f"At depth {depth} all weights are numbers: the network is that of the stack, "
                 f"stack.at({depth}), and nothing of it is random."
             )

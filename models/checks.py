@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ..data.errors import PyroccamError
+
 __all__ = [
     "as_number",
     "between",
@@ -67,12 +69,12 @@ def positive(name: str, value: float) -> None:
     """Check a hyperparameter.
 
     Raises:
-        ValueError: if it is not a positive finite number; TypeError: if it is none.
+        PyroccamError: if it is not a positive finite number; TypeError: if it is none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
+        raise PyroccamError(f"{name} must be a number, got {value!r}.")
     if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}.")
+        raise PyroccamError(f"{name} must be positive and finite, got {value}.")
 
 
 def between(name: str, value: float, low: float, high: float, ends: str = "()") -> None:
@@ -82,12 +84,12 @@ def between(name: str, value: float, low: float, high: float, ends: str = "()") 
         ends: how mathematicians write it: ``(]`` has its upper end, and not the lower.
 
     Raises:
-        ValueError: if it is no number, or none of those.
+        PyroccamError: if it is no number, or none of those.
     """
     number = as_number(value)
     at_end = (number == low and "[" in ends) or (number == high and "]" in ends)
     if not (low < number < high or at_end):
-        raise ValueError(
+        raise PyroccamError(
             f"{name} must be in {ends[0]}{low:g}, {high:g}{ends[1]}, got {shown(value)}."
         )
 
@@ -96,22 +98,22 @@ def one_of(name: str, value: object, known: tuple[object, ...]) -> None:
     """Check a choice.
 
     Raises:
-        ValueError: naming what can be chosen.
+        PyroccamError: naming what can be chosen.
     """
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+        raise PyroccamError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
 def whole(name: str, value: object, least: int = 0, most: int | None = None) -> int:
     """Check a count.
 
     Raises:
-        ValueError: if it is no whole number, less than ``least``, or more than ``most``.
+        PyroccamError: if it is no whole number, less than ``least``, or more than ``most``.
     """
     top = math.inf if most is None else most
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= top:
         limit = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be a whole number {limit}, got {shown(value)}.")
+        raise PyroccamError(f"{name} must be a whole number {limit}, got {shown(value)}.")
     return value
 
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
+
 __all__ = [
     "Fields",
     "arguments",
@@ -96,10 +98,10 @@ def refuse_several(data: Any, what: str) -> None:
     """Refuse data of several inputs of a row, for a model of another kind.
 
     Raises:
-        ValueError: with a model that takes them.
+        PyroccamError: with a model that takes them.
     """
     if (found := getattr(data, "fields", None)) is not None:
-        raise ValueError(
+        raise PyroccamError(
             f"A {what} takes one input of a row, and these have several: {found}.\n"
             "Take models.BayesianNetwork, or join them: torch.cat([a, b], 1)."
         )

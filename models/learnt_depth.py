@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from .base import Model
 from .feeding import refuse_several
 from .likelihoods import Likelihood, TargetSpec, checked, has_weights, precision
@@ -46,7 +47,7 @@ class LearntDepth(Model):
             same network begins (:func:`pyroccam.inference.swap`).
 
     Raises:
-        TypeError, ValueError: if the parts do not make a stack, or the prior does not fit it.
+        PyroccamError, ValueError: if the parts do not make a stack, or the prior does not fit it.
 
     References:
         Antoran, Allingham, Hernandez-Lobato (2020), Variational Depth Search in ResNets,
@@ -80,14 +81,14 @@ class LearntDepth(Model):
         elif blocks is not None and head is not None:
             stack = DepthStack(stem, blocks, head, adapters)
         else:
-            raise TypeError(
+            raise PyroccamError(
                 "LearntDepth takes a DepthStack, or a stem, a list of blocks and a head; got "
                 f"{type(stem).__name__}, {type(blocks).__name__} and {type(head).__name__}."
             )
         refuse_without_values(stack)
         prior = Geometric() if prior is None else prior
         if not isinstance(prior, DepthPrior):
-            raise TypeError(
+            raise PyroccamError(
                 f"prior must be a depth prior such as models.priors.Geometric(0.85), got "
                 f"{type(prior).__name__}."
             )
@@ -255,5 +256,5 @@ def log_likelihood_by_depth(
         ll = ll.double().sum(1)
         total = ll if total is None else total + ll
     if total is None:
-        raise ValueError("Cannot compute a likelihood on no observations: x has 0 rows.")
+        raise PyroccamError("Cannot compute a likelihood on no observations: x has 0 rows.")
     return total

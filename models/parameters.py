@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_module_registration_hook as 
 from torch.nn.modules.module import register_module_parameter_registration_hook as of_parameters
 from torch.nn.parameter import is_lazy
 
-from ..data.errors import NetworkError
+from ..data.errors import NetworkError, PyroccamError
 from ..data.limits import ask
 from .checks import shown
 
@@ -105,16 +105,16 @@ def refuse_without_values(net: nn.Module) -> None:
     """Refuse numbers of a network that are not made yet, have no memory, or half precision.
 
     Raises:
-        ValueError, NetworkError: naming it.
+        PyroccamError, NetworkError: naming it.
     """
     for name, t in itertools.chain(net.named_parameters(), net.named_buffers()):
         if is_lazy(t):
-            raise ValueError(
+            raise PyroccamError(
                 f"{name!r} of the network has no shape yet: pass a batch through the network first "
                 "(net(x)), which its lazy modules wait for."
             )
         if t.is_meta:
-            raise ValueError(
+            raise PyroccamError(
                 f"{name!r} of the network has no values, it is on the device meta: make the "
                 "network on the cpu, or give it memory and values (net.to_empty, load_state_dict)."
             )

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from ..data.errors import PyroccamError
 from .bayesian import BayesianNetwork
 from .distributions.temperature import Temperature
 from .feeding import refuse_several
@@ -50,7 +51,7 @@ class StructuredNetwork(BayesianNetwork):
         structure_given: the prior over structure that it was made with.
 
     Raises:
-        ValueError: if no edge has an alternative, besides those of a Bayesian network.
+        PyroccamError: if no edge has an alternative, besides those of a Bayesian network.
 
     References:
         Bakhteev, Strijov, Bayesian selection of deep learning model structure.
@@ -99,7 +100,7 @@ class StructuredNetwork(BayesianNetwork):
             if not (alone and len(names) == 1)
         }
         if not primitives:
-            raise ValueError(
+            raise PyroccamError(
                 "No edge of the network has an alternative: give one at least two primitives in a "
                 "models.StructureGraph, or use models.BayesianNetwork."
             )
@@ -115,7 +116,9 @@ class StructuredNetwork(BayesianNetwork):
     def _choose(self, net: nn.Module, prior: Any, layers: Chosen) -> list[str]:
         if prior is None:
             if layers is not None:
-                raise ValueError("layers= says which weights are random, but they have no prior=.")
+                raise PyroccamError(
+                    "layers= says which weights are random, but they have no prior=."
+                )
             return []
         return super()._choose(net, prior, layers)
 

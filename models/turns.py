@@ -82,7 +82,7 @@ def fitting(*trained: object) -> Iterator[None]:
 
     Raises:
         Busy: if a fit is running in another thread, at once.
-        ValueError: if a fit that is running trains one of them.
+        PyroccamError: if a fit that is running trains one of them.
     """
     state, me = _state, threading.current_thread()
     with state.counting:
@@ -94,7 +94,7 @@ def fitting(*trained: object) -> Iterator[None]:
                 "wait for it, inference.fit_repeats for several together, or processes",
             )
         if any(one is other for one in trained for other in state.trained):
-            raise ValueError(
+            raise PyroccamError(
                 "This model or guide is being trained by the fit that this one is called from "
                 "(track=): train a copy.deepcopy of the pair."
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ...data.errors import PyroccamError
 from ..places import need_file, need_folder
 from .application import Device, Moved, Network, Run, Trust, app, console, tested
 
@@ -151,28 +152,28 @@ def _refuse_together(
     """Refuse options of which one leaves nothing to another."""
     cuts = any(value is not None for value in cut.values())
     if cut["tolerance"] is not None and cut["threshold"] not in (None, "validation"):
-        raise ValueError(
+        raise PyroccamError(
             "--tolerance is of --threshold validation, and changes nothing for "
             f"{cut['threshold']!r}: leave one of them out."
         )
     if sample["posterior"] == "own" and cuts:
-        raise ValueError(
+        raise PyroccamError(
             "--threshold and --tolerance cut what a posterior does not need, and --posterior own "
             "sends it whole.\nLeave them out, or --posterior."
         )
     if budgeted and (rules != _AS_RULED or cuts or code == "sample"):
-        raise ValueError(
+        raise PyroccamError(
             "--bytes and --milliseconds choose among networks that are cut and rounded by the "
             "rules of the run.\nLeave out --threshold, --tolerance, --significand, --exponent, "
             "--codebook and --code sample, or the budget."
         )
     if code == "sample" and rules != _AS_RULED:
-        raise ValueError(
+        raise PyroccamError(
             "--significand, --exponent and --codebook round weights, and a draw is not rounded."
             "\nLeave them out, or give --code digits."
         )
     if code != "sample" and sample != _AS_TRAINED:
-        raise ValueError(
+        raise PyroccamError(
             "--posterior, --size, --epochs and --resume are of --code sample: give that, too."
         )
 
@@ -255,7 +256,7 @@ class _Run:
         """What is cut, and how much the likelihood may fall for it; the run's own if left out.
 
         Raises:
-            ValueError: for a rule that needs validation rows, without any.
+            PyroccamError: for a rule that needs validation rows, without any.
         """
         from ...inference.pruning.thresholds import Threshold
         from ..methods.options import taken
@@ -268,7 +269,7 @@ class _Run:
             cut_at = taken("--threshold", asked_for, Threshold)
         if cut_at == "validation" and not len(self.result.data.x_val):
             why = "the last fit trained on them" if options.get("last_rows") else "there are none"
-            raise ValueError(
+            raise PyroccamError(
                 f"{self.folder} cannot be cut by its validation rows: {why}. Give --threshold "
                 "noise, valley or a number."
             )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ...data.errors import PyroccamError
 from ..places import need_file
 from .application import Device, Moved, Network, Run, Trust, app, console
 
@@ -43,7 +44,7 @@ def evaluate(
     need_file(out)
     same = data is not None and names_own_data(folder, data)
     if data is not None and not same and split != "test":
-        raise ValueError(f"--split {split}: new rows are not split. Leave it, or --data, out.")
+        raise PyroccamError(f"--split {split}: new rows are not split. Leave it, or --data, out.")
     result = load_fit(
         folder, device, network=network, trust=trust, data_root=data_root,
         data_file=data if same else None,
@@ -107,7 +108,7 @@ def report(
     from ..sweeps.results import finished_cells
 
     if out.suffix not in (".html", ".htm"):
-        raise ValueError(f"--out {out}: expected a file name that ends in .html.")
+        raise PyroccamError(f"--out {out}: expected a file name that ends in .html.")
     need_file(out)
     runs = [run for folder in folders for run in finished_cells(folder)]
     page = report_page(runs).encode("utf-8", "backslashreplace")  # names of files may be no text

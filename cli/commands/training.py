@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...data.errors import PyroccamError
 from ..boundary import CTRL_C
 from ..console import PlainConsole
 from ..places import need_folder, new_folder
@@ -113,9 +114,9 @@ def fit(
     from ..runs.summary import print_run, refuse_unmet
 
     if resume and out is None:
-        raise ValueError("--resume needs --out, the folder of the run to go on with.")
+        raise PyroccamError("--resume needs --out, the folder of the run to go on with.")
     if out == Path():
-        raise ValueError("--out is empty, or the folder in which you are: give the run its own.")
+        raise PyroccamError("--out is empty, or the folder in which you are: give the run its own.")
     need_folder(out)
     watch = TensorBoard() if tensorboard else None
     length = None if budget is None else Budget.parse(budget)
@@ -139,7 +140,7 @@ def fit(
         return
     if processes > 1:
         if launched() and joined():
-            raise ValueError("torchrun has started processes already: leave --processes out.")
+            raise PyroccamError("torchrun has started processes already: leave --processes out.")
         _refuse_time(length)
         refuse_device(str(pick_device(device)) if device == "cuda" else device, processes)
         refuse_unknown(method, data, network, _settings(sets, epochs, compiled))
@@ -197,7 +198,7 @@ def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None)
     settings = parse_settings(sets or [])
     for name, value in (("epochs", epochs), ("compile", compiled)):
         if value is not None and name in settings:
-            raise ValueError(f"--{name} and --set {name}=... were both given: leave one out.")
+            raise PyroccamError(f"--{name} and --set {name}=... were both given: leave one out.")
         settings |= {} if value is None else {name: value}
     return settings
 
@@ -205,7 +206,7 @@ def _settings(sets: list[str] | None, epochs: int | None, compiled: bool | None)
 def _refuse_time(length: Budget | None) -> None:
     """Refuse a length in seconds for several processes: paces are measured in one."""
     if length is not None and length.steps is None:
-        raise ValueError(
+        raise PyroccamError(
             "--budget in time is measured in one process, and here are several.\nGive it in steps "
             "(--budget 6000steps), or --epochs."
         )

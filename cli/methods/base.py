@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 from torch import nn
 
 from ...data import Dataset
-from ...data.errors import NetworkError
+from ...data.errors import NetworkError, PyroccamError
 from ...data.own_code import attribute
 from ...guides.base import Guide
 from ...inference.fits.fitting import Fit
@@ -151,11 +151,11 @@ class Method(ABC):
         """This method with other options.
 
         Raises:
-            ValueError: for an option that it has not, or a value that is not of its type.
+            PyroccamError: for an option that it has not, or a value that is not of its type.
         """
         known, types = self.options, get_type_hints(type(self), include_extras=True)
         if unknown := [name for name in options if name not in known]:
-            raise ValueError(unknown_name(f"option of {self.name}", unknown[0], known))
+            raise PyroccamError(unknown_name(f"option of {self.name}", unknown[0], known))
         values: dict[str, Any] = {n: taken(n, value, types[n]) for n, value in options.items()}
         return replace(self, **values)
 
@@ -176,7 +176,7 @@ class Method(ABC):
         """The fits that follow the first.
 
         Raises:
-            ValueError: for options that cannot be together.
+            PyroccamError: for options that cannot be together.
         """
         return ()
 
@@ -241,9 +241,9 @@ class Method(ABC):
             folder: of the run.
 
         Raises:
-            ValueError: if there is none.
+            PyroccamError: if there is none.
         """
-        raise ValueError(f"{folder} has no smaller network: {self.name} learns no structure.")
+        raise PyroccamError(f"{folder} has no smaller network: {self.name} learns no structure.")
 
     @property
     def networks(self) -> dict[str, Callable[..., nn.Module]]:
@@ -259,18 +259,18 @@ class Method(ABC):
             name: of a ready network, or ``module:function`` for one of a person's own.
 
         Raises:
-            ValueError: if there is none.
+            PyroccamError: if there is none.
         """
         if name in self.networks:
             return self.networks[name]
         module, _, function = name.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), function)):
             known = [*self.networks, "MODULE:FUNCTION of your own"]
-            raise ValueError(unknown_name(f"network of {self.name}", name, known))
+            raise PyroccamError(unknown_name(f"network of {self.name}", name, known))
         try:
             found = attribute(module, function)
         except ModuleNotFoundError as error:
-            raise ValueError(
+            raise PyroccamError(
                 f"Network {name!r}: {module} cannot be imported ({error}). Run in the folder of "
                 f"{module.replace('.', '/')}.py, or install it."
             ) from error
@@ -282,7 +282,7 @@ class Method(ABC):
                 f"{type(error).__name__}: {error}{where}"
             ) from error
         if not callable(found):
-            raise ValueError(
+            raise PyroccamError(
                 f"Network {name!r}: {module} has no function {function!r}, which would be called "
                 "with the shape of an input and the number of outputs."
             )

@@ -12,6 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit
 from ...inference.fits.retraining import RATES
 from ...inference.posterior.draws import DrawnNetwork, Noise
@@ -115,13 +116,13 @@ class Bayes(OverWeights):
         more = {"scales": self.scales} | ({} if limit is None else {"max_scale": limit})
         guide = guides.parse(self.guide, model, **more)
         if self.finish and (guide.steps or levels_of(model)):
-            raise ValueError(
+            raise PyroccamError(
                 f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
                 f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
                 "Set finish=0."
             )
         if guide.is_point and self.threshold is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f"threshold={self.threshold!r}: under guide={self.guide!r} weights are points, "
                 "which do not say what they do not need.\nLeave threshold out."
             )
@@ -133,7 +134,7 @@ class Bayes(OverWeights):
                 refuse_uncut(guide)
                 try_to_cut(model, data)
             except (ValueError, RuntimeError) as error:
-                raise ValueError(
+                raise PyroccamError(
                     "This method cuts the network while it trains, which cannot be done: "
                     f"{error} --set narrow=[] trains the whole network to the end."
                 ) from error
@@ -198,7 +199,7 @@ class Bayes(OverWeights):
         """The learning rate falls in the last fit.
 
         Raises:
-            ValueError: if the KL has not its full weight by then: nothing could be told by it.
+            PyroccamError: if the KL has not its full weight by then: nothing could be told by it.
         """
         first, *rest = self._lengths(settings)
         unit, whole = length_in(settings), first + sum(rest)
@@ -206,7 +207,7 @@ class Bayes(OverWeights):
             return {} if whole == sum(self._parts(settings)) else {unit: whole}
         warmup = settings.kl_warmup * whole / first
         if warmup >= 1:
-            raise ValueError(
+            raise PyroccamError(
                 f"The network would first be narrowed after {first} of {whole} {unit}, while the "
                 f"KL still gains weight (kl_warmup={settings.kl_warmup}). Set kl_warmup below "
                 f"{first / whole:.3g}, or narrow= to later fractions."

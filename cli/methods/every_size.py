@@ -12,6 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...guides.forms import FORMS
 from ...inference.cutting.cost import count_parameters
 from ...inference.figures import save
@@ -81,7 +82,7 @@ class EverySize(FromNumbers):
 
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         if not len(data.x_val):
-            raise ValueError(
+            raise PyroccamError(
                 f"{self.name} chooses one of many networks by validation rows, and there are none."
                 "\nSet data.val_fraction=0.1."
             )
@@ -92,7 +93,7 @@ class EverySize(FromNumbers):
             return super()._model(net, data, prior, **more)
         for one in fields(self):
             if one.name in _OF_STACKS and (value := getattr(self, one.name)) != one.default:
-                raise ValueError(
+                raise PyroccamError(
                     f"{one.name}={value!r} is of a depth that is learnt, and the network is no "
                     "stack of blocks.\nLeave it out, or give a stack, such as --network "
                     f"{' or '.join(ready.NETWORKS)}."
@@ -102,7 +103,7 @@ class EverySize(FromNumbers):
 
     def _pair(self, model: Any, guide: Any) -> Pair:
         if model.structure and isinstance(self.threshold, Mapping):
-            raise ValueError(
+            raise PyroccamError(
                 "threshold= has numbers by layer, and networks of other depths have other layers."
                 "\nGive one rule, or one number, for all."
             )
@@ -110,7 +111,7 @@ class EverySize(FromNumbers):
         how: dict[str, Any] = {name: getattr(self, name) for name in ("low", "high", "form")}
         found = guides.Conditional(guide, pivots=self.pivots, **how)
         if all(guide.factor_of(site).is_point for site in guide.sites):
-            raise ValueError(
+            raise PyroccamError(
                 f"guide={self.guide!r} has weights that are points, which do not say what they do "
                 "not need: all sizes would be one.\nTake guide=mean-field."
             )

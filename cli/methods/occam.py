@@ -15,6 +15,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.cutting.cost import count_parameters, multiply_adds, seconds_per_batch
 from ...inference.cutting.surgery import ROWS
 from ...inference.elbo.full_data import evidence
@@ -73,7 +74,7 @@ class FromNumbers(OverWeights):
     def build(self, net: nn.Module, data: Dataset) -> Pair:
         model, guide = self._posterior(net, data)
         if guide.zero_mean:
-            raise ValueError(
+            raise PyroccamError(
                 f"guide={self.guide!r} has weights without a mean, which leave no smaller network."
                 "\nTake guide=mean-field, or the method bayes."
             )
@@ -82,7 +83,7 @@ class FromNumbers(OverWeights):
         try:
             try_to_cut(model if alone is None else alone[0], data)
         except (ValueError, RuntimeError) as error:
-            raise ValueError(
+            raise PyroccamError(
                 f"This method cuts the network, which cannot be done: {error}"
             ) from error
         pair = self._pair(model, guide)
@@ -175,7 +176,7 @@ class Occam(FromNumbers):
 
     def _pair(self, model: Any, guide: Any) -> Pair:
         if self.finish and (guide.steps or levels_of(model)):
-            raise ValueError(
+            raise PyroccamError(
                 f"finish={self.finish:g}: trained as numbers, what is left would leave the levels "
                 f"or steps on which prior={self.prior!r} and guide={self.guide!r} have it.\n"
                 "Set finish=0."

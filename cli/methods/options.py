@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from ...data.errors import PyroccamError
 from ...models.checks import as_number
 from ...models.likelihoods import words as likelihoods
 
@@ -76,12 +77,12 @@ def taken(name: str, value: object, hint: object) -> Any:
         hint: the type, with rules in ``Annotated``.
 
     Raises:
-        ValueError: for a value that is not of it.
+        PyroccamError: for a value that is not of it.
     """
     if not _fits(value, hint):
         *first, last = _words(hint)
         asked = f"{', '.join(first)} or {last}" if first else last
-        raise ValueError(f"{name}={value!r}: give {asked}.")
+        raise PyroccamError(f"{name}={value!r}: give {asked}.")
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return as_number(value) if plain is float else value
 

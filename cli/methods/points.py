@@ -12,6 +12,7 @@ from torch import nn
 
 from ... import guides, models
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit
 from ...inference.posterior.family import require
 from ...inference.posterior.weight_moments import mean_network
@@ -95,7 +96,9 @@ class DeepCompression(FromPoint):
 
     def stages(self, settings: Settings) -> list[Stage]:
         if self.sensitivity is None and self.keep is None:
-            raise ValueError("sensitivity=null: give it, or keep=, the share of weights that stay.")
+            raise PyroccamError(
+                "sensitivity=null: give it, or keep=, the share of weights that stay."
+            )
 
         def prune(number: int) -> Callable[[Fit], Pair]:
             def build(before: Fit) -> Pair:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...data.errors import PyroccamError
 from ...models.checks import unknown_name
 from .base import Method
 from .bayes import Bayes
@@ -235,5 +236,5 @@ METHODS: dict[str, Method] = {
 def find(name: str) -> Method:
     """A method by its name; an unknown one is an error that suggests the nearest."""
     if name not in METHODS:
-        raise ValueError(unknown_name("method", name, METHODS))
+        raise PyroccamError(unknown_name("method", name, METHODS))
     return METHODS[name]

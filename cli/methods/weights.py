@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference import draw_coding
 from ...inference.cutting import cut
 from ...inference.cutting.cost import compare_speed, count_parameters
@@ -101,7 +102,7 @@ class OverWeights(Method):
 
     def smaller(self, result: Fit, folder: Path) -> nn.Module:
         if not (folder / FILE).is_file():
-            raise ValueError(
+            raise PyroccamError(
                 f"{folder} has no {FILE}, the network that would be exported.\nTry `pyroccam "
                 f"compress {folder}` first; a posterior without means has none."
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from ...data.errors import PyroccamError
 from ...inference.diagnostics import Verdict
 from .inlined import inline
 
@@ -44,7 +45,7 @@ class Table:
         note: in small print below.
 
     Raises:
-        ValueError: for a row of another length.
+        PyroccamError: for a row of another length.
     """
 
     caption: str
@@ -55,7 +56,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.head):
-                raise ValueError(
+                raise PyroccamError(
                     f"table {self.caption!r}: a row of {len(row)} entries, expected "
                     f"{len(self.head)} as in its head"
                 )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from ...data.errors import PyroccamError
 from ...data.limits import ask
 from ...data.roots import reading
 
@@ -45,21 +46,21 @@ def inline(path: Path, most: int = 300_000) -> Inlined:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: for another kind of file, a damaged one, or one that stays too large.
+        PyroccamError: for another kind of file, a damaged one, or one that stays too large.
     """
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"{path}: expected a .png or .svg picture")
+        raise PyroccamError(f"{path}: expected a .png or .svg picture")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such picture")
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
     if vector.is_file() and vector.stat().st_size <= most:
         content = vector.read_bytes()
         if b"<svg" not in content:
-            raise ValueError(f"{vector}: no SVG picture; draw it again")
+            raise PyroccamError(f"{vector}: no SVG picture; draw it again")
         return Inlined(_address("image/svg+xml", content), None, None)
     if not pixels.is_file():
-        raise ValueError(
+        raise PyroccamError(
             f"{vector}: {vector.stat().st_size:,} bytes, more than the {most:,} there is room for; "
             f"save it as {pixels.name} too (inference.figures.save)"
         )
@@ -88,7 +89,7 @@ def _fewer(path: Path, most: int) -> tuple[bytes, int, int]:
         # Bytes go with the area, if not exactly.
         width = round(shown.width * min(0.9, 0.97 * math.sqrt(most / held.tell())))
         if width < _NARROWEST:
-            raise ValueError(
+            raise PyroccamError(
                 f"{path}: {held.tell():,} bytes at {shown.width} pixels, more than the {most:,} "
                 "there is room for"
             )

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...data.errors import PyroccamError
 from ..runs.opening import reading
 from ..runs.summary import METRICS, path_table
 from .catalogue import DIAGNOSIS, pictures, reading_order, slug
@@ -31,15 +32,15 @@ def report(folders: Sequence[Path]) -> str:
 
     Raises:
         FileNotFoundError: for a folder that is no finished run.
-        ValueError: for a file that is not what was written, no runs, or one that is given twice.
+        PyroccamError: for a file that is not what was written, no runs, or one that is given twice.
     """
     if not folders:
-        raise ValueError("folders: got no runs, expected at least one")
+        raise PyroccamError("folders: got no runs, expected at least one")
     runs = [read_run(folder) for folder in folders]
     places = [run.folder.resolve() for run in runs]
     for k, place in enumerate(places):
         if place in places[:k]:
-            raise ValueError(f"{runs[k].folder} is given twice; a run is compared with others.")
+            raise PyroccamError(f"{runs[k].folder} is given twice; a run is compared with others.")
     with reading(" and ".join(str(run.folder / "metrics.json") for run in runs)):
         page = _single(runs[0]) if len(runs) == 1 else _several(_told_apart(runs))
     return render(page)

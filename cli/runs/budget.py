@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.training.settings import MOST_STEPS, Settings
 from ...inference.training.trainer import Pace
 from .config import RunConfig
@@ -61,13 +62,13 @@ class Budget:
         """From ``90s``, ``5min``, ``1h`` or ``6000steps``.
 
         Raises:
-            ValueError: for another text, or nothing at all.
+            PyroccamError: for another text, or nothing at all.
         """
         found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|min|h|steps)", text)
         number = 0.0 if found is None else float(found[1])
         steps = found is not None and found[2] == "steps"
         if found is None or not number or (steps and number % 1):
-            raise ValueError(
+            raise PyroccamError(
                 f"--budget {text}: expected a time or a number of steps.\n"
                 "Try --budget 90s, 5min, 1h or 6000steps."
             )
@@ -129,11 +130,11 @@ def refuse_lengths(config: RunConfig, sets: Mapping[str, Any]) -> None:
         sets: settings that were asked for.
 
     Raises:
-        ValueError: if another one is.
+        PyroccamError: if another one is.
     """
     for name in (*LENGTHS, *config.chosen.lengths):
         if sets.get(name) is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f"--budget chooses the length of the whole run, and {name}={sets[name]!r} another "
                 "one.\nLeave one of them out."
             )
@@ -212,7 +213,7 @@ def choose(
         left: seconds of a time that are left now.
 
     Raises:
-        ValueError: for a budget that is too short.
+        PyroccamError: for a budget that is too short.
     """
     size = Settings.of(config.settings).batch_size
     most = min(data.N // 10, NUMBERS // math.prod(data.input_shape)) if free else 0
@@ -231,7 +232,7 @@ def choose(
     found = tried[-1]
     if not found.epochs:
         gone = 0.0 if budget.seconds is None else budget.seconds * USED - left()
-        raise ValueError(
+        raise PyroccamError(
             f"--budget {budget.asked} is too short. The shortest run: "
             f"{found.said(data, compare, found.least)}.\nTry "
             f"--budget {found.enough(data, compare, gone)}, or larger batches (--set "

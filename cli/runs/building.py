@@ -29,7 +29,7 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     A person's own function gets the shape of one input, or the shapes of several by their names.
 
     Raises:
-        ValueError: if a ready one cannot be built for this data with these options.
+        PyroccamError: if a ready one cannot be built for this data with these options.
         NetworkError: if a person's own function fails, or gives no ``torch.nn.Module``.
         TooLarge: if its weights ask for more memory than may be taken.
     """
@@ -38,7 +38,7 @@ def build_network(config: RunConfig, data: Dataset) -> nn.Module:
     ready = config.network in method.networks
     outputs = checked(config.options.get("likelihood"), data).outputs
     if ready and data.fields is not None:
-        raise ValueError(
+        raise PyroccamError(
             f"{data.name} has several inputs ({data.fields}), and {config.network} takes one.\n"
             "Give --network package.module:f, a function that makes a network of such arguments."
         )

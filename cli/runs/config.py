@@ -12,6 +12,7 @@ from typing import Any, get_origin, get_type_hints
 
 from ... import data as datasets
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...data.registry import options_of
 from ...inference.training.settings import Settings
 from ...models.checks import unknown_name
@@ -88,7 +89,7 @@ class RunConfig:
                 ``data.seed`` makes its rows another's, or the same for several seeds.
 
         Raises:
-            ValueError, TypeError: for a name that does not exist or a value that cannot be.
+            PyroccamError: for a name that does not exist or a value that cannot be.
         """
         row = find(method)
         sets = dict(sets or {})
@@ -96,7 +97,7 @@ class RunConfig:
         data_options = {k[5:]: sets.pop(k) for k in list(sets) if k.startswith("data.")}
         if data_root is not None:
             if "data_root" in data_options:
-                raise ValueError("--set data.data_root is --data-root: give one of them.")
+                raise PyroccamError("--set data.data_root is --data-root: give one of them.")
             data_options["data_root"] = data_root
         data_seed = data_options.pop("seed", seed)
         asked = words().get(str(sets.get("likelihood")))
@@ -104,7 +105,7 @@ class RunConfig:
             data_options.setdefault("task", asked.task)
         dataset = datasets.load(data, seed=data_seed, **data_options)
         if not dataset.counts["test"]:
-            raise ValueError(
+            raise PyroccamError(
                 f"{dataset.name} has no test rows, by which a run says what it can do.\n"
                 "Give some, such as --set data.test=0.1; from Python, inference.fit needs none."
             )
@@ -122,7 +123,7 @@ class RunConfig:
         settings = {**(usual if stack else {}), **row.settings}
         if row.full_batch:
             if dataset.streamed:
-                raise ValueError(
+                raise PyroccamError(
                     f"{method} takes all training rows in each step, and those of {dataset.name} "
                     "are streamed.\nGive rows in memory, or another method."
                 )
@@ -140,7 +141,7 @@ class RunConfig:
             else:
                 fit = [setting for setting in Settings.names() if setting not in _COMMAND]
                 known = [*options, *accepts, *fit, "data.<option>"]
-                raise ValueError(unknown_name("setting", name, known))
+                raise PyroccamError(unknown_name("setting", name, known))
         settings["seed"] = seed
         # These fail early, before anything is built.
         if options["likelihood"] is None:
@@ -150,7 +151,7 @@ class RunConfig:
         chosen.stages(checked)
         for name, why in chosen.refusals(checked, dataset):
             if sets.get(name) is not None:
-                raise ValueError(f"{name}={sets[name]!r} {why}")
+                raise PyroccamError(f"{name}={sets[name]!r} {why}")
         config = cls(method, dataset.source, network, network_options, options, settings)
         return config, dataset
 
@@ -214,7 +215,7 @@ class RunConfig:
 
         Raises:
             FileNotFoundError: if there is none.
-            ValueError: if it cannot be used.
+            PyroccamError: if it cannot be used.
         """
         path = folder / "config.json"
         if not path.is_file():
@@ -235,17 +236,17 @@ class RunConfig:
         """This configuration, after a look at what came from a file.
 
         Raises:
-            TypeError, ValueError: if a part is of another kind, or names what there is not.
+            PyroccamError, ValueError: if a part is of another kind, or names what there is not.
         """
         for part, kind in get_type_hints(RunConfig).items():
             value, kind = getattr(self, part), get_origin(kind) or kind
             if not isinstance(value, kind):
-                raise TypeError(f"{part} is {value!r:.60}, expected a {kind.__name__}")
+                raise PyroccamError(f"{part} is {value!r:.60}, expected a {kind.__name__}")
         row = find(self.method)
         if not isinstance(self.data.get("name"), str):
-            raise ValueError("data has no name")
+            raise PyroccamError("data has no name")
         if "seed" not in self.settings:
-            raise ValueError("settings has no seed")
+            raise PyroccamError("settings has no seed")
         row.with_options(self.options)
         for name, usual in {**row.options, **row.without}.items():
             self.options.setdefault(name, usual)  # of a method that had fewer of them
@@ -263,21 +264,21 @@ def _refuse_options(sets: Mapping[str, Any]) -> None:
     """A setting may not be asked for in a place where it would be passed over.
 
     Raises:
-        ValueError: for an option of the command, and for two settings of which one is not heard.
+        PyroccamError: for an option of the command, and for two settings of which one is not heard.
     """
     for name in sets:
         if name in _COMMAND:
-            raise ValueError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
+            raise PyroccamError(f"--set {name}=...: that is the option --{name.replace('_', '-')}.")
     if None not in (sets.get("epochs"), sets.get("steps")):
-        raise ValueError(
+        raise PyroccamError(
             f"epochs={sets['epochs']!r} and steps={sets['steps']!r} both say how long to train: "
             "leave one of them out."
         )
     if "data.name" in sets:
-        raise ValueError("--set data.name=...: that is the option --data.")
+        raise PyroccamError("--set data.name=...: that is the option --data.")
     seed = sets.get("data.seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"data.seed={seed!r}: give a whole number from 0 on.")
+        raise PyroccamError(f"data.seed={seed!r}: give a whole number from 0 on.")
 
 
 def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[str, Any]) -> None:
@@ -288,7 +289,7 @@ def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[st
         method, data, network, sets: as of :meth:`RunConfig.resolve`.
 
     Raises:
-        ValueError, TypeError: for a name that does not exist or a value that cannot be.
+        PyroccamError: for a name that does not exist or a value that cannot be.
     """
     row = find(method)
     _refuse_options(sets)
@@ -303,7 +304,7 @@ def refuse_unknown(method: str, data: str, network: str | None, sets: Mapping[st
     known = [*row.options, *accepts, *fit, *(f"data.{name}" for name in of_data)]
     for name in sets:
         if name not in known:
-            raise ValueError(unknown_name("setting", name, known))
+            raise PyroccamError(unknown_name("setting", name, known))
     options = {name: sets[name] for name in row.options if name in sets}
     of_fit = {name: sets[name] for name in fit if name in sets and name not in options}
     usual = {"epochs": _LONG} | row.settings
@@ -316,10 +317,10 @@ def _refuse_no_bool(name: str, value: Any, usual: Any) -> None:
     """A word that is neither true nor false would be taken for true.
 
     Raises:
-        ValueError: for one, where the usual value is one of them.
+        PyroccamError: for one, where the usual value is one of them.
     """
     if isinstance(usual, bool) and not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: give true or false.")
+        raise PyroccamError(f"{name}={value!r}: give true or false.")
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -349,15 +350,15 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """``["lr=0.01", "prior=uniform", "patience=null"]`` to a dictionary; values as in JSON.
 
     Raises:
-        ValueError: for one without ``=``, and for a key with two values.
+        PyroccamError: for one without ``=``, and for a key with two values.
     """
     out: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
-            raise ValueError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
+            raise PyroccamError(f"--set takes key=value, got {pair!r}. Example: --set lr=0.01")
         if name in out:
-            raise ValueError(f"--set {name} was given twice: leave one of them out.")
+            raise PyroccamError(f"--set {name} was given twice: leave one of them out.")
         try:
             out[name] = json.loads(text)
         except (ValueError, RecursionError):  # also of numbers with thousands of digits

@@ -56,7 +56,7 @@ def load_fit(
 
     Raises:
         FileNotFoundError: if the folder is not a finished run.
-        ValueError: for options that the method has not, or that no fit meets.
+        PyroccamError: for options that the method has not, or that no fit meets.
         RunError, DamagedFile: if a file in it is not what was written, or the data is not that of
             the run, or its network is code that nobody vouches for.
     """
@@ -92,7 +92,7 @@ def load_fit(
     with reading(folder / "metrics.json") if known else nullcontext():
         result, said = chosen.concluded(result, known)
     if options and "unmet" in said.get("path", {}):
-        raise ValueError(said["path"]["unmet"])
+        raise PyroccamError(said["path"]["unmet"])
     return result
 
 
@@ -146,7 +146,7 @@ def _known_network(
     """The network of a run that is opened: of this package, named again, or described."""
     ready = config.network in find(config.method).networks
     if network is not None and ready:
-        raise ValueError(
+        raise PyroccamError(
             f"--network {network}: the network of {folder} is {config.network}, which needs no "
             "code of yours. Leave --network out."
         )
@@ -191,16 +191,16 @@ def refuse_other_tensors(tensors: Mapping[str, torch.Tensor], module: nn.Module)
     converted without a word.
 
     Raises:
-        ValueError: naming the first tensor that is missing, too many, of another shape or dtype, or
-            learnt and not finite.
+        PyroccamError: naming the first tensor that is missing, too many, of another shape or dtype,
+            or learnt and not finite.
     """
     expected, learnt = module.state_dict(), dict(module.named_parameters())
     for name in [*expected, *tensors]:
         here, there = (_kind_of(of.get(name)) for of in (tensors, expected))
         if here != there:
-            raise ValueError(f"{name} is {here} in it, and {there} in the network of the run")
+            raise PyroccamError(f"{name} is {here} in it, and {there} in the network of the run")
         if not tensors[name].isfinite().all() and name in learnt:
-            raise ValueError(f"{name} is not finite, as no run ends")
+            raise PyroccamError(f"{name} is not finite, as no run ends")
 
 
 def _kind_of(tensor: torch.Tensor | None) -> str:

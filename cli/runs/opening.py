@@ -14,7 +14,6 @@ from ...data.limits import ask
 from ...inference.storage.digests import check_digests
 from ...inference.storage.lock import refuse_links
 from ...models.plain.untrusted import NotJSON, parsed, plain_words
-from ..boundary import deliberate
 from ..methods.weights import FILE
 
 __all__ = ["FORMAT", "RunError", "check_files", "read_json", "reading", "refuse_other_data"]
@@ -25,7 +24,7 @@ FORMAT = 2
 _AGAIN = "copy the folder again from where it came, or run `pyroccam fit` again"
 
 
-class RunError(PyroccamError, ValueError):
+class RunError(PyroccamError):
     """A folder that is not a whole run, or not the run that it should be."""
 
 
@@ -60,12 +59,12 @@ def reading(path: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except (PyroccamError, FileNotFoundError, Warning):
+    except (FileNotFoundError, Warning):
         raise
     except Exception as error:
-        # What Python says of a wrong kind is about our code; what we say of it, about the file.
-        said = str(error) if deliberate(error) else plain_words(error)
-        raise RunError(f"{path} cannot be read: {said:.200}", hint=_AGAIN) from error
+        if isinstance(error, PyroccamError) and str(path) in str(error):
+            raise
+        raise RunError(f"{path} cannot be read: {plain_words(error):.200}", hint=_AGAIN) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit, pick_device
 from ...inference.fits.retraining import RATES, PlainTraining, row_losses
 from ...inference.posterior.weight_moments import mean_network
@@ -58,7 +59,7 @@ def within(
         began: when the command began, by the ``clock`` in seconds.
 
     Raises:
-        ValueError: for a budget that is too short, or is not the only length asked for.
+        PyroccamError: for a budget that is too short, or is not the only length asked for.
     """
     refuse_lengths(config, sets)
     if options.resume and (out / "config.json").exists() and begun(out):
@@ -66,7 +67,7 @@ def within(
         if kept.budget.get("asked") == budget.asked:
             return same_length(config, kept, sets)
         then = f"with --budget {kept.budget.get('asked')}" if kept.budget else "without --budget"
-        raise ValueError(f"{out} was started {then}.\nRepeat the command as it was.")
+        raise PyroccamError(f"{out} was started {then}.\nRepeat the command as it was.")
     where = data.to(pick_device(options.device)) if budget.steps is None else data
     return choose(
         config,

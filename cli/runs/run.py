@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...inference.cutting.cost import count_parameters
 from ...inference.diagnostics.trend import convergence
@@ -148,7 +149,7 @@ class _Job:
             _check_same(RunConfig.read(out), config, out, self.data)
             refuse_other_data(self.data, out)
             if self.number_epochs and not (out / NUMBERS).exists():
-                raise ValueError(
+                raise PyroccamError(
                     f"{out} was begun by an earlier version, where numbers were a fit of their "
                     "own.\nGive another --out."
                 )
@@ -297,7 +298,7 @@ def _next(job: _Job, number: int, before: Fit, **arguments: Any) -> Fit:
         model, guide = _next_pair(job.config, number, before, done)
     except (ValueError, RuntimeError) as error:
         kept = "" if job.out is None else f" What was trained before it is in {job.out}."
-        raise ValueError(f"Stage {stage.name} of the run: {error}{kept}") from error
+        raise PyroccamError(f"Stage {stage.name} of the run: {error}{kept}") from error
     thresholds = getattr(model, "narrowed_at", None)
     if folder is not None and thresholds is not None:
         write_json(folder / NARROWED, {name: str(value) for name, value in thresholds.items()})
@@ -420,7 +421,7 @@ def _check_same(then: RunConfig, now: RunConfig, out: Path, data: Dataset) -> No
     if then.options["likelihood"] is None:  # a run of before there were others
         then.options["likelihood"] = for_data(data).word
     if changed := changed_settings(then.flat(), now.flat()):
-        raise ValueError(
+        raise PyroccamError(
             f"{out} was started with other settings: {'; '.join(changed)}. Repeat the command as "
             "it was, or give another --out."
         )

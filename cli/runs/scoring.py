@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 from ... import data as datasets
 from ...data import Dataset
+from ...data.errors import PyroccamError
 from ...inference.fits.fitting import Fit
 from ..console import PlainConsole
 from ..methods import weights
@@ -59,7 +61,7 @@ def score(
         split: whose rows; sets without any are passed over.
 
     Raises:
-        ValueError: if there are no rows at all.
+        PyroccamError: if there are no rows at all.
         RunError: if the compressed file is not that of the run.
     """
     config, path, small = RunConfig.read(folder), folder / weights.FILE, None
@@ -75,11 +77,12 @@ def score(
             continue
         scores = config.chosen.scores(result, split)
         if small is not None:
-            with reading(path):  # it may be the file of another run
+            # It may be the file of another run, and torch.fx prints where a network fails.
+            with reading(path), redirect_stderr(None):
                 scores["compressed"] = weights.evaluate(result, small, split, own)
         found |= {f"{name}{added}": metrics for name, metrics in scores.items()}
     if not found:
-        raise ValueError(
+        raise PyroccamError(
             f"There are no {split} rows: the last fit of the run had {own!r}. Take another --split."
         )
     return found

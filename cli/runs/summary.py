@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ...data.errors import PyroccamError
 from ...inference.posterior.depth import EQUAL, certainty
 from ...inference.posterior.predict import DRAWS
 from ..console import Part, PlainConsole
@@ -54,10 +55,10 @@ def refuse_unmet(metrics: Mapping[str, Any]) -> None:
     was trained is written by then.
 
     Raises:
-        ValueError: with the reason.
+        PyroccamError: with the reason.
     """
     if "unmet" in metrics.get("path", {}):
-        raise ValueError(metrics["path"]["unmet"])
+        raise PyroccamError(metrics["path"]["unmet"])
 
 
 def print_run(console: PlainConsole, metrics: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...data.errors import PyroccamError
 from ...data.registry import absolute
 from ..console import PlainConsole
 from ..methods import METHODS
@@ -57,14 +58,14 @@ def read_request(
         out: folder of the sweep, if it was said.
 
     Raises:
-        ValueError: for what cannot be, or says nothing.
+        PyroccamError: for what cannot be, or says nothing.
     """
     given = {name: value for name, value in given.items() if value is not None}
     folder = Path(what)
     named = what in METHODS and bool(lists)  # a folder may have the name of a method
     if not named and ((folder / PLAN).is_file() or (folder.is_dir() and not lists)):
         if given or sets or lists or out:
-            raise ValueError(
+            raise PyroccamError(
                 f"{what} is the folder of a sweep, whose settings are known.\nLeave out all but "
                 "--workers, --threads, --device, --storage, --retry-failed."
             )
@@ -81,17 +82,17 @@ def read_request(
     more = parse_lists(lists)
     found["sweep"] = [{**each, **more} for each in found["sweep"]]
     if not any(found["sweep"]):
-        raise ValueError(
+        raise PyroccamError(
             "The sweep has nothing that differs.\nGive lists, such as --sweep seed=0,1,2, or use "
             "`pyroccam fit`."
         )
     for each in found["sweep"]:
         if both := [key for key in each if key in found["set"]]:
-            raise ValueError(f"{both[0]} is both set and swept.\nLeave one of them out.")
+            raise PyroccamError(f"{both[0]} is both set and swept.\nLeave one of them out.")
         if found["method"] is None and "method" not in each:
-            raise ValueError(f"{what} names no method.\nGive one, such as method: gnj.")
+            raise PyroccamError(f"{what} names no method.\nGive one, such as method: gnj.")
     if odd := [key for key in found["set"] if key in WHOLE]:
-        raise ValueError(
+        raise PyroccamError(
             f"{odd[0]} is no setting of a run.\nGive it by itself, as --{odd[0]} or a line of the "
             "file, or among the lists."
         )
@@ -122,15 +123,15 @@ def refuse_no_repeats(repeats: int, processes: int, workers: int) -> None:
     """Refuse workers of ``fit`` that would have nothing to share out, or processes in each of them.
 
     Raises:
-        ValueError: if so.
+        PyroccamError: if so.
     """
     if repeats == 1:
-        raise ValueError(
+        raise PyroccamError(
             f"--workers {workers} train the runs of --repeats, and there is one run.\nGive "
             "--repeats too, or --processes for one run in several processes."
         )
     if processes > 1:
-        raise ValueError(
+        raise PyroccamError(
             "--workers train whole runs, and --processes share one out.\nGive one of them."
         )
 
@@ -153,7 +154,7 @@ def request_repeats(
         resume: go on with what is in it.
 
     Raises:
-        ValueError: for what cannot be.
+        PyroccamError: for what cannot be.
         FileExistsError: if the folder holds runs, and they are not to be gone on with.
     """
     refuse_missing()
@@ -185,7 +186,7 @@ def run_sweep(
 
     Raises:
         Unreachable: if the database does not answer.
-        ValueError: if a run cannot be, or the folder holds another sweep.
+        PyroccamError: if a run cannot be, or the folder holds another sweep.
     """
     folder = request.folder
     reached = None if storage is None else connect(storage)  # or it is said at once
@@ -213,13 +214,13 @@ def train_seeds(
         The folder of each run.
 
     Raises:
-        ValueError: if one of them failed.
+        PyroccamError: if one of them failed.
         KeyboardInterrupt: if they were stopped.
     """
     plan = Plan.of(asked.with_settings({}), [{"seed": [*seeds]}])
     ended = run_sweep(PlainConsole(), Request(folder, plan), workers=workers, device=device)
     if ended.failed:
-        raise ValueError("; ".join(f"{name}: {why}" for name, why in ended.failed.items()))
+        raise PyroccamError("; ".join(f"{name}: {why}" for name, why in ended.failed.items()))
     if ended.left:
         raise KeyboardInterrupt
     return {trial.seed: folder / trial.name for trial in plan.trials}

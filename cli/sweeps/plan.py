@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from ...data import roots
+from ...data.errors import PyroccamError
 from ...inference.storage.checkpoint import write_json
 from ...inference.storage.lock import refuse_links
 from ...models.checks import shown, unknown_name
@@ -57,7 +58,7 @@ class Asked:
         for name in WHOLE:
             value = getattr(self, name)
             if not (isinstance(value, str) or (value is None and name not in ("method", "data"))):
-                raise ValueError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
+                raise PyroccamError(f"{name} is {value!r}, expected a text.\nPut it into quotes.")
 
     def with_settings(self, settings: Mapping[str, Any]) -> Asked:
         """The same, with some parts and settings in place of its own."""
@@ -128,13 +129,13 @@ class Plan:
             how: ``compare``, ``figures`` and ``tensorboard``, of every run.
 
         Raises:
-            ValueError: for a list without values, or with one that is given twice.
+            PyroccamError: for a list without values, or with one that is given twice.
         """
         swept = list(dict.fromkeys(key for each in lists for key in each if key != "seed"))
         trials: dict[str, Trial] = {}
         counts = ([len(v) for v in each.values() if isinstance(v, list | tuple)] for each in lists)
         if sum(map(math.prod, counts)) > MOST:
-            raise ValueError(
+            raise PyroccamError(
                 f"The sweep has more than {MOST:,} runs.\nGive fewer values, or several sweeps."
             )
         for each in lists or [{}]:
@@ -171,7 +172,7 @@ class Plan:
             known: cells that were checked before.
 
         Raises:
-            ValueError, TypeError, DataError: as for the run, with the cell in front.
+            PyroccamError, TypeError, DataError: as for the run, with the cell in front.
         """
         known = {*known}
         for cell, trials in self.cells.items():
@@ -180,7 +181,7 @@ class Plan:
             try:
                 trials[0].asked.resolve(trials[0].seed)
             except (ValueError, TypeError) as error:
-                raise ValueError(f"Run {trials[0].name}: {error}") from error
+                raise PyroccamError(f"Run {trials[0].name}: {error}") from error
 
     def settle(self, folder: Path) -> Plan:
         """Write the plan into the folder of its sweep, or add it to the one that is there, if that
@@ -190,12 +191,12 @@ class Plan:
             The plan as it is now in the folder.
 
         Raises:
-            ValueError: if the folder holds another sweep, or something else.
+            PyroccamError: if the folder holds another sweep, or something else.
         """
         if not (folder / PLAN).is_file():
             there = (p.name for p in folder.iterdir()) if folder.is_dir() else ()
             if odd := sorted(name for name in there if not name.startswith(_OWN)):
-                raise ValueError(
+                raise PyroccamError(
                     f"{folder} holds something else than a sweep ({odd[0]}).\nGive another --out."
                 )
             self.check(())  # before there is a folder
@@ -215,7 +216,7 @@ class Plan:
         """This plan with the runs of another one.
 
         Raises:
-            ValueError: if they do not go together; ``folder`` is named.
+            PyroccamError: if they do not go together; ``folder`` is named.
         """
         mine = {trial.name: trial for trial in self.trials}
         for trial in other.trials:
@@ -223,14 +224,14 @@ class Plan:
             if before != trial:
                 was, now = asdict(before.asked), asdict(trial.asked)
                 what = next(name for name in was if was[name] != now[name])
-                raise ValueError(
+                raise PyroccamError(
                     f"{folder} holds a sweep in which {trial.name} has {what}={was[what]!r}, not "
                     f"{now[what]!r}.\nGive another --out, or the settings as they were."
                 )
         for name in ("swept", *HOW):
             was, now = getattr(self, name), getattr(other, name)
             if was != now:
-                raise ValueError(
+                raise PyroccamError(
                     f"{folder} holds a sweep with {name}={was!r}, not {now!r}.\nGive another "
                     "--out, or the settings as they were."
                 )
@@ -260,7 +261,7 @@ class Plan:
             ]
             for trial in trials:
                 if trial.cell in ("", ".", "..") or {*trial.cell} & {*"/\\\0"}:
-                    raise ValueError(f"{trial.cell!r} is no name of a folder")
+                    raise PyroccamError(f"{trial.cell!r} is no name of a folder")
             return cls(tuple(map(str, content.pop("swept"))), tuple(trials), **content)
 
 
@@ -272,15 +273,15 @@ def planning(folder: Path) -> FileLock:
 def _check_lists(lists: Mapping[str, Sequence[Any]]) -> None:
     for key, values in lists.items():
         if not isinstance(values, list | tuple) or not values:
-            raise ValueError(
+            raise PyroccamError(
                 f"The sweep over {key} has {values!r}, expected a list of values.\nGive one, such "
                 "as seed=0,1,2 or, in a file, seed: [0, 1, 2]."
             )
         texts = [json.dumps(value, sort_keys=True) for value in values]
         if twice := next((text for text, count in Counter(texts).items() if count > 1), None):
-            raise ValueError(f"The sweep over {key} has {twice} twice.\nLeave one of them out.")
+            raise PyroccamError(f"The sweep over {key} has {twice} twice.\nLeave one of them out.")
         if key == "seed" and not all(type(value) is int and value >= 0 for value in values):
-            raise ValueError(
+            raise PyroccamError(
                 f"The sweep over seed has {list(values)!r}, expected whole numbers from 0 on.\n"
                 "Give some, such as 0,1,2."
             )
@@ -314,17 +315,17 @@ def parse_lists(pairs: Iterable[str]) -> dict[str, list[Any]]:
     """``["lr=0.1,0.01", "hidden=[8],[8,4]"]`` to lists of values, which are as in JSON.
 
     Raises:
-        ValueError: for one without ``=``, and for a key with two lists.
+        PyroccamError: for one without ``=``, and for a key with two lists.
     """
     found: dict[str, list[Any]] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not key or not text:
-            raise ValueError(
+            raise PyroccamError(
                 f"--sweep has {pair!r}, expected KEY=VALUE,VALUE,...\nExample: --sweep lr=0.1,0.01"
             )
         if key in found:
-            raise ValueError(f"--sweep {key} was given twice.\nGive all of its values together.")
+            raise PyroccamError(f"--sweep {key} was given twice.\nGive all of its values together.")
         found[key] = [parse_settings([f"{key}={part}"])[key] for part in _parts(text)]
     return found
 
@@ -346,7 +347,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """What a YAML file asks for: parts of a run, ``set``, ``sweep``, and how it is run.
 
     Raises:
-        ValueError: for a file that says something else.
+        PyroccamError: for a file that says something else.
     """
     import yaml  # of the extra `sweep`
 
@@ -357,27 +358,29 @@ def read_file(path: Path) -> dict[str, Any]:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             # By aliases, a few bytes become any number of lists.
             if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"an alias, or nested deeply{event.start_mark}")
+                raise PyroccamError(f"an alias, or nested deeply{event.start_mark}")
         found = yaml.safe_load(content)
     known = (*WHOLE, "set", "sweep", *HOW)
     if not isinstance(found, dict):
-        raise ValueError(
+        raise PyroccamError(
             f"{path} holds {shown(found)}, expected names with values.\nGive {', '.join(known)}."
         )
     for name in found:
         if name not in known:
-            raise ValueError(f"{path}: {unknown_name('name', str(name), known)}")
+            raise PyroccamError(f"{path}: {unknown_name('name', str(name), known)}")
     for name, kinds, what in (
         ("set", (dict,), "settings with a value each"),
         ("sweep", (dict, list), "settings with a list each, or several of those"),
         *((name, (bool,), "true or false") for name in HOW),
     ):
         if name in found and not isinstance(found[name], kinds):
-            raise ValueError(f"{path}: {name} is {found[name]!r}, expected {what}.\nMend it there.")
+            raise PyroccamError(
+                f"{path}: {name} is {found[name]!r}, expected {what}.\nMend it there."
+            )
     products = found.get("sweep", {})
     products = products if isinstance(products, list) else [products]
     if not all(isinstance(each, dict) for each in products):
-        raise ValueError(
+        raise PyroccamError(
             f"{path}: sweep is a list of {products!r:.100}, expected settings with a list each.\n"
             "Mend it there."
         )

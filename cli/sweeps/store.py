@@ -203,7 +203,7 @@ def connect(address: str) -> Any:
     try:
         url = make_url(address)
     except ArgumentError:
-        raise ValueError(f"{address!r} is no address of a database.\n{forms}") from None
+        raise PyroccamError(f"{address!r} is no address of a database.\n{forms}") from None
     shown = url.render_as_string(hide_password=True)
     if url.host:
         port = url.port or _PORTS.get(url.get_backend_name())
@@ -215,7 +215,7 @@ def connect(address: str) -> Any:
     try:
         return optuna.storages.RDBStorage(address, engine_kwargs=how)
     except NoSuchModuleError:
-        raise ValueError(f"{shown}: there is no such kind of database.\n{forms}") from None
+        raise PyroccamError(f"{shown}: there is no such kind of database.\n{forms}") from None
     except ImportError as error:
         raise MissingEngine(
             f"{shown} needs a package that is not installed ({error.__cause__ or error})",

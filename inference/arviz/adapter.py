@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...data.errors import PyroccamError
 from ..storage.whole import replacing
 
 if TYPE_CHECKING:
@@ -90,14 +91,14 @@ def rhat(values: ArrayLike) -> Floats:
         ``(*)``; not a number where all values are equal.
 
     Raises:
-        ValueError: for another shape, or values that are not finite.
+        PyroccamError: for another shape, or values that are not finite.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16.
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim < 2 or array.shape[0] < 2 or array.shape[1] < 4 or not np.isfinite(array).all():
-        raise ValueError(
+        raise PyroccamError(
             f"values: got shape {array.shape}, expected (chains, draws, *), finite, with at least "
             "two chains and four draws."
         )

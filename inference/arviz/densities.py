@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import dropping, evaluating, seeded
@@ -91,10 +92,10 @@ def even_rows(count: int, rows: int | None) -> Tensor:
     """Positions of ``rows`` of ``count`` rows, evenly spread: the same for every fit of the data.
 
     Raises:
-        ValueError: for fewer than one.
+        PyroccamError: for fewer than one.
     """
     if rows is not None and rows < 1:
-        raise ValueError(f"rows must be at least 1, got {rows}.")
+        raise PyroccamError(f"rows must be at least 1, got {rows}.")
     if rows is None or rows >= count:
         return torch.arange(count)
     return torch.linspace(0, count - 1, rows).round().long()
@@ -123,14 +124,14 @@ def draw_posterior(
         seed: of the draws, that of the fit if left out; generators are left as they were.
 
     Raises:
-        ValueError: for fewer than one draw or row, or more numbers than fit into 2 GiB.
+        PyroccamError: for fewer than one draw or row, or more numbers than fit into 2 GiB.
     """
     if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}.")
+        raise PyroccamError(f"draws must be at least 1, got {draws}.")
     count = fit.data.counts.get(split) or len(fit.data.split(split)[0])
     chosen = even_rows(count, rows)
     if draws * len(chosen) > MOST:
-        raise ValueError(
+        raise PyroccamError(
             f"{draws} draws of {len(chosen):,} rows are {draws * len(chosen):,} log-likelihoods, "
             f"expected at most {MOST:,}: take fewer rows=, or fewer draws=."
         )

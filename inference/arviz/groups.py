@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -42,7 +43,7 @@ def to_arviz(
     """See :meth:`~pyroccam.inference.Fit.to_arviz`; several fits are chains.
 
     Raises:
-        ValueError: if the fits differ in their latents, or have other rows.
+        PyroccamError: if the fits differ in their latents, or have other rows.
     """
     first = fits[0]
     model, data = first.model, first.data
@@ -96,12 +97,12 @@ def _refuse_unlike(fits: Sequence[Fit], found: Sequence[PosteriorDraws], split: 
     for one, drawn in _pairs(fits, found)[1:]:
         who = f"seeds {first.settings.seed} and {one.settings.seed}"
         if {k: v.shape for k, v in drawn.values.items()} != shapes:
-            raise ValueError(
+            raise PyroccamError(
                 f"The latents of {who} differ in name or shape (as those of networks do that were "
                 "narrowed), so they are no chains of one posterior: convert each fit on its own."
             )
         if not same_targets(first.data, one.data, split):
-            raise ValueError(
+            raise PyroccamError(
                 f"The {split} rows of {who} differ: each seed carves validation rows of its own. "
                 "Give every seed the same data, or take split='test'."
             )

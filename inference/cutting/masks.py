@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...models.plain.surgery import LAYERS, output_dim
 
 __all__ = ["Mask", "Masked", "apply_masks", "maskable", "masked"]
@@ -54,14 +55,14 @@ def masked(net: nn.Module, masks: Mapping[str, Mask]) -> nn.Module:
         masks: by the names of the layers, as in ``net.named_modules()``.
 
     Raises:
-        TypeError: for a mask that is not one of bools.
+        PyroccamError: for a mask that is not one of bools.
         ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
     """
     copied = _copied(net)
     for name, mask in masks.items():
         layer = _layer(copied, name)
         if not isinstance(mask, Mask):
-            raise TypeError(f"The mask of {name!r} must be a Mask, got {type(mask).__name__}.")
+            raise PyroccamError(f"The mask of {name!r} must be a Mask, got {type(mask).__name__}.")
         with torch.no_grad():
             if mask.inputs is not None:
                 kept = _checked(name, "inputs", mask.inputs, _width(layer))
@@ -89,7 +90,7 @@ def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
         The network, with the numbers of nonzero weights and of all weights by layer.
 
     Raises:
-        TypeError: for a mask that is not one of bools.
+        PyroccamError: for a mask that is not one of bools.
         ValueError: for a name or a shape that does not fit, or a layer whose weight is computed.
     """
     copied = _copied(net)
@@ -97,7 +98,7 @@ def apply_masks(net: nn.Module, weight_masks: Mapping[str, Tensor]) -> Masked:
         weight = _layer(copied, name).weight
         _check_bool(name, "weight", mask)
         if mask.shape != weight.shape:
-            raise ValueError(
+            raise PyroccamError(
                 f"The weight mask of {name!r} has shape {tuple(mask.shape)}, expected the shape of "
                 f"its weight, {tuple(weight.shape)}."
             )
@@ -113,7 +114,7 @@ def _copied(net: nn.Module) -> nn.Module:
         return copy.deepcopy(net)
     except RuntimeError as error:
         computed = [n for n, m in net.named_modules() if any(map(_is_computed, vars(m).values()))]
-        raise ValueError(
+        raise PyroccamError(
             f"{type(net).__name__} cannot be copied, since it holds computed tensors (in "
             f"{', '.join(map(repr, computed))}). Make them plain parameters first "
             "(torch.nn.utils.prune.remove, torch.nn.utils.remove_weight_norm)."
@@ -127,7 +128,7 @@ def _is_computed(value: object) -> bool:
 def _layer(net: nn.Module, name: str) -> nn.Linear | nn.Conv2d:
     layers = maskable(net)
     if name not in layers:
-        raise ValueError(
+        raise PyroccamError(
             f"There is no linear or convolutional layer {name!r} to mask; "
             f"{type(net).__name__} has {', '.join(map(repr, layers)) or 'none'}."
         )
@@ -169,13 +170,13 @@ def _on_weight(layer: nn.Linear | nn.Conv2d, kept: Tensor, dim: int) -> Tensor:
 def _check_bool(name: str, side: str, mask: object) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"The {side} mask of {name!r} must be a tensor of bools, got {found}.")
+        raise PyroccamError(f"The {side} mask of {name!r} must be a tensor of bools, got {found}.")
 
 
 def _checked(name: str, side: str, mask: Tensor, size: int) -> Tensor:
     _check_bool(name, side, mask)
     if mask.shape != (size,):
-        raise ValueError(
+        raise PyroccamError(
             f"The {side} mask of {name!r} has shape {tuple(mask.shape)}, expected ({size},): one "
             f"entry for each of its {side}."
         )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ...data.errors import PyroccamError
 from ...models.feeding import feed_like
 from ...models.plain.feature_choice import is_select
 from ...models.plain.surgery import Edit, Plan, rows_first, shrink
@@ -81,7 +82,7 @@ def cut(
         (``x.view(-1, 800)``), it is a :class:`torch.fx.GraphModule`.
 
     Raises:
-        TypeError: for a mask that is not one of bools.
+        PyroccamError: for a mask that is not one of bools.
         ValueError: for masks that do not fit, or leave no path from input to output; if the network
             cannot be traced.
         RuntimeError: if the result is not the masked network after all; then ``forward`` does
@@ -93,7 +94,7 @@ def cut(
     wiring = read_wiring(zeroed, examples)
     alive, stopped = follow_input(wiring)
     if not alive:
-        raise ValueError(_nothing_left(zeroed, masks, stopped))
+        raise PyroccamError(_nothing_left(zeroed, masks, stopped))
     live = find_live(wiring)
     plan = _plan(wiring, live, examples.given)
     small = feed_like(shrink(zeroed, plan), zeroed).eval()
@@ -122,7 +123,7 @@ def has_path(net: nn.Module, example: Inputs) -> bool:
         example: inputs as the network is called with.
 
     Raises:
-        ValueError: if the network cannot be traced.
+        PyroccamError: if the network cannot be traced.
     """
     return follow_input(read_wiring(net, Example.of(net, example)))[0]
 
@@ -138,7 +139,7 @@ def groups(net: nn.Module, example: Inputs) -> dict[str, Alignment]:
         example: inputs as the network is called with.
 
     Raises:
-        ValueError: if the network cannot be traced.
+        PyroccamError: if the network cannot be traced.
     """
     wiring = read_wiring(masked(net, {}), Example.of(net, example))
     labels, start = {}, 0

@@ -12,6 +12,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from ...data.errors import PyroccamError
 from ...models.plain.feature_choice import is_select, selected_dim
 from ...models.plain.surgery import CONVS, LAYERS, NORMS, TRANSPOSED, trace
 from ...models.unpacked.attention import Heads
@@ -125,7 +126,7 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bo
     what a size is made of; or else of one pass.
 
     Raises:
-        ValueError: if it cannot be traced, or cannot run on the example.
+        PyroccamError: if it cannot be traced, or cannot run on the example.
     """
     try:
         traced = trace(net, example.given)
@@ -140,7 +141,7 @@ def _seen(net: nn.Module, example: Example) -> tuple[Graph, dict[Node, Size], bo
         with torch.no_grad():
             runner.run(*(x.clone() for x in example.tensors))
     except Exception as error:
-        raise ValueError(
+        raise PyroccamError(
             f"{type(net).__name__} cannot run on the example of shape {example}: "
             + str(error).partition("\n")[0]
         ) from error
@@ -155,7 +156,7 @@ def read_wiring(net: nn.Module, example: Example) -> Wiring:
         example: its inputs, as it is called.
 
     Raises:
-        ValueError: if it cannot be traced, or cannot run on the example.
+        PyroccamError: if it cannot be traced, or cannot run on the example.
     """
     graph, shapes, symbols = _seen(net.eval(), example)
     wiring = Wiring(graph)

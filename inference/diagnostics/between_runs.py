@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import seeded
 from ..arviz.adapter import rhat
@@ -216,7 +217,7 @@ def agreement(
         seed: of the draws.
 
     Raises:
-        ValueError: for a single run, runs whose rows or quantities differ, or no rows.
+        PyroccamError: for a single run, runs whose rows or quantities differ, or no rows.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter, Bürkner 2021, Bayesian Analysis 16, for R-hat; Yao,
@@ -225,12 +226,14 @@ def agreement(
     """
     fits = members(repeats)
     if len(fits) < 2:
-        raise ValueError(
+        raise PyroccamError(
             "One run cannot disagree: its draws are independent by construction. Repeat it, "
             "inference.fit_repeats(build, seeds=range(4))."
         )
     if draws < 8 or rows < 1:
-        raise ValueError(f"draws must be at least 8 and rows at least 1, got {draws} and {rows}.")
+        raise PyroccamError(
+            f"draws must be at least 8 and rows at least 1, got {draws} and {rows}."
+        )
     inputs = _same_rows(fits, split, rows)
     each = [
         _quantities(one, x, draws, seed + k)
@@ -242,7 +245,7 @@ def agreement(
             odd = sorted(
                 {n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n)}, key=str.lower
             )
-            raise ValueError(
+            raise PyroccamError(
                 f"The runs of seeds {fits[0].settings.seed} and {one.settings.seed} differ in "
                 f"{odd[0]!r}: compare runs of one model."
             )
@@ -269,12 +272,12 @@ def _same_rows(fits: Sequence[Fit], split: str, rows: int) -> list[Tensor]:
     first = fits[0].data
     mine = first.split(split)[0]
     if not len(mine):
-        raise ValueError(f"There are no {split} rows to predict: take another split=.")
+        raise PyroccamError(f"There are no {split} rows to predict: take another split=.")
     chosen = even_rows(len(mine), rows).to(mine.device)
     found = []
     for one in fits:
         if not same_inputs(first, one.data, split):
-            raise ValueError(
+            raise PyroccamError(
                 f"The {split} rows of seeds {fits[0].settings.seed} and {one.settings.seed} "
                 "differ: each seed carves validation rows of its own. Take split='test'."
             )

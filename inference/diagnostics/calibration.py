@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from ...data.errors import PyroccamError
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import Finding, Verdict
@@ -136,7 +137,7 @@ def detectable(simulations: int, columns: int, level: float) -> tuple[float, flo
 
 def _checked(p: Floats) -> Floats:
     if p.ndim != 2 or 0 in p.shape or not ((p >= 0.0) & (p <= 1.0)).all():
-        raise ValueError(
+        raise PyroccamError(
             f"p: got shape {p.shape}, expected probabilities (simulations, quantities) in [0, 1]."
         )
     return p
@@ -173,12 +174,12 @@ class Calibration:
             seed: of the flips.
 
         Raises:
-            ValueError: for fewer than 20 simulations, another shape, or another level.
+            PyroccamError: for fewer than 20 simulations, another shape, or another level.
         """
         if len(p) < 20:
-            raise ValueError(f"{len(p)} simulations show nothing, take at least 20.")
+            raise PyroccamError(f"{len(p)} simulations show nothing, take at least 20.")
         if not 0.0 < level < 1.0 or p.ndim != 2 or p.shape[1] != len(names):
-            raise ValueError(
+            raise PyroccamError(
                 f"p: got shape {p.shape} and level {level}, expected (n, {len(names)}) and a rate "
                 "in (0, 1)."
             )

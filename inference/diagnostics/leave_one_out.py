@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from ...data.errors import PyroccamError
 from ...models.checks import unknown_name
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import PosteriorDraws, draw_posterior
@@ -159,7 +160,7 @@ def loo(
         seed: of the draws.
 
     Raises:
-        ValueError: for a model whose weights are numbers, a point estimate, or a correction that
+        PyroccamError: for a model whose weights are numbers, a point estimate, or a correction that
             cannot be had.
 
     References:
@@ -167,12 +168,12 @@ def loo(
         large data, for the correction; Vehtari, Gelman, Gabry 2017.
     """
     if correction not in ("auto", "p/q", "none"):
-        raise ValueError(unknown_name("correction", correction, ("auto", "p/q", "none")))
+        raise PyroccamError(unknown_name("correction", correction, ("auto", "p/q", "none")))
     _refuse_numbers(fit)
     fit.data.refuse_weights("Leaving out")
     drawn = draw_posterior(fit, draws, rows=rows, seed=seed)
     if not drawn.log_q:
-        raise ValueError(
+        raise PyroccamError(
             "The posterior is a point: leaving out a row would change it, but one draw cannot say "
             "how. Use diagnostics.elpd(fit, split='test')."
         )
@@ -210,7 +211,7 @@ def _correction(drawn: PosteriorDraws, correction: Correction) -> tuple[Floats, 
             else "log p(θ, y) is not known from a part of the rows"
         )
         if correction == "p/q":
-            raise ValueError(f"correction='p/q' cannot be had: {why}. Use all rows, or 'none'.")
+            raise PyroccamError(f"correction='p/q' cannot be had: {why}. Use all rows, or 'none'.")
         return none, None, f"Draws of q are taken for draws of the posterior: {why}."
     ratio = log_ratio.numpy()
     joint = float(arviz_adapter.psis(ratio)[1])
@@ -228,7 +229,7 @@ def _refuse_numbers(fit: Fit) -> None:
     if fit.model.sites:
         return
     name = type(fit.model).__name__
-    raise ValueError(
+    raise PyroccamError(
         f"The weights of a {name} are numbers that were fitted to the very rows that would be left "
         "out, so that LOO would be the training likelihood. Use "
         "diagnostics.elpd(fit, split='test')."
@@ -259,10 +260,10 @@ def elpd(
         seed: of the draws.
 
     Raises:
-        ValueError: for the training rows, which were not held out.
+        PyroccamError: for the training rows, which were not held out.
     """
     if split == "train":
-        raise ValueError("The training rows were not held out: use diagnostics.loo(fit).")
+        raise PyroccamError("The training rows were not held out: use diagnostics.loo(fit).")
     drawn = draw_posterior(fit, draws, split=split, rows=rows, seed=seed)
     if fit.model.random_weights:
         own = drawn.log_likelihood.numpy()
@@ -350,19 +351,19 @@ def compare(
         split, rows, draws, seed: as there.
 
     Raises:
-        ValueError: if the rows differ, or one of the fits has no LOO.
+        PyroccamError: if the rows differ, or one of the fits has no LOO.
 
     References:
         Yao, Vehtari, Simpson, Gelman 2018, Using stacking to average Bayesian predictive
         distributions.
     """
     if not fits:
-        raise ValueError("compare got no fits, expected at least one: {'gnj': fit, ...}.")
+        raise PyroccamError("compare got no fits, expected at least one: {'gnj': fit, ...}.")
     names = list(fits)
     first = fits[names[0]].data
     for name in names[1:]:
         if not same_targets(first, fits[name].data, split):
-            raise ValueError(
+            raise PyroccamError(
                 f"{names[0]!r} and {name!r} have other {split} rows, so their densities cannot be "
                 "compared: fit both on one data set (the same seed carves the same rows)."
             )

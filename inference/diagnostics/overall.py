@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ..fits.fitting import Fit, Repeats
 from ..posterior.ensemble import is_point, members
@@ -51,11 +52,11 @@ def diagnose(
         progress: a bar over the findings; ``None`` shows it on a terminal only.
 
     Raises:
-        ValueError: for fewer than two rows, or a guide of which one posterior is to be chosen
+        PyroccamError: for fewer than two rows, or a guide of which one posterior is to be chosen
             first.
     """
     if rows is not None and rows < 2:
-        raise ValueError(f"rows={rows}: give 2 or more of the training rows, or leave it out.")
+        raise PyroccamError(f"rows={rows}: give 2 or more of the training rows, or leave it out.")
     runs = members(fits)
     fit = runs[0]
     refuse_undecided(fit)

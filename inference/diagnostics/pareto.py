@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import unknown_name
 from ...models.contexts import evaluating, seeded
@@ -46,7 +47,7 @@ def khat_of(log_ratios: ArrayLike) -> tuple[float, float, float]:
         weights, in (0, 1].
 
     Raises:
-        ValueError: for fewer than 100 draws, or ratios that are not finite.
+        PyroccamError: for fewer than 100 draws, or ratios that are not finite.
 
     References:
         Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72); Smith 1987, Estimating tails of
@@ -59,7 +60,7 @@ def khat_of(log_ratios: ArrayLike) -> tuple[float, float, float]:
     values = np.asarray(log_ratios, dtype=np.float64)
     if values.ndim != 1 or len(values) < 100 or not np.isfinite(values).all():
         bad = int((~np.isfinite(values)).sum())
-        raise ValueError(
+        raise PyroccamError(
             f"log_ratios: got shape {values.shape} with {bad} values that are not finite, expected "
             "(S,), S of at least 100, all finite."
         )
@@ -131,20 +132,22 @@ def khat(
         seed: of draws and rows; the state of the generators is left as it was.
 
     Raises:
-        ValueError: for fewer than 100 draws, unknown sites, or rows of which there are none.
+        PyroccamError: for fewer than 100 draws, unknown sites, or rows of which there are none.
 
     References:
         Yao, Vehtari, Simpson, Gelman 2018, Yes, but did it work?, arXiv:1802.02538; Vehtari,
         Simpson, Gelman, Yao, Gabry 2024, JMLR 25(72), for ``limit = min(1 - 1 / log10 S, 0.7)``.
     """
     if draws < 100 or elsewhere < 0 or (rows is not None and not 1 < rows <= fit.data.N):
-        raise ValueError(
+        raise PyroccamError(
             f"draws must be at least 100, elsewhere at least 0 and rows in 2 ... {fit.data.N}; got "
             f"{draws}, {elsewhere} and {rows}."
         )
     if not fit.model.random_weights:
         if blocks is not None or rows is not None or elsewhere:
-            raise ValueError("blocks=, rows= and elsewhere= are for random weights or structure.")
+            raise PyroccamError(
+                "blocks=, rows= and elsewhere= are for random weights or structure."
+            )
         return Khat((_depth(fit),), draws)
     rows = None if rows == fit.data.N else rows
     where = fit.data.device
@@ -192,9 +195,9 @@ class _Blocks:
         for name, sites in blocks.items():
             for site in sites:
                 if site not in self.sites:
-                    raise ValueError(unknown_name(f"site in block {name!r}", site, self.sites))
+                    raise PyroccamError(unknown_name(f"site in block {name!r}", site, self.sites))
             if not sites:
-                raise ValueError(f"Block {name!r} has no sites.")
+                raise PyroccamError(f"Block {name!r} has no sites.")
         return tuple(self._block(name, list(dict.fromkeys(s))) for name, s in blocks.items())
 
     def _default(self) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ...data.errors import PyroccamError
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, MARKERS, styled
 from .finding import WORST_FIRST, Finding, Verdict
@@ -149,11 +150,11 @@ class Khat:
         variation, hollow.
 
         Raises:
-            ValueError: if all blocks were refused.
+            PyroccamError: if all blocks were refused.
         """
         shown = [block for block in self.blocks if block.refused is None]
         if not shown:
-            raise ValueError(f"There is no k-hat to draw. {self.blocks[0].refused}")
+            raise PyroccamError(f"There is no k-hat to draw. {self.blocks[0].refused}")
         fig = new_figure(1.1 + 0.24 * len(shown))
         ax = fig.subplots()
         for place, block in enumerate(reversed(shown)):

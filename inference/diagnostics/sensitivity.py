@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
 from ..arviz import adapter as arviz_adapter
 from ..arviz.densities import draw_posterior
 from ..figures.canvas import legend_above, new_figure
@@ -111,7 +112,7 @@ def prior_sensitivity(
         seed: of the draws.
 
     Raises:
-        ValueError: for a model without latents to look at, unknown sites, or a point estimate.
+        PyroccamError: for a model without latents to look at, unknown sites, or a point estimate.
 
     References:
         Kallioinen, Paananen, Bürkner, Vehtari 2024, Statistics and Computing 34.
@@ -122,11 +123,13 @@ def prior_sensitivity(
     values = {k: v.double().numpy() for k, v in shown_values(fit.model, drawn.values).items()}
     if not values or not drawn.log_q:
         what = "a point" if drawn.log_prior else "of no latent at all"
-        raise ValueError(f"The posterior is {what}: there are no draws to reweight.")
+        raise PyroccamError(f"The posterior is {what}: there are no draws to reweight.")
     chosen = [*drawn.log_prior] if sites is None else list(sites)
     for site in chosen:
         if site not in drawn.log_prior:
-            raise ValueError(f"sites= names {site!r}; the model has {', '.join(drawn.log_prior)}.")
+            raise PyroccamError(
+                f"sites= names {site!r}; the model has {', '.join(drawn.log_prior)}."
+            )
     prior = sum(drawn.log_prior[site].numpy() for site in chosen)
     found = arviz_adapter.power_scaling(values, np.asarray(prior), "prior")
     likelihood = {}

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.checks import unknown_name
@@ -113,7 +114,7 @@ def vsbc(
             is evaluated once, at its end, unless ``evaluations`` says otherwise.
 
     Raises:
-        ValueError: for a prior without draws, a network that computes otherwise in training than
+        PyroccamError: for a prior without draws, a network that computes otherwise in training than
             afterwards (dropout, batch statistics), a model without latents, unknown sites, or
             fewer than 20 simulations.
         NonFiniteLoss: if a fit fails.
@@ -123,12 +124,12 @@ def vsbc(
         Modrák et al. 2023, arXiv:2211.02383, for quantities that depend on data and parameters.
     """
     if simulations < 20 or draws < 20 or at_once < 1:
-        raise ValueError(
+        raise PyroccamError(
             "simulations and draws must be at least 20, at_once at least 1; got "
             f"{simulations}, {draws} and {at_once}."
         )
     if sites is not None and not sites and not quantities:
-        raise ValueError("sites=[] leaves nothing to test: give quantities=.")
+        raise PyroccamError("sites=[] leaves nothing to test: give quantities=.")
     settings = {"progress": False, "evaluations": 1, **settings}
     rng = np.random.default_rng(seed)
     rows: list[Floats] = []
@@ -173,7 +174,7 @@ class _Simulation:
         known = self.model.latents()
         for site in known if sites is None else sites:
             if site not in known:
-                raise ValueError(unknown_name("site", site, known))
+                raise PyroccamError(unknown_name("site", site, known))
         with evaluating(self.model), evaluating(self.guide):
             device = next(self.guide.parameters()).device
             truth = {name: value.to(device) for name, value in self.truth.items()}
@@ -244,17 +245,17 @@ def _refuse(model: Model, guide: Guide) -> None:
     """Refuse what cannot be simulated.
 
     Raises:
-        ValueError: naming it.
+        PyroccamError: naming it.
     """
     if not guide.latents():
-        raise ValueError(
+        raise PyroccamError(
             f"Nothing is random in models.{type(model).__name__} with guides."
             f"{type(guide).__name__}: there is no posterior to calibrate."
         )
     for name, part in model.named_modules():
         noisy = isinstance(part, _DropoutNd) and part.p > 0.0
         if not guide.closed and (noisy or isinstance(part, _BatchNorm)):
-            raise ValueError(
+            raise PyroccamError(
                 f"Module {name!r} ({type(part).__name__}) computes otherwise in training than "
                 "in evaluation, so the model that is fitted is not the one that is simulated: "
                 "replace it (torch.nn.Identity(), or normalisation by layer or group)."
@@ -262,7 +263,7 @@ def _refuse(model: Model, guide: Guide) -> None:
     for site, (layer, name) in model.sites.items():
         prior = layer.latents()[name].prior
         if is_improper(prior):
-            raise ValueError(
+            raise PyroccamError(
                 f"The prior of site {site!r}, {type(base(prior)).__name__}, is improper or not "
                 "fixed, so no truth can be drawn from it: take a proper prior, such as "
                 "priors.Normal(), StudentT() or GroupHorseshoe()."

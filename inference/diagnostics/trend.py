@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from ...data.errors import PyroccamError
 from ..figures.canvas import legend_above, new_figure
 from ..figures.style import CYCLE, GREY, INK, styled
 from .finding import Finding, Verdict
@@ -71,8 +72,8 @@ def trend(positions: Floats, values: Floats) -> Trend:
         values: ``(T,)``, finite.
 
     Raises:
-        ValueError: for fewer than 8 values, positions that do not increase, or values that are not
-            finite.
+        PyroccamError: for fewer than 8 values, positions that do not increase, or values that are
+            not finite.
 
     References:
         Phillips 2005, HAC estimation by automated regression, Econometric Theory 21; Sun 2011,
@@ -82,12 +83,12 @@ def trend(positions: Floats, values: Floats) -> Trend:
     """
     size = len(values)
     if positions.shape != values.shape or values.ndim != 1 or size < 8:
-        raise ValueError(
+        raise PyroccamError(
             f"positions, values: got shapes {positions.shape} and {values.shape}, expected one "
             "shape (T,), T of at least 8."
         )
     if not np.isfinite(values).all() or not (np.diff(positions) > 0).all():
-        raise ValueError("values must be finite, and positions increase.")
+        raise PyroccamError("values must be finite, and positions increase.")
     waves = max(3, int(0.4 * size ** (2 / 3)))
     time = (np.arange(size) + 0.5) / size
     centred = positions - positions.mean()
@@ -190,10 +191,10 @@ class Convergence:
         """The loss by epoch, the trend in the window, and where it leads in as many epochs again.
 
         Raises:
-            ValueError: where the diagnostic was refused.
+            PyroccamError: where the diagnostic was refused.
         """
         if self.line is None:
-            raise ValueError(f"There is no trend to draw. {self.refused}")
+            raise PyroccamError(f"There is no trend to draw. {self.refused}")
         fig = new_figure(2.9)
         ax = fig.subplots()
         epochs, losses = np.array(self.epochs), np.array(self.losses)
@@ -245,7 +246,7 @@ def convergence(
         worth: a gain that would matter, in nats for each row. 0.01 is 1 % of likelihood a row.
 
     Raises:
-        ValueError: for rows without epoch or loss, a loss that is not finite, a ``share`` or
+        PyroccamError: for rows without epoch or loss, a loss that is not finite, a ``share`` or
             ``worth`` out of range.
 
     Example:
@@ -254,7 +255,7 @@ def convergence(
         'good'
     """
     if not 0.0 < share <= 1.0 or not worth > 0.0:
-        raise ValueError(f"share must be in (0, 1] and worth positive, got {share} and {worth}.")
+        raise PyroccamError(f"share must be in (0, 1] and worth positive, got {share} and {worth}.")
     rows, caution = None, ""
     if not isinstance(history, Sequence):
         fit = history
@@ -301,7 +302,7 @@ def _series(history: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:
     for name in ("epoch", "loss"):
         for index, row in enumerate(history):
             if name not in row or not math.isfinite(row[name]):
-                raise ValueError(
+                raise PyroccamError(
                     f"history[{index}]: {name!r} is {row.get(name, 'missing')}, expected a finite "
                     "number; pass Fit.history, or the fit itself."
                 )

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from ...data.errors import PyroccamError
 from .ranks import RanksError
 
 __all__ = ["Ended", "launch", "refuse_device"]
@@ -61,12 +62,12 @@ def launch(function: Callable[..., T], processes: int, args: Sequence[Any] = ())
         what the function gave in the first process, which is pickled too.
 
     Raises:
-        ValueError: for a number of processes that cannot be.
+        PyroccamError: for a number of processes that cannot be.
         RanksError: if this torch has no distributed package.
         Ended: if one of them ended before it was done; all the others are ended, too.
     """
     if not 1 <= processes <= MOST:
-        raise ValueError(f"processes must be from 1 to {MOST}, got {processes}.")
+        raise PyroccamError(f"processes must be from 1 to {MOST}, got {processes}.")
     if not dist.is_available():
         raise RanksError("this build of torch has no torch.distributed", "one that has it")
     from torch.distributed.elastic.multiprocessing import SignalException

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
+from ...data.errors import PyroccamError
 from .draw_file import overhead
 from .sample import WIDEST, Sample
 
@@ -26,7 +27,7 @@ def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Sample) ->
         how: with the size, or none.
 
     Raises:
-        ValueError: if it has none, with the size that it needs.
+        PyroccamError: if it has none, with the size that it needs.
     """
     scales = _apart(list(names))
     most = min(8 * (_USUAL if how.size is None else how.size) // how.bits, count)
@@ -35,7 +36,7 @@ def fitting_in(net: nn.Module, names: Iterable[str], count: int, how: Sample) ->
     blocks = min(8 * (size - beside) // how.bits, count)
     if blocks < 1:
         needed = beside + math.ceil(how.bits / 8)
-        raise ValueError(
+        raise PyroccamError(
             f"A file of {size} bytes was asked for, but how the network is built takes {beside}, "
             f"and a block {how.bits / 8:.3g}.\nGive at least {needed}, or a smaller network."
         )
@@ -53,11 +54,11 @@ def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Sample, k
         kl: of all weights, in nats.
 
     Raises:
-        ValueError: for a KL that is no number, or nothing; if there are fewer weights; if a file of
-            the size has fewer blocks, with the size that it needs.
+        PyroccamError: for a KL that is no number, or nothing; if there are fewer weights; if a file
+            of the size has fewer blocks, with the size that it needs.
     """
     if not 0 < kl < math.inf:
-        raise ValueError(
+        raise PyroccamError(
             f"The posterior of the fit has a KL of {kl:g}: "
             + ("it is its prior, and says nothing.\nFit longer, or with a smaller kl_weight."
                if kl == 0 else "it is broken.\nFit again, with a smaller lr.")
@@ -67,14 +68,14 @@ def filled(net: nn.Module, scales: Mapping[str, int], count: int, how: Sample, k
     if blocks > count:
         wider = math.ceil(bits / count + how.slack)
         more = f"Give Sample(bits={wider}), fit" if wider <= WIDEST else "Fit"
-        raise ValueError(
+        raise PyroccamError(
             f"The posterior of the fit has {bits / count:.3g} bits of KL a weight, and an index of "
             f"{how.bits} bits has to hold those of a weight at least.\n{more} with a larger "
             "kl_weight, or take posterior='trained'."
         )
     size = overhead(net, scales, how.seed, blocks, ahead=True) + math.ceil(blocks * how.bits / 8)
     if how.size is not None and size > how.size:
-        raise ValueError(
+        raise PyroccamError(
             f"A file of {how.size} bytes was asked for, but the posterior of the fit has a KL of "
             f"{bits:,.0f} bits, which takes {size}.\nGive at least that, fit with a larger "
             "kl_weight, or take posterior='trained'."

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...data.limits import allowing, ask
 from ...models.plain.named_tensors import check_same
 from ..packing.entropy import PackedFileError
@@ -73,8 +74,8 @@ def encoded(net: nn.Module, draw: Draw) -> tuple[bytes, nn.Module]:
 
     Raises:
         DescriptionError: for a network that cannot be described.
-        ValueError: for a coded tensor that the network does not have, or not as numbers of single
-            precision.
+        PyroccamError: for a coded tensor that the network does not have, or not as numbers of
+            single precision.
     """
     content, _, own = _written(net, draw)
     own |= _weights(draw, [(name, own[name].shape) for name in draw.scales])
@@ -215,7 +216,7 @@ def _put_names(scales: Mapping[str, int], own: Mapping[str, Tensor], out: BitWri
     expected, previous = 0, -1
     for name, byte in scales.items():
         if name not in own or own[name].dtype != torch.float32:
-            raise ValueError(
+            raise PyroccamError(
                 f"The weights {name!r} cannot be coded as a draw: expected a tensor of the network "
                 "in single precision.\nCall net.float()."
             )

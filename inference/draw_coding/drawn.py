@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...guides.mean_field import MeanField
 from ...guides.mean_kl import MeanKL
@@ -77,11 +78,11 @@ def code_draw(
         progress: show a bar; ``None`` shows it on a terminal only.
 
     Raises:
-        ValueError: for a size that the file cannot have, or the posterior of a fit.
+        PyroccamError: for a size that the file cannot have, or the posterior of a fit.
         Interrupted: on a signal, after saving.
     """
     if how.posterior == "own":
-        raise ValueError(
+        raise PyroccamError(
             "Sample(posterior='own') is of a fit, and code_draw begins with a network.\nGive "
             "inference.compress(fit, code=...) the fit."
         )
@@ -110,20 +111,20 @@ def code_posterior(
         how, out, resume, progress: as those of :func:`code_draw`.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for another prior, another posterior, weights that count at some depths only, or
             a size that the KL does not fit into, with the size that it needs.
         Interrupted: on a signal, after saving.
     """
     if how.posterior != "own":
-        raise ValueError(
+        raise PyroccamError(
             f"code_posterior sends the posterior of the fit, and Sample(posterior="
             f"{how.posterior!r}) asks for another.\nGive Sample(posterior='own'), or take "
             "inference.compress."
         )
     model, guide = require(fit, BayesianNetwork, "code_posterior")
     if model.counting is not None:
-        raise ValueError(
+        raise PyroccamError(
             "The weights of a BayesianStack count at some depths only.\nTake inference.compress("
             "fit, code=...), which sends those of the chosen depth."
         )
@@ -136,7 +137,7 @@ def code_posterior(
         if {n: v.shape for n, v in _names(made).items()} != {
             n: v.shape for n, v in _names(model).items()
         }:
-            raise ValueError(
+            raise PyroccamError(
                 "The plain network of this fit has its weights in other tensors than its posterior "
                 "has.\nGive Sample(posterior='trained')."
             )
@@ -160,7 +161,7 @@ def _coded(
             held.enter_context(claimed(out))
             _refuse_begun(out, resume)
         if how.shift and (len(data.input_shape) != 3 or data.x_train.dim() != 4):
-            raise ValueError(
+            raise PyroccamError(
                 f"Sample(shift={how.shift}) moves images (channels, height, width), and the inputs "
                 f"are {tuple(data.input_shape)}.\nLeave shift out."
             )
@@ -229,7 +230,7 @@ def _model(
     if scales is None:
         parts = {name: part for name, part in net.named_modules() if type(part) in AFFINE}
         if not parts:
-            raise ValueError(
+            raise PyroccamError(
                 "The network has no layer whose weights could be drawn.\nGive one with linear or "
                 "convolutional layers."
             )
@@ -268,7 +269,7 @@ def _refuse_padding(model: BayesianNetwork) -> None:
     """Refuse an embedding whose row of the padding would be drawn, too."""
     for name, layer in model.layers.items():
         if layer.affine.padding is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f"Layer {name!r} is an embedding whose row of the padding is no weight, and a draw "
                 "has all rows.\nGive it no padding_idx, or code='digits'."
             )

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributions import Normal
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
@@ -25,11 +26,11 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
     """The deviation of the prior of each layer, by its name.
 
     Raises:
-        ValueError: for a prior from which the receiver could not draw, or a posterior that is not
-            one of independent normals, with the way out.
+        PyroccamError: for a prior from which the receiver could not draw, or a posterior that is
+            not one of independent normals, with the way out.
     """
     if guide.is_point:
-        raise ValueError(
+        raise PyroccamError(
             f"{type(guide).__name__} is a point estimate, and no draw of it is cheaper than another"
             ".\nFit guides.MeanField(model), or take posterior='trained'."
         )
@@ -39,7 +40,7 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
         own = found.get(layer.name)
         scale = float(prior.scale.flatten()[0]) if isinstance(prior, Normal) else 0.0
         if not scale or bool((prior.loc != 0).any()) or bool((prior.scale != (own or scale)).any()):
-            raise ValueError(
+            raise PyroccamError(
                 f"A draw of this posterior cannot be sent: the receiver would have to draw from "
                 f"the prior {type(layer.weight_prior).__name__} of {site!r}, which is not "
                 f"N(0, s²) with one s for its layer.\n{_WAY}"
@@ -47,13 +48,13 @@ def deviations(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, float]:
         try:
             nearest(scale)
         except ValueError as error:
-            raise ValueError(
+            raise PyroccamError(
                 f"A draw of this posterior cannot be sent: {error}\nGive the prior of {site!r} "
                 "another scale, or take posterior='trained'."
             ) from error
         found[layer.name] = scale
         if not isinstance(base(guide.posterior(site)), Normal):
-            raise ValueError(
+            raise PyroccamError(
                 f"A draw of this posterior cannot be sent: {type(guide).__name__} has no "
                 f"independent normals for {site!r}.\nFit guides.MeanField(model), or take "
                 "posterior='trained'."

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ...models.checks import one_of, positive
 from ..storage.whole import write_whole
 
@@ -72,13 +73,13 @@ class Sample:
         ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(
+                raise PyroccamError(
                     f"Sample({name}) must be a whole number from {least} to {most}, got {value!r}."
                 )
         positive("Sample(lr)", self.lr)
         positive("Sample(coding_lr)", self.coding_lr)
         if not 0 <= self.slack < self.bits:
-            raise ValueError(
+            raise PyroccamError(
                 f"Sample(slack) must be from 0 to less than bits={self.bits}, got {self.slack}."
             )
 

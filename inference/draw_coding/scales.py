@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
+
 __all__ = ["deviation", "nearest", "scaled"]
 
 _STEPS = 8  # of an octave
@@ -19,10 +21,10 @@ def deviation(byte: int) -> float:
     Made of square roots and products of doubles, which are rounded in the same way everywhere.
 
     Raises:
-        ValueError: for a number that is no byte.
+        PyroccamError: for a number that is no byte.
     """
     if not 0 <= byte < 256:
-        raise ValueError(f"{byte} is no byte.")
+        raise PyroccamError(f"{byte} is no byte.")
     octaves, step = divmod(byte - _ONE, _STEPS)
     half = math.sqrt(2.0)
     quarter = math.sqrt(half)
@@ -37,11 +39,11 @@ def nearest(scale: float) -> int:
     """The byte of the deviation that is nearest in ratio.
 
     Raises:
-        ValueError: for a deviation that is not positive, or beyond the grid.
+        PyroccamError: for a deviation that is not positive, or beyond the grid.
     """
     byte = round(_STEPS * math.log2(scale)) + _ONE if 0 < scale < math.inf else -1
     if not 0 <= byte < 256:
-        raise ValueError(
+        raise PyroccamError(
             f"The prior of a layer has the deviation {scale:.3g}: expected {deviation(0):.2g} to "
             f"{deviation(255):.2g}."
         )

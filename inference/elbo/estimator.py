@@ -21,6 +21,7 @@ from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from ...data.errors import PyroccamError
 from ...models.contexts import local_parameters
 from .expectation import (
     Expectation,
@@ -67,13 +68,13 @@ class Terms:
         """``β KL - E_q[log p(y | z)]``.
 
         Raises:
-            ValueError: for β other than 1 where the model sums latents out (a tensor is looked at
-                only while validation is on).
+            PyroccamError: for β other than 1 where the model sums latents out (a tensor is looked
+                at only while validation is on).
         """
         if self.summed_out:
             look = not isinstance(kl_weight, Tensor) or pyro.infer.util.is_validation_enabled()
             if look and bool(kl_weight != 1.0):
-                raise ValueError(
+                raise PyroccamError(
                     f"kl_weight is {float(kl_weight):g}, but the model sums out "
                     f"{', '.join(map(repr, self.summed_out))}, which therefore has no KL to weigh: "
                     "leave kl_weight at 1 (no KL warm-up), or give the latent a guide."
@@ -111,7 +112,7 @@ class EnumMeanFieldELBO(ELBO):
         kl_weight: β.
 
     Raises:
-        ValueError: for fewer than one particle; at the first evaluation, for sites that only one
+        PyroccamError: for fewer than one particle; at the first evaluation, for sites that only one
             of guide and model has, a shape that is neither plate nor enumeration, a KL that is
             infinite by construction (a guide with mass where the prior has none), or an outside of
             a plate that depends on what is enumerated inside.
@@ -128,7 +129,7 @@ class EnumMeanFieldELBO(ELBO):
         kl_weight: float = 1.0,
     ) -> None:
         if num_particles < 1:
-            raise ValueError(f"num_particles must be 1 or more, got {num_particles}.")
+            raise PyroccamError(f"num_particles must be 1 or more, got {num_particles}.")
         super().__init__(num_particles, max_plate_nesting, strict_enumeration_warning=False)
         self.kl_weight = kl_weight
         self.joins = True  # the KL of small sites; a compiler does better with each alone
@@ -186,7 +187,7 @@ class EnumMeanFieldELBO(ELBO):
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if isinstance(poutine.unwrap(guide), Messenger):
-            raise ValueError(
+            raise PyroccamError(
                 f"{type(guide).__name__} is a guide of Pyro's that works on the model's messages; "
                 "this bound takes guides that are called like the model (AutoNormal for example)."
             )

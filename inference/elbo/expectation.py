@@ -17,7 +17,7 @@ from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from ...data.errors import NetworkError
+from ...data.errors import NetworkError, PyroccamError
 
 __all__ = [
     "Expectation",
@@ -75,7 +75,7 @@ class Expectation:
             ``poutine.mask``, not scaled, and with ``score_parts`` where it was drawn.
 
     Raises:
-        ValueError: if a site asks for another way to enumerate, or shares its dim with another.
+        PyroccamError: if a site asks for another way to enumerate, or shares its dim with another.
 
     References:
         Foerster et al. 2018, DiCE: The infinitely differentiable Monte Carlo estimator,
@@ -92,7 +92,7 @@ class Expectation:
         for key, usual in (("num_samples", None), ("enumerate", "parallel")):
             asked = site["infer"].get(key)
             if asked not in (None, usual):
-                raise ValueError(
+                raise PyroccamError(
                     f"Site {name!r} asks for infer={{{key!r}: {asked!r}}}, which this bound cannot "
                     "do: a discrete site is enumerated exactly, infer={'enumerate': 'parallel'} "
                     "(the default), or drawn, infer={'enumerate': None}."
@@ -113,7 +113,7 @@ class Expectation:
     def _check_dim(self, name: str, dim: int) -> None:
         for factor in self.factors:
             if factor.dim == dim:
-                raise ValueError(
+                raise PyroccamError(
                     f"Sites {factor.name!r} and {name!r} of the guide are enumerated along the "
                     f"same dim {dim}, as pyro.markov does it: use pyro.markov in the model only, "
                     "or a plain loop in the guide."
@@ -142,7 +142,8 @@ class Expectation:
                 are left out, unless they are in plates of the cost (as Pyro does it).
 
         Raises:
-            ValueError: if the cost depends on an enumerated site inside a plate in which it is not.
+            PyroccamError: if the cost depends on an enumerated site inside a plate in which it is
+                not.
         """
         dims = {f.dim for f in self.factors if f.dim is not None}
         own = _spread(cost, dims)
@@ -158,7 +159,7 @@ class Expectation:
             elif factor.dim not in wanted:
                 continue
             elif outside:
-                raise ValueError(
+                raise PyroccamError(
                     f"Site {name!r} depends on {factor.name!r}, which is enumerated in the plate "
                     f"{sorted(factor.plates.keys() - plates.keys())}, but is outside that plate. "
                     f"Move it into the plate, or draw {factor.name!r} with "
@@ -182,7 +183,7 @@ def log_prob_of(site: Any, draw: str = "the value") -> Tensor:
         value: Tensor = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
     except ValueError as error:
         why = str(error).partition("\n")[0]  # below it stand all values
-        raise ValueError(
+        raise PyroccamError(
             f"Site {site['name']!r}: {draw} does not suit its distribution in the model, "
             f"{family(site['fn'])}. {why}"
         ) from error
@@ -204,7 +205,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
         ordered: nothing on which the prior of the site depends is drawn after it.
 
     Raises:
-        ValueError: if the KL is infinite, or the draw outside the support of the prior (where
+        PyroccamError: if the KL is infinite, or the draw outside the support of the prior (where
             validation is on).
     """
     q, p = ours["fn"], theirs["fn"]
@@ -216,7 +217,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
         with suppress(NotImplementedError):
             kl = kl_divergence(q, p)
     if kl is None and ours["infer"].get("moments"):
-        raise ValueError(
+        raise PyroccamError(
             f"Site {ours['name']!r} is reparameterised locally, but its KL ({family(q)} in the "
             f"guide, {family(p)} in the model) is not analytic, or the guide samples in another "
             "order than the model. Draw the weights (local=False), or keep the model's order."
@@ -229,7 +230,7 @@ def site_kl(ours: Any, theirs: Any, ordered: bool) -> Tensor:
     theirs["log_prob"] = kl
     cost: Tensor = scale_and_mask(kl, theirs["scale"], theirs["mask"])
     if pyro.infer.util.is_validation_enabled() and bool(torch.isinf(cost).any()):
-        raise ValueError(
+        raise PyroccamError(
             f"KL(q || p) of site {ours['name']!r} is infinite: {family(q)} in the guide (support "
             f"{_support(q)}) against {family(p)} in the model (support {_support(p)}). Use a guide "
             "with no mass where its prior has none, such as a LogNormal for a positive variable; "
@@ -286,7 +287,7 @@ def check_sites(ours: dict[str, Any], theirs: dict[str, Any], model: Any) -> Non
                 said = f"a pass of the network in training leaves out the layer of {name!r}"
                 raise NetworkError(said, "every random layer in each", "0 * layer(x), or layers=")
             how = "observes" if name in theirs else "does not have"
-            raise ValueError(
+            raise PyroccamError(
                 f"The guide samples {name!r}, which the model {how}; the model's latents are "
                 f"{latents}. Rename the site, or mark it infer={{'is_auxiliary': True}}."
             )
@@ -294,7 +295,7 @@ def check_sites(ours: dict[str, Any], theirs: dict[str, Any], model: Any) -> Non
         if name not in ours and theirs[name]["infer"].get("enumerate") != "parallel":
             discrete = getattr(theirs[name]["fn"], "has_enumerate_support", False)
             way = ", or mark it infer={'enumerate': 'parallel'} to sum it out" if discrete else ""
-            raise ValueError(
+            raise PyroccamError(
                 f"The model samples {name!r}, which the guide (sites {list(ours)}) does not cover: "
                 f"add it to the guide{way}."
             )
@@ -304,7 +305,7 @@ def check_shape(site: Any, max_plate_nesting: float) -> None:
     """The dims of a site are its plates and, to the left of all plates, enumerated.
 
     Raises:
-        ValueError: otherwise. Only while validation is on.
+        PyroccamError: otherwise. Only while validation is on.
     """
     if not pyro.infer.util.is_validation_enabled():
         return
@@ -316,7 +317,7 @@ def check_shape(site: Any, max_plate_nesting: float) -> None:
     shape, known = tuple(site["log_prob"].shape), site["infer"].get("_dim_to_id", {})
     for dim in range(-len(shape), 0):
         if -dim > max_plate_nesting and shape[dim] != 1 and dim not in known:
-            raise ValueError(
+            raise PyroccamError(
                 f"Site {site['name']!r} has log-probabilities of shape {shape}, whose dim {dim} is "
                 f"neither one of the {max_plate_nesting} plates nor enumerated: use .to_event(...) "
                 "or a plate, or give a larger max_plate_nesting."

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
@@ -69,10 +70,10 @@ def evidence(
         seed: of the noise; the state of the generator is left as it was.
 
     Raises:
-        ValueError: for fewer than two passes, which show no error.
+        PyroccamError: for fewer than two passes, which show no error.
     """
     if passes < 2:
-        raise ValueError(f"passes must be at least 2, for a standard error, got {passes}.")
+        raise PyroccamError(f"passes must be at least 2, for a standard error, got {passes}.")
     if getattr(guide, "sums_out", False):  # which a Pyro guide of a person's own does not say
         return summed_out(model, first_rows(data, split, rows), batch_size)
     evaluate = bound(model, guide)

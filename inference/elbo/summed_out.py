@@ -14,6 +14,7 @@ from pyro.ops.contract import contract_tensor_tree
 from pyro.ops.rings import LogRing
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from .expectation import plates_of
 
 __all__ = ["SummedOut"]
@@ -33,7 +34,7 @@ class SummedOut:
         latents: the sites z.
 
     Raises:
-        ValueError: if a latent asks for draws instead of an exact sum.
+        PyroccamError: if a latent asks for draws instead of an exact sum.
 
     References:
         Variable elimination with plates: Obermeyer et al. 2019, Tensor variable elimination for
@@ -45,7 +46,7 @@ class SummedOut:
         for name, site in sites.items():
             if name not in covered and site["infer"].get("_enumerate_dim") is not None:
                 if site["infer"].get("num_samples") is not None:
-                    raise ValueError(
+                    raise PyroccamError(
                         f"Site {name!r} of the model asks for {site['infer']['num_samples']} "
                         "samples: without a guide a discrete site is summed out exactly, "
                         "infer={'enumerate': 'parallel'}. Leave num_samples out."
@@ -72,8 +73,8 @@ class SummedOut:
         """Terms of the log marginal likelihood, scaled, with the plates they still stand in.
 
         Raises:
-            ValueError: if the factors differ in scale: the sum over a latent outside a subsampled
-                plate cannot be estimated from a minibatch.
+            PyroccamError: if the factors differ in scale: the sum over a latent outside a
+                subsampled plate cannot be estimated from a minibatch.
         """
         if not self.factors:
             return
@@ -100,7 +101,7 @@ class SummedOut:
         if all(_equal(scale, first) for scale in scales.values()):
             return first
         listed = ", ".join(f"{name!r} by {_number(scale)}" for name, scale in scales.items())
-        raise ValueError(
+        raise PyroccamError(
             f"What {self.label} in the model runs over must have one scale, but is scaled: "
             f"{listed}. Use the full batch: a minibatch cannot estimate log Σ_z p(z) Π p(y | z); "
             "or put the discrete site into the guide."

@@ -20,6 +20,7 @@ from matplotlib.ticker import (
 )
 from numpy.typing import ArrayLike, NDArray
 
+from ...data.errors import PyroccamError
 from ...models.checks import as_number
 from ..storage.whole import replacing
 from .style import styled
@@ -48,15 +49,15 @@ def save(fig: Figure, path: str | Path, formats: Sequence[str] = ("png",)) -> li
         The files written, in the order of ``formats``.
 
     Raises:
-        ValueError: if a format is not known, or the path already ends in one.
+        PyroccamError: if a format is not known, or the path already ends in one.
     """
     known = ("png", "pdf", "svg")
     unknown = [fmt for fmt in formats if fmt not in known]
     if unknown or isinstance(formats, str) or not formats:
-        raise ValueError(f"formats: got {formats!r}, expected a sequence drawn from {known}")
+        raise PyroccamError(f"formats: got {formats!r}, expected a sequence drawn from {known}")
     path = Path(path)
     if path.suffix.lstrip(".") in known:
-        raise ValueError(
+        raise PyroccamError(
             f"path: got {str(path)!r}, expected no suffix; try {path.stem!r} and "
             f"formats=({path.suffix.lstrip('.')!r},)"
         )
@@ -87,16 +88,16 @@ def checked_array(name: str, value: Array, ndim: int) -> Floats:
         value = value.detach().cpu().numpy()
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != ndim:
-        raise ValueError(f"{name}: got shape {array.shape}, expected {ndim} dimension(s)")
+        raise PyroccamError(f"{name}: got shape {array.shape}, expected {ndim} dimension(s)")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name}: holds nan or infinite values, expected finite ones")
+        raise PyroccamError(f"{name}: holds nan or infinite values, expected finite ones")
     return array
 
 
 def checked_distribution(name: str, value: Array) -> Floats:
     array = checked_array(name, value, 1)
     if not len(array) or array.min() < 0 or abs(array.sum() - 1) > 1e-3:
-        raise ValueError(
+        raise PyroccamError(
             f"{name}: {len(array)} values that sum to {array.sum():.4g}, expected probabilities "
             "(none negative, sum 1); pass log_q.exp() or torch.softmax(logits, 0)"
         )
@@ -106,10 +107,10 @@ def checked_distribution(name: str, value: Array) -> Floats:
 def checked_layers(name: str, found: Mapping[str, Any], /, **others: Mapping[str, Any]) -> None:
     """Refuse no layers, or a layer that one of the others lacks."""
     if not found:
-        raise ValueError(f"{name}: got no layers, expected at least one")
+        raise PyroccamError(f"{name}: got no layers, expected at least one")
     for other, values in others.items():
         if missing := sorted({*found} - {*values}):
-            raise ValueError(f"{other}: layer {missing[0]!r} has none")
+            raise PyroccamError(f"{other}: layer {missing[0]!r} has none")
 
 
 def cycled(values: Sequence[str]) -> Iterable[str]:

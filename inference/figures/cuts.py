@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
 from ..pruning.intervals import ScaleIntervals
 from ..pruning.relevance import Irrelevance
 from .canvas import Array, Floats, checked_array, checked_layers, legend_above, log_axis, new_figure
@@ -39,7 +40,7 @@ def irrelevance_histograms(
         The figure, with an axis for each layer.
 
     Raises:
-        ValueError: if there are no layers, one has no threshold, or no finite value.
+        PyroccamError: if there are no layers, one has no threshold, or no finite value.
     """
     checked_layers("found", found, thresholds=thresholds)
     values: dict[str, Floats] = {}
@@ -49,7 +50,7 @@ def irrelevance_histograms(
         kept = flat <= thresholds[name] if left is None else np.asarray(left[name]).reshape(-1)
         values[name], within[name] = flat[np.isfinite(flat)], kept[np.isfinite(flat)]
         if not len(values[name]):
-            raise ValueError(f"found[{name!r}]: no finite value to draw")
+            raise PyroccamError(f"found[{name!r}]: no finite value to draw")
     fig = new_figure(0.6 + 1.25 * len(found))
     axes = fig.subplots(len(found), 1, squeeze=False)[:, 0]
     for ax, (name, one) in zip(axes, found.items(), strict=True):
@@ -92,7 +93,7 @@ def scale_posteriors(
         The figure, with an axis for each layer, logarithmic for scales that are positive.
 
     Raises:
-        ValueError: if there are no layers, their names differ, or a layer has other than one
+        PyroccamError: if there are no layers, their names differ, or a layer has other than one
             interval for each irrelevance.
     """
     checked_layers("scales", scales, found=found, thresholds=thresholds)
@@ -105,7 +106,7 @@ def scale_posteriors(
             for end in (one.low, one.median, one.high)
         ]
         if {len(end) for end in ends} != {len(values)}:
-            raise ValueError(
+            raise PyroccamError(
                 f"scales[{name!r}]: got {len(ends[0])} intervals, expected {len(values)} as in "
                 "found; pass both of one model and guide"
             )

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ...data.errors import PyroccamError
 from .canvas import (
     MANY_POINTS,
     WIDTH,
@@ -59,25 +60,25 @@ def depth_posterior(
         The figure, with one or two axes.
 
     Raises:
-        ValueError: if lengths differ, q or exact is not a distribution, or a chosen depth is
+        PyroccamError: if lengths differ, q or exact is not a distribution, or a chosen depth is
             not one of 0 ... D.
     """
     heights = checked_distribution("q", q)
     n = len(heights)
     reference = None if exact is None else checked_distribution("exact", exact)
     if reference is not None and len(reference) != n:
-        raise ValueError(
+        raise PyroccamError(
             f"exact: got {len(reference)} depths, expected {n} as in q; both run over 0 ... D"
         )
     for name, depth in (("depth_chosen", depth_chosen), ("depth_chosen_exact", depth_chosen_exact)):
         if depth is not None and not 0 <= depth < n:
-            raise ValueError(f"{name}: got {depth}, expected 0 to {n - 1}: q has {n} depths")
+            raise PyroccamError(f"{name}: got {depth}, expected 0 to {n - 1}: q has {n} depths")
     curves = {
         k: checked_array(f"nll_by_depth[{k!r}]", v, 1) for k, v in (nll_by_depth or {}).items()
     }
     for name, values in curves.items():
         if len(values) != n:
-            raise ValueError(
+            raise PyroccamError(
                 f"nll_by_depth[{name!r}]: got {len(values)} values, expected {n}, one for each "
                 "depth 0 ... D in q"
             )
@@ -151,7 +152,7 @@ def spiral_functions(
         The figure: K panels and a colour bar.
 
     Raises:
-        ValueError: if the shapes do not fit together or a probability is outside [0, 1].
+        PyroccamError: if the shapes do not fit together or a probability is outside [0, 1].
     """
     points = checked_array("x_train", x_train, 2)
     labels = checked_array("y_train", y_train, 1)
@@ -159,28 +160,28 @@ def spiral_functions(
     surfaces = checked_array("probs", probs, 3)
     masses = checked_array("q", q, 1)
     if points.shape[1] != 2 or len(points) != len(labels):
-        raise ValueError(
+        raise PyroccamError(
             f"x_train: got shape {points.shape} beside {len(labels)} labels, expected "
             f"({len(labels)}, 2)"
         )
     if not np.isin(labels, (0, 1)).all():
-        raise ValueError(
+        raise PyroccamError(
             f"y_train: got labels {np.unique(labels)[:5].tolist()}, expected only 0 and 1; the "
             "picture is one of two classes"
         )
     expected = (len(depths), len(second), len(first))
     if surfaces.shape != expected:
-        raise ValueError(
+        raise PyroccamError(
             f"probs: got shape {surfaces.shape}, expected {expected}: shown depths, len(grid_y), "
             "len(grid_x)"
         )
     if len(masses) != len(depths) or not len(depths):
-        raise ValueError(
+        raise PyroccamError(
             f"q: got {len(masses)} values, expected {len(depths)}, one for each shown depth (at "
             "least one); try q[list(depths)]"
         )
     if not (surfaces.min() >= 0 and surfaces.max() <= 1):
-        raise ValueError(
+        raise PyroccamError(
             f"probs: got values from {surfaces.min():.4g} to {surfaces.max():.4g}, expected "
             "probabilities in [0, 1]; try log_probs.exp() or logits.sigmoid()"
         )
@@ -259,16 +260,16 @@ def depth_comparison(
         The figure, with one axes.
 
     Raises:
-        ValueError: if there is nothing to draw, or a depth has no runs.
+        PyroccamError: if there is nothing to draw, or a depth has no runs.
     """
     if not ddn and not len(ldn_full) and not len(ldn_pruned):
-        raise ValueError("depth_comparison: ddn, ldn_full and ldn_pruned are all empty")
+        raise PyroccamError("depth_comparison: ddn, ldn_full and ldn_pruned are all empty")
     for depth, runs in ddn.items():
         if not len(runs):
-            raise ValueError(f"ddn[{depth}]: got no runs, expected at least one; leave it out")
+            raise PyroccamError(f"ddn[{depth}]: got no runs, expected at least one; leave it out")
     pairs = [tuple(pair) for pair in ldn_pruned]
     if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("ldn_pruned: expected pairs (chosen depth, score), one for each run")
+        raise PyroccamError("ldn_pruned: expected pairs (chosen depth, score), one for each run")
 
     fig = new_figure(3.3)
     ax = fig.subplots()

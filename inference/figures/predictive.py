@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import ndtri
 
+from ...data.errors import PyroccamError
 from ..posterior.bands import Bands
 from .canvas import Array, Floats, checked_array, legend_above, new_figure
 from .style import CYCLE, GREY, INK, styled
@@ -39,12 +40,12 @@ def predictive_bands(
         The figure, with one axis. Bands reach 1.96 standard deviations to both sides.
 
     Raises:
-        ValueError: if shapes do not fit, the grid does not increase, a deviation is negative, or
+        PyroccamError: if shapes do not fit, the grid does not increase, a deviation is negative, or
             the deviation of a row is below that of the mean.
     """
     points = checked_array("grid", grid, 1)
     if len(points) < 2 or (np.diff(points) <= 0).any():
-        raise ValueError(f"grid: {len(points)} values, expected at least 2, each above the last")
+        raise PyroccamError(f"grid: {len(points)} values, expected at least 2, each above the last")
     mean, epistemic, total = _checked("bands", bands, len(points))
     rows, observed = _pair("x", x, "y", y)
     z = float(ndtri((1 + _LEVEL) / 2))
@@ -90,12 +91,12 @@ def predicted_observed(y: Array, bands: Bands, *, label: str = "target") -> Figu
         The figure, with two axes.
 
     Raises:
-        ValueError: as :func:`predictive_bands`.
+        PyroccamError: as :func:`predictive_bands`.
     """
     observed = checked_array("y", y, 1)
     mean, _, total = _checked("bands", bands, len(observed))
     if not len(observed):
-        raise ValueError("y: got no rows, expected at least one")
+        raise PyroccamError("y: got no rows, expected at least one")
     fig = new_figure(3.1)
     left, right = fig.subplots(1, 2, width_ratios=[1.25, 1.0])
     z = float(ndtri((1 + _LEVEL) / 2))
@@ -133,13 +134,13 @@ def _checked(name: str, bands: Bands, length: int) -> list[Floats]:
         for part, values in bands._asdict().items()
     ]
     if {len(values) for values in found} != {length}:
-        raise ValueError(
+        raise PyroccamError(
             f"{name}: got {[len(values) for values in found]} values, expected {length} of each; "
             "pass one target at a time"
         )
     _, epistemic, total = found
     if length and (epistemic.min() < 0 or (total < epistemic * (1 - 1e-9)).any()):
-        raise ValueError(
+        raise PyroccamError(
             f"{name}: expected 0 <= epistemic <= total, as the noise adds to what the mean does "
             "not know; got the reverse in some row"
         )
@@ -149,7 +150,7 @@ def _checked(name: str, bands: Bands, length: int) -> list[Floats]:
 def _pair(first: str, x: Array, second: str, y: Array) -> tuple[Floats, Floats]:
     one, other = checked_array(first, x, 1), checked_array(second, y, 1)
     if len(one) != len(other):
-        raise ValueError(f"{second}: got {len(other)} values, expected {len(one)} as in {first}")
+        raise PyroccamError(f"{second}: got {len(other)} values, expected {len(one)} as in {first}")
     return one, other
 
 

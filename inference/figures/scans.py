@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, MaxNLocator, NullLocator
 
+from ...data.errors import PyroccamError
 from .canvas import checked_array, mean_sd, new_figure
 from .style import CYCLE, INK, MARKERS, styled
 
@@ -43,17 +44,17 @@ class ScanPanel:
     def check(self) -> None:
         """Every value must have its runs."""
         if not len(self.values):
-            raise ValueError(f"{self.title}: got no values, expected at least one")
+            raise PyroccamError(f"{self.title}: got no values, expected at least one")
         for name, column in (("error", self.error), ("depth", self.depth)):
             if column is None:
                 continue
             if len(column) != len(self.values):
-                raise ValueError(
+                raise PyroccamError(
                     f"{self.title}: {name} has {len(column)} entries, expected {len(self.values)}, "
                     "one for each value"
                 )
             if not all(len(runs) for runs in column):
-                raise ValueError(f"{self.title}: {name} of a value without runs; leave it out")
+                raise PyroccamError(f"{self.title}: {name} of a value without runs; leave it out")
 
 
 @styled
@@ -69,10 +70,10 @@ def scan_panels(panels: Sequence[ScanPanel], reference: str = "reference") -> Fi
         references hollow. The legend stands after the last panel.
 
     Raises:
-        ValueError: if there is nothing to draw, or a value has no runs.
+        PyroccamError: if there is nothing to draw, or a value has no runs.
     """
     if not panels:
-        raise ValueError("panels: got none, expected at least one scan")
+        raise PyroccamError("panels: got none, expected at least one scan")
     rows = len(panels) // 2 + 1
     fig = new_figure(0.15 + 2.25 * rows)
     grid = fig.add_gridspec(2 * rows, 2, height_ratios=[1.15, 1.0] * rows)

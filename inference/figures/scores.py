@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
 
+from ...data.errors import PyroccamError
 from ..posterior.metrics import Reliability
 from .canvas import FEW_ROWS, Floats, checked_array, cycled, legend_above, new_figure
 from .style import CYCLE, GREY, MARKERS, styled
@@ -31,21 +32,21 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability]) -> Figure:
         The figure, with two axes. The legend gives each expected calibration error.
 
     Raises:
-        ValueError: if there are no contenders, or the four columns of one differ in length.
+        PyroccamError: if there are no contenders, or the four columns of one differ in length.
     """
     if not reliabilities:
-        raise ValueError("reliabilities: got none, expected at least one contender")
+        raise PyroccamError("reliabilities: got none, expected at least one contender")
     tables: dict[str, tuple[Floats, Floats, Floats]] = {}
     for name, table in reliabilities.items():
         lengths = {len(column) for column in table}
         if len(lengths) != 1:
-            raise ValueError(
+            raise PyroccamError(
                 f"reliabilities[{name!r}]: columns of {sorted(lengths)} bins, expected one length; "
                 "pass what metrics.reliability returned"
             )
         counts = checked_array("counts", table.counts, 1)
         if not counts.sum() > 0:
-            raise ValueError(f"reliabilities[{name!r}]: all bins are empty, expected some rows")
+            raise PyroccamError(f"reliabilities[{name!r}]: all bins are empty, expected some rows")
         held = counts > 0
         confidence = checked_array("confidence", np.asarray(table.confidence)[held], 1)
         accuracy = checked_array("accuracy", np.asarray(table.accuracy)[held], 1)

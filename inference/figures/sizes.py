@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from ...data.errors import PyroccamError
 from .canvas import checked_array, cycled, legend_above, log_axis, log_if_wide, new_figure
 from .style import CYCLE, GREY, INK, MARKERS, styled
 
@@ -35,14 +36,14 @@ def trade_off(
         The figure, with an axis for each cost.
 
     Raises:
-        ValueError: for no costs, numbers that are not as many as the networks, or costs that are
+        PyroccamError: for no costs, numbers that are not as many as the networks, or costs that are
             not positive.
     """
     if not costs:
-        raise ValueError("costs: got none, expected at least one, by its name")
+        raise PyroccamError("costs: got none, expected at least one, by its name")
     error = checked_array("errors", errors, 1)
     if len(labels) != len(error) or not 0 <= chosen < len(error):
-        raise ValueError(
+        raise PyroccamError(
             f"labels: got {len(labels)}, and chosen={chosen}, for {len(error)} errors; give a "
             "label for each network, and the position of one"
         )
@@ -51,7 +52,7 @@ def trade_off(
     for ax, (name, values) in zip(axes, costs.items(), strict=True):
         cost = checked_array(f"costs[{name!r}]", values, 1)
         if len(cost) != len(error) or not (cost > 0).all():
-            raise ValueError(
+            raise PyroccamError(
                 f"costs[{name!r}]: expected {len(error)} positive numbers, one for each network"
             )
         order = cost.argsort()
@@ -92,13 +93,13 @@ def bytes_by_bound(
         The figure, with one axis.
 
     Raises:
-        ValueError: for sizes that are not positive, or not one of each for each label.
+        PyroccamError: for sizes that are not positive, or not one of each for each label.
     """
     given = {"predicted": predicted, "actual": actual, "weights": weights}
     x, y, z = (checked_array(name, values, 1) for name, values in given.items())
     sizes = (x, y, z)
     if any(len(one) != len(labels) or not (one > 0).all() for one in sizes):
-        raise ValueError(
+        raise PyroccamError(
             f"predicted, actual, weights: expected a positive number for each of {len(labels)} "
             f"labels, got {', '.join(str(len(one)) for one in sizes)}"
         )
@@ -155,8 +156,8 @@ def weight_path(
         are some.
 
     Raises:
-        ValueError: for numbers that are not as many as the weights, weights or sizes that are not
-            positive, or a position that there is not.
+        PyroccamError: for numbers that are not as many as the weights, weights or sizes that are
+            not positive, or a position that there is not.
     """
     found = checked_array("bands", bands, 2)
     given = {"nll": nll, "small_nll": small_nll, "file_bytes": file_bytes, **widths}
@@ -164,12 +165,12 @@ def weight_path(
     values = {name: checked_array(name, one, 1) for name, one in given.items()}
     at = checked_array("weights", weights, 1)
     if any(len(one) != len(at) for one in [*values.values(), found]):
-        raise ValueError(
+        raise PyroccamError(
             f"weights: got {len(at)}, and other numbers of losses, sizes or widths; give one of "
             "each for each weight"
         )
     if not ((at > 0).all() and (values["file_bytes"] > 0).all() and 0 <= chosen < len(at)):
-        raise ValueError(
+        raise PyroccamError(
             f"weights, file_bytes: expected positive numbers, and chosen={chosen} to be the "
             f"position of one of {len(at)}"
         )

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ...data.errors import PyroccamError
 from ..pruning.inventory import Remains
 from .canvas import Array, Floats, checked_array, checked_layers, new_figure
 from .style import AMOUNT, styled
@@ -36,8 +37,8 @@ def sparsity_maps(found: Mapping[str, Remains], inputs: Array | None = None) -> 
         The figure: the map of the pixels, if there is one, the layers, and a colour bar.
 
     Raises:
-        ValueError: if there are no layers, one is larger now than before, or ``inputs`` is no image
-            or negative.
+        PyroccamError: if there are no layers, one is larger now than before, or ``inputs`` is no
+            image or negative.
     """
     checked_layers("found", found)
     pixels = None if inputs is None else _pixels(inputs)
@@ -81,7 +82,7 @@ def _pixels(inputs: Array) -> Floats:
     image = checked_array("inputs", inputs, 3 if ndim == 3 else 2)
     image = image.sum(0) if ndim == 3 else image
     if not image.size or image.min() < 0:
-        raise ValueError(f"inputs: least count {image.min(initial=0):g}, expected none negative")
+        raise PyroccamError(f"inputs: least count {image.min(initial=0):g}, expected none negative")
     return image
 
 
@@ -89,7 +90,7 @@ def _shares(name: str, one: Remains) -> Floats:
     """The layer in at most FINEST squares along a side, each the share of its weights left."""
     kept = checked_array(f"found[{name!r}].kept", one.kept, 2)
     if kept.shape[0] > one.before[0] or kept.shape[1] > one.before[1]:
-        raise ValueError(
+        raise PyroccamError(
             f"found[{name!r}]: {kept.shape[0]} x {kept.shape[1]} weights are left of "
             f"{one.before[0]} x {one.before[1]}; give the sizes before the cut"
         )

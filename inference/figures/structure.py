@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from ...data.errors import PyroccamError
 from ...models.networks.structure_graph import StructureGraph
 from .canvas import WIDTH, Array, Floats, checked_array, new_figure
 from .style import CYCLE, GREY, INK, styled
@@ -120,17 +121,17 @@ def simplex_panels(
         height: in inches.
 
     Raises:
-        ValueError: for points that are not in the simplex, other than three corners, or rows with
-            other columns.
+        PyroccamError: for points that are not in the simplex, other than three corners, or rows
+            with other columns.
     """
     if len(corners) != 3:
-        raise ValueError(f"corners: got {len(corners)} names, expected 3")
+        raise PyroccamError(f"corners: got {len(corners)} names, expected 3")
     columns = list(next(iter(panels.values())))
     fig = new_figure(height)
     axes = fig.subplots(len(panels), len(columns), squeeze=False)
     for i, (row, cells) in enumerate(panels.items()):
         if list(cells) != columns:
-            raise ValueError(f"panels: row {row!r} has {list(cells)}, expected {columns}")
+            raise PyroccamError(f"panels: row {row!r} has {list(cells)}, expected {columns}")
         for j, (column, points) in enumerate(cells.items()):
             ax = axes[i, j]
             _triangle(ax, corners, None if shares is None else shares[row][column])
@@ -170,7 +171,7 @@ def _checked(name: str, value: Array) -> Floats:
     points = checked_array(name, value, 2)
     odd = points.shape[1] != 3 or points.min() < 0 or np.abs(points.sum(1) - 1).max() > 1e-3
     if odd:
-        raise ValueError(
+        raise PyroccamError(
             f"{name}: shape {points.shape}, expected (N, 3), none negative, each row of sum 1"
         )
     return points

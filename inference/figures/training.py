@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ...data.errors import PyroccamError
 from .canvas import MANY_POINTS, Floats, cycled, is_number, legend_above, log_if_wide, new_figure
 from .style import CYCLE, MARKERS, styled
 
@@ -37,21 +38,21 @@ def training_curve(
         unit), every other column has a panel of its own below.
 
     Raises:
-        ValueError: if there is no record, a column asked for has no value, or of several histories
-            one has no value of a column.
+        PyroccamError: if there is no record, a column asked for has no value, or of several
+            histories one has no value of a column.
     """
     if not history:
-        raise ValueError("history: got no records, expected at least one mapping")
+        raise PyroccamError("history: got no records, expected at least one mapping")
     single = isinstance(history[0], Mapping)
     histories = cast("list[History]", [history] if single else list(history))
     empty = [number for number, one in enumerate(histories) if not one]
     if empty:
-        raise ValueError(f"history[{empty[0]}]: got no records, expected at least one mapping")
+        raise PyroccamError(f"history[{empty[0]}]: got no records, expected at least one mapping")
     position = next((key for key in ("epoch", "step") if key in histories[0][0]), None)
     names = list(columns) if columns is not None else _numeric(histories)
     series = {name: _series(name, histories, position, single) for name in names}
     if not series:
-        raise ValueError("history: no numeric column to draw, expected e.g. 'loss'")
+        raise PyroccamError("history: no numeric column to draw, expected e.g. 'loss'")
 
     nats = [name for name in series if name.endswith(("loss", "nll"))]
     panels = ([nats] if nats else []) + [[name] for name in series if name not in nats]
@@ -96,7 +97,7 @@ def _series(
         which = "history" if single else f"history[{number}]"
         for index, row in enumerate(history):
             if position is not None and not is_number(row.get(position)):
-                raise ValueError(
+                raise PyroccamError(
                     f"{which}[{index}]: has no {position!r}, which the first record has"
                 )
         pairs = [
@@ -106,7 +107,7 @@ def _series(
         ]
         if not pairs:
             known = sorted({key for row in history for key in row})
-            raise ValueError(f"columns: {name!r} has no finite value; {which} holds {known}")
+            raise PyroccamError(f"columns: {name!r} has no finite value; {which} holds {known}")
         found.append(np.array(pairs, dtype=np.float64))
     return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...data.errors import PyroccamError
 from ...models.likelihoods import precision
 from ...models.turns import fitting
 from ..distributed.joining import joined
@@ -78,7 +79,7 @@ def fit(
         settings: see :class:`~pyroccam.inference.training.settings.Settings`.
 
     Raises:
-        ValueError, TypeError: for settings or a pair that cannot be run.
+        PyroccamError: for settings or a pair that cannot be run.
         NonFiniteLoss: if the loss turns NaN or infinite.
         RanksError: if processes disagree, cannot be reached, or one of them has ended.
         Interrupted: on Ctrl-C, SIGTERM or SIGHUP, after saving; where the training is over by then,
@@ -132,7 +133,7 @@ def train(
         for one in sorted(folders):
             held.enter_context(claimed(one))
         if how.resume and folder is None and ranks.first:
-            raise ValueError("resume=True needs out=, the folder of the run to go on with.")
+            raise PyroccamError("resume=True needs out=, the folder of the run to go on with.")
         check_share(how.threshold)  # it would be found out after the training
         where = ranks.device(pick_device(how.device))
         moved: dict[int, Dataset] = {}  # replicates that share their data go on sharing it
@@ -259,16 +260,16 @@ def fit_repeats(
             before them.
 
     Raises:
-        ValueError: with ``together=True``, if the replicates differ in more than values.
+        PyroccamError: with ``together=True``, if the replicates differ in more than values.
         NonFiniteLoss: as for :func:`fit`; the sound fits are the ``fits`` of the error: together,
             all the others, which are finished first; else those before it.
         Interrupted: as for :func:`fit`; the ``fits`` of the error are those that are complete.
     """
     if "seed" in settings:
-        raise TypeError("fit_repeats takes seeds=[...], not seed=.")
+        raise PyroccamError("fit_repeats takes seeds=[...], not seed=.")
     each = [Settings.of({**settings, "seed": seed}) for seed in seeds]
     if not each or len(set(seeds)) < len(each):
-        raise ValueError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
+        raise PyroccamError(f"seeds must be different numbers, at least one; got {list(seeds)}.")
     start = time.perf_counter()
     folder = None if out is None else Path(out)
     jobs = []

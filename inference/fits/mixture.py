@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...data.errors import PyroccamError
 from ..posterior.draws import Noise
 from ..posterior.predict import below_targets, mixture_log_probs
 from ..posterior.same_rows import original_targets, same_inputs, same_targets
@@ -36,13 +37,13 @@ def evaluate_together(
         noise: of drawn weights, see :class:`~pyroccam.inference.posterior.draws.DrawnNetwork`.
 
     Raises:
-        ValueError: if the fits have different rows in the split.
+        PyroccamError: if the fits have different rows in the split.
     """
     first = fits[0].data
     for one in fits[1:]:
         if not (same_inputs(first, one.data, split) and same_targets(first, one.data, split)):
             seeds = f"seeds {fits[0].settings.seed} and {one.settings.seed}"
-            raise ValueError(
+            raise PyroccamError(
                 f"The {split} rows of {seeds} differ, so their predictions cannot be averaged: "
                 "give every seed the same data."
             )

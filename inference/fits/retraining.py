@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from ...data.errors import PyroccamError
 from ...models.contexts import evaluating, seeded
 from ...models.layers.affine import AFFINE
 from ...models.layers.choice import order_of_use
@@ -86,7 +87,7 @@ def retrain(
         teacher: whose predictions are learnt along with the labels, each for half of the loss.
 
     Raises:
-        ValueError: for data without validation rows.
+        PyroccamError: for data without validation rows.
 
     References:
         Han, Pool, Tran, Dally 2015, arXiv:1506.02626: pruned networks are retrained.
@@ -94,7 +95,7 @@ def retrain(
     """
     data = fit.data
     if not len(data.x_val):
-        raise ValueError(
+        raise PyroccamError(
             "To train the cut network further needs validation rows, by which it is seen whether "
             "that helps: load the data with a val_fraction=, or leave out retrain_epochs=."
         )

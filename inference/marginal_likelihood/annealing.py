@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.contexts import seeded
 from ...models.layers.bayesian_layer import convolves
 from ..compilation.graphs import graph_of, of_lists
@@ -56,7 +57,7 @@ def annealed(
         seed: of everything drawn; the state of the generator is left as it was.
 
     Raises:
-        ValueError: for fewer than 16 particles, 2 runs or 1 move, an improper prior, or a
+        PyroccamError: for fewer than 16 particles, 2 runs or 1 move, an improper prior, or a
             temperature that does not come to 1.
         TypeError: for weights that are numbers.
 
@@ -65,7 +66,7 @@ def annealed(
         importance sampling; Zhou, Johansen, Aston 2016, arXiv:1303.3123, for the temperatures.
     """
     if particles < 16 or repeats < 2 or moves < 1:
-        raise ValueError(
+        raise PyroccamError(
             f"annealed: got particles={particles}, repeats={repeats} and moves={moves}, expected "
             "16, 2 and 1 or more.\nOne run shows no error, and few particles show no scale."
         )
@@ -212,7 +213,7 @@ def _pilot(places: _Places, moves: int) -> list[_Temperature]:
             step *= 2.718281828 ** (rate - WANTED)
         found.append(_Temperature(power, step, at.theta.std(0).clamp_min(1e-8)))
         if len(found) == MOST_TEMPERATURES:
-            raise ValueError(
+            raise PyroccamError(
                 f"After {MOST_TEMPERATURES} temperatures the power of the likelihood is "
                 f"{power:.2g}, expected 1.\nThe data say far more than the prior: take more "
                 "particles=, or a prior nearer to the weights."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.checks import one_of
 from ...models.contexts import seeded
 from ..fits.fitting import fit as train
@@ -81,7 +82,7 @@ def prequential(
         settings: in place of those of the fit, such as ``epochs=50``.
 
     Raises:
-        ValueError: for shares that do not increase to 1, no two orders, counts as targets, or an
+        PyroccamError: for shares that do not increase to 1, no two orders, counts as targets, or an
             exact predictive that there is not.
 
     References:
@@ -90,12 +91,12 @@ def prequential(
     """
     one_of("predictive", predictive, ("refit", "exact"))
     if orders < 2:
-        raise ValueError(
+        raise PyroccamError(
             f"prequential: got orders={orders}, expected 2 or more.\n"
             "A single order of the rows shows no error."
         )
     if predictive == "exact" and settings:
-        raise ValueError(
+        raise PyroccamError(
             f'prequential: settings ({", ".join(settings)}) are for predictive="refit", with '
             '"exact" nothing is trained.\nLeave them out.'
         )
@@ -133,7 +134,7 @@ def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[in
         least: rows of the first block.
 
     Raises:
-        ValueError: for shares that do not increase to 1.
+        PyroccamError: for shares that do not increase to 1.
 
     Example:
         >>> block_ends(100, (0.001, 0.02, 0.5, 1.0))
@@ -141,7 +142,7 @@ def block_ends(rows: int, shares: Sequence[float], *, least: int = 1) -> list[in
     """
     increasing = all(a < b for a, b in itertools.pairwise(shares))
     if not shares or not increasing or shares[0] <= 0.0 or shares[-1] != 1.0:
-        raise ValueError(
+        raise PyroccamError(
             f"shares={list(shares)}: expected positive numbers that increase to 1.\n"
             "Take (0.1, 0.2, 0.4, 1.0), say."
         )
@@ -201,7 +202,7 @@ def switching(blocks: Tensor) -> float:
         -4.08
     """
     if blocks.dim() != 2 or not blocks.shape[1]:
-        raise ValueError(
+        raise PyroccamError(
             f"blocks has shape {tuple(blocks.shape)}, expected (models, blocks).\n"
             "Stack what blocks_of gives of each model."
         )
@@ -239,7 +240,7 @@ def _without_a_model(data: Dataset, chosen: Tensor) -> float:
         case "regression":
             return float(-0.5 * (y.double().square() + math.log(2 * math.pi)).sum())
         case _:
-            raise ValueError(
+            raise PyroccamError(
                 f"A first block of {data.task} has no code without a model, expected classes, "
                 'labels or a regression.\nUse by="importance" or "laplace".'
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from ...data.errors import PyroccamError
 from ...models.contexts import plain_kernels
 from ..posterior.draws import at_once
 from .joint import Joint
@@ -36,7 +37,7 @@ def full(density: Joint, theta: Tensor) -> Precision:
         theta: ``(n,)``.
 
     Raises:
-        ValueError: for more than 5,000 weights.
+        PyroccamError: for more than 5,000 weights.
 
     References:
         Martens 2020, New insights and perspectives on the natural gradient method,
@@ -53,7 +54,7 @@ def hessian(density: Joint, theta: Tensor) -> Precision:
     """The curvature itself, ``-∇² log p(y, θ)``, ``(n, n)``.
 
     Raises:
-        ValueError: for more than 5,000 weights.
+        PyroccamError: for more than 5,000 weights.
     """
     _refuse_large(density)
     found = _prior_curvature(density, theta)
@@ -67,7 +68,7 @@ def diagonal(density: Joint, theta: Tensor) -> Precision:
     the posterior for narrower than it is.
 
     Raises:
-        ValueError: for a prior that is not normal.
+        PyroccamError: for a prior that is not normal.
     """
     _, scale = _normal_prior(density, "diagonal")
     total = scale.square().reciprocal()
@@ -86,8 +87,8 @@ def kronecker(density: Joint, theta: Tensor) -> Precision:
     with inputs ``a`` of a layer (and a one for its bias) and its outputs ``s``.
 
     Raises:
-        ValueError: for a layer that is not linear or is used for several places of an input, or a
-            prior that is not normal with one scale for the layer.
+        PyroccamError: for a layer that is not linear or is used for several places of an input, or
+            a prior that is not normal with one scale for the layer.
 
     References:
         Martens, Grosse 2015, Optimizing neural networks with Kronecker-factored approximate
@@ -101,7 +102,7 @@ def kronecker(density: Joint, theta: Tensor) -> Precision:
         where = _positions(density, name)
         scales = scale[where]
         if float(scales.max() - scales.min()) > 1e-6 * float(scales.max()):
-            raise ValueError(
+            raise PyroccamError(
                 f'curvature="kronecker" needs one scale of the prior for layer {name!r}, got from '
                 f"{float(scales.min()):.3g} to {float(scales.max()):.3g}.\n"
                 'Use curvature="diagonal".'
@@ -122,7 +123,7 @@ CURVATURES: dict[str, Callable[[Joint, Tensor], Precision]] = {
 
 def _refuse_large(density: Joint) -> None:
     if density.size > MOST_DENSE:
-        raise ValueError(
+        raise PyroccamError(
             f"A dense curvature of {density.size:,} weights would have {density.size**2:,} numbers,"
             f' expected at most {MOST_DENSE:,} weights.\nUse curvature="kronecker" or "diagonal".'
         )
@@ -132,7 +133,7 @@ def _normal_prior(density: Joint, word: str) -> tuple[Tensor, Tensor]:
     found = density.normal_prior()
     if found is None:
         kinds = ", ".join(sorted({type(layer.prior).__name__ for layer in _layers(density)}))
-        raise ValueError(
+        raise PyroccamError(
             f'curvature="{word}" needs normal priors of all weights, got {kinds}.\n'
             'Use priors.Normal, or curvature="full", which takes any smooth prior.'
         )
@@ -196,7 +197,7 @@ def _jacobians(density: Joint, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]
     first, _ = next(density.parts(1))
     outputs = density.outputs(theta, first)
     if outputs.dim() != 2:
-        raise ValueError(
+        raise PyroccamError(
             f"Outputs of shape {tuple(outputs.shape)} have no one curvature for each row, expected "
             "(rows, outputs).\nGive the network one row of outputs for each input."
         )
@@ -228,7 +229,7 @@ def _factors(density: Joint, theta: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     layers = {name: density.net.get_submodule(name) for name in density.model.layers}
     for name, layer in layers.items():
         if type(layer) is not nn.Linear:
-            raise ValueError(
+            raise PyroccamError(
                 f'curvature="kronecker" is for linear layers, but {name!r} is of '
                 f'{type(layer).__name__}.\nUse curvature="diagonal".'
             )
@@ -267,7 +268,7 @@ def _noting(name: str, seen: dict[str, tuple[Tensor, Tensor]]) -> Callable[..., 
 
     def hook(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor:
         if made.dim() != 2 or name in seen:
-            raise ValueError(
+            raise PyroccamError(
                 f'curvature="kronecker": layer {name!r} is used for several places of an input, '
                 f'outputs {tuple(made.shape)}.\nUse curvature="diagonal".'
             )

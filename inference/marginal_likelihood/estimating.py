@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...data.errors import PyroccamError
 from ...models.checks import unknown_name
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
@@ -33,7 +34,7 @@ def bound(fit: Fit, *, passes: int = 20, seed: int = 0) -> LogEvidence:
         seed: of the noise.
 
     Raises:
-        ValueError: for fewer than two passes, or a guide of points, of which it is no bound.
+        PyroccamError: for fewer than two passes, or a guide of points, of which it is no bound.
     """
     refuse_points(fit, 'by="bound"', 'Use by="laplace", or fit guides.MeanField.')
     fit.data.refuse_weights("An evidence")
@@ -111,7 +112,7 @@ def evidence(fit: Fit, *, by: str = "bound", **options: Any) -> LogEvidence:
             :func:`~pyroccam.inference.marginal_likelihood.exact`.
 
     Raises:
-        ValueError: for an unknown estimator, or as the estimator says.
+        PyroccamError: for an unknown estimator, or as the estimator says.
         TypeError: for an option that it has not, or a model that it is not for.
 
     Example:
@@ -124,12 +125,12 @@ def evidence(fit: Fit, *, by: str = "bound", **options: Any) -> LogEvidence:
         'below'
     """
     if by not in ESTIMATORS:
-        raise ValueError(unknown_name("estimator", by, ESTIMATORS))
+        raise PyroccamError(unknown_name("estimator", by, ESTIMATORS))
     refuse_undecided(fit)
     estimate = ESTIMATORS[by]
     takes = inspect.signature(estimate).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
         for name in options:
             if name not in takes:
-                raise TypeError(unknown_name(f'option of by="{by}"', name, [*takes][1:]))
+                raise PyroccamError(unknown_name(f'option of by="{by}"', name, [*takes][1:]))
     return estimate(fit, **options)

@@ -8,6 +8,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.contexts import evaluating, seeded
@@ -39,14 +40,14 @@ def importance(fit: Fit, *, draws: int = 1000, repeats: int = 10, seed: int = 0)
         seed: of the draws; the state of the generator is left as it was.
 
     Raises:
-        ValueError: for fewer than 2 draws or repeats, a guide of points, or an improper prior.
+        PyroccamError: for fewer than 2 draws or repeats, a guide of points, or an improper prior.
         TypeError: for weights that are numbers.
 
     References:
         Burda, Grosse, Salakhutdinov 2016, Importance weighted autoencoders, arXiv:1509.00519.
     """
     if draws < 2 or repeats < 2 or draws * repeats < 100:
-        raise ValueError(
+        raise PyroccamError(
             f"importance: got draws={draws} and repeats={repeats}, expected 2 or more of each, and "
             "100 in all.\nDraw more: their tail tells whether the weights can be believed."
         )
@@ -88,7 +89,7 @@ def _log_weights(density: Joint, draws: int) -> Tensor:
 def _refuse_points(guide: NetworkGuide) -> None:
     for site in guide.latents():
         if (why := guide.factor_of(site).no_density) is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f'by="importance" weighs draws by the density of q, but at site {site!r} {why}.\n'
                 'Fit guides.MeanField, or use by="laplace" or "annealed".'
             )

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.func import functional_call
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.base import Model
 from ...models.bayesian import BayesianNetwork
@@ -118,7 +119,7 @@ class Joint:
         """θ ``(S, n)`` from the prior.
 
         Raises:
-            ValueError: for a prior that is improper.
+            PyroccamError: for a prior that is improper.
         """
         refuse_improper(self.model)
         found = {}
@@ -293,7 +294,7 @@ def joint(fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None) -> I
         by: name of the estimator, for the error.
 
     Raises:
-        TypeError: for a model whose weights are numbers.
+        PyroccamError: for a model whose weights are numbers.
         ValueError: for random structure that is not given.
     """
     model, guide = require(
@@ -304,7 +305,7 @@ def joint(fit: Fit, by: str, structure: Mapping[str, Tensor] | None = None) -> I
     )
     missing = [site for site in model.structure if structure is None or site not in structure]
     if missing:
-        raise ValueError(
+        raise PyroccamError(
             f'by="{by}" is of weights alone, but the structure of this {type(model).__name__} is '
             f"random (site {missing[0]!r}).\n"
             'Use by="bound" or "importance", or "exact" where the structure is discrete and small.'
@@ -320,12 +321,12 @@ def refuse_improper(model: Model, given: bool = False) -> None:
         given: see :func:`improper_site`.
 
     Raises:
-        ValueError: naming its site.
+        PyroccamError: naming its site.
     """
     if (site := improper_site(model, given)) is not None:
         layer, name = model.sites[site]
         prior = base(layer.latents()[name].prior)
-        raise ValueError(
+        raise PyroccamError(
             f"The prior of site {site!r}, {type(prior).__name__}, has no finite integral, or none "
             "that is fixed, so that there is no evidence, and no code of the weights.\n"
             "Swap it for a proper one, such as models.priors.GroupHorseshoe() or Normal(1.0)."

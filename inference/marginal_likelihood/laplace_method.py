@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.checks import one_of
 from ...models.contexts import seeded
 from ..diagnostics.pareto import khat_of
@@ -66,8 +67,8 @@ def laplace(
         seed: of the draws.
 
     Raises:
-        ValueError: for an unknown curvature, one that is not positive, too large a network, or an
-            improper prior.
+        PyroccamError: for an unknown curvature, one that is not positive, too large a network, or
+            an improper prior.
         TypeError: for weights that are numbers.
 
     References:
@@ -76,7 +77,7 @@ def laplace(
     """
     one_of("curvature", curvature, tuple(CURVATURES))
     if min(climb, restarts, updates) < 0 or draws < 100:
-        raise ValueError(
+        raise PyroccamError(
             f"laplace: got climb={climb}, restarts={restarts}, updates={updates} and draws={draws},"
             " expected 0 or more of the first three and 100 draws or more.\n"
             "Fewer draws would not show how wrong the normal is."
@@ -99,7 +100,7 @@ def laplace(
         for _ in range(updates):
             scales = density.update_priors(best.mean, best.precision.variance)
             if not scales:
-                raise ValueError(
+                raise PyroccamError(
                     f"laplace: got updates={updates}, expected priors that learn a scale.\n"
                     'Use priors.Normal(learn="scale") or Normal(learn="layer"), or leave it out.'
                 )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from ...data.errors import PyroccamError
 from ..elbo.full_data import evidence as lower_bound
 from ..fits.result import Fit
 from ..posterior.depth import exact_depth_posterior, sum_by_depth
@@ -74,7 +75,7 @@ def description_length(fit: Fit, *, passes: int = 20, seed: int = 0) -> Descript
         seed: of the noise.
 
     Raises:
-        ValueError: for a guide of points, which would need infinitely many digits, an improper
+        PyroccamError: for a guide of points, which would need infinitely many digits, an improper
             prior, which is no code, or rows with weights.
 
     References:
@@ -139,14 +140,14 @@ def refuse_points(fit: Fit, what: str, instead: str) -> None:
         instead: what to do, a sentence.
 
     Raises:
-        ValueError: naming the site.
+        PyroccamError: naming the site.
     """
     if not fit.model.random_weights:
         return
     for site in fit.guide.latents():
         factor = fit.guide.factor_of(site)
         if factor.is_point:
-            raise ValueError(
+            raise PyroccamError(
                 f"{what} needs a posterior with a width, but at site {site!r} of "
                 f"guides.{type(fit.guide).__name__} q is a point.\n{instead}"
             )

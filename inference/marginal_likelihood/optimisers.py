@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.checks import one_of
 from ...models.contexts import plain_kernels, seeded
 from ..fits.result import Fit
@@ -72,7 +73,7 @@ def descent(
         seed: of starts, probes and rows.
 
     Raises:
-        ValueError: for numbers out of range, or too many weights for an exact Jacobian.
+        PyroccamError: for numbers out of range, or too many weights for an exact Jacobian.
         TooSteep: for a step with which the bound of the Jacobian does not hold, a ValueError.
         TypeError: for weights that are numbers.
 
@@ -116,7 +117,7 @@ def langevin(
         fit, lr, steps, starts, jacobian, batch_size, evaluations, seed: as for :func:`descent`.
 
     Raises:
-        ValueError, TypeError: as for :func:`descent`.
+        PyroccamError: as for :func:`descent`.
 
     References:
         Cover, Thomas 2006, Elements of information theory, theorem 17.7.3, for the entropy powers.
@@ -136,7 +137,7 @@ def _evidence(
     one_of("objective", objective, ("likelihood", "joint"))
     one_of("jacobian", jacobian, ("bound", "exact"))
     if steps < 1 or starts < 4 or evaluations < 1 or (lr is not None and not 0 < lr < math.inf):
-        raise ValueError(
+        raise PyroccamError(
             f"{by}: got lr={lr}, steps={steps}, starts={starts} and evaluations={evaluations}, "
             "expected a positive lr, 1 step, 4 starts and 1 evaluation or more.\n"
             "Half of the starts choose when to stop, and two of the others show an error."
@@ -144,7 +145,7 @@ def _evidence(
     begun = time.perf_counter()
     with joint(fit, by) as density, seeded(seed, fit.data.device), plain_kernels():
         if jacobian == "exact" and density.size > EXACT_MOST:
-            raise ValueError(
+            raise PyroccamError(
                 f'jacobian="exact" of {density.size:,} weights, expected at most {EXACT_MOST}.\n'
                 'Use jacobian="bound".'
             )
@@ -374,7 +375,7 @@ def _followed(
         except TooSteep:
             torch.set_rng_state(state)
             lr /= 2
-    raise ValueError(
+    raise PyroccamError(
         f"No step of 0.1 to {lr:.0e} is small enough for the curvature that draws from "
         "the prior meet.\nGive the weights a narrower prior."
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Direction", "LogEvidence", "log_mean"]
 
 Direction = Literal["exact", "below", "either", "code"]
@@ -60,7 +62,7 @@ def log_mean(values: list[float]) -> tuple[float, float]:
     method, ``sd(w) / (mean(w) sqrt R)`` with ``w = exp(value)``.
 
     Raises:
-        ValueError: for fewer than two.
+        PyroccamError: for fewer than two.
 
     Example:
         >>> log_mean([0.0, 0.0])
@@ -68,7 +70,7 @@ def log_mean(values: list[float]) -> tuple[float, float]:
     """
     count = len(values)
     if count < 2:
-        raise ValueError(
+        raise PyroccamError(
             f"log_mean got {count} values, expected 2 or more: one shows no error.\n"
             "Repeat the estimate."
         )

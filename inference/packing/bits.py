@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...models.checks import one_of
 
 __all__ = [
@@ -77,7 +78,7 @@ def bit_precision(
             :func:`exponent_bits_published_code`.
 
     Raises:
-        ValueError: for unknown rules, shapes that differ, variances that are negative, numbers
+        PyroccamError: for unknown rules, shapes that differ, variances that are negative, numbers
             that are not finite; under ``published_code`` where its formula has no value.
 
     References:
@@ -131,16 +132,16 @@ def significand_bits(
         name: for error messages.
 
     Raises:
-        ValueError: see :func:`bit_precision`.
+        PyroccamError: see :func:`bit_precision`.
     """
     if mean.shape != variance.shape or not mean.numel():
-        raise ValueError(
+        raise PyroccamError(
             f"{name}: means {tuple(mean.shape)} and variances {tuple(variance.shape)} must be of "
             "one shape and not empty."
         )
     w, v = _finite(mean, name), _finite(variance, name)
     if (v < 0).any():
-        raise ValueError(f"{name}: a variance is negative.")
+        raise PyroccamError(f"{name}: a variance is negative.")
     if rule == "relative":
         ratio = torch.where(w == 0, 0.0, w.square() / v).mean().item()  # 0 is exact in any bits
         t = MOST if math.isinf(ratio) else 1 + math.ceil(0.5 * math.log2(max(ratio, 2.0**-60)))
@@ -178,10 +179,10 @@ def exponent_bits_published_code(largest: float) -> int:
         largest: absolute value over all layers.
 
     Raises:
-        ValueError: for 1/2 and below, where the formula has no value.
+        PyroccamError: for 1/2 and below, where the formula has no value.
     """
     if not largest > 0.5:
-        raise ValueError(
+        raise PyroccamError(
             f"The published exponent formula has no value at max|w| = {largest:g} (it needs more "
             "than 1/2). Use exponent='range'."
         )
@@ -195,10 +196,10 @@ def round_significand(weights: Tensor, bits: int) -> Tensor:
     limited.
 
     Raises:
-        ValueError: if ``bits`` is not in 1 ... 53, or a number is not finite, before or after.
+        PyroccamError: if ``bits`` is not in 1 ... 53, or a number is not finite, before or after.
     """
     if not 1 <= bits <= 53:
-        raise ValueError(f"significand bits must be in 1 ... 53, got {bits}.")
+        raise PyroccamError(f"significand bits must be in 1 ... 53, got {bits}.")
     # numpy's ldexp is exact; torch's takes the power in float32, which ends before the weights do.
     mantissa, exponent = np.frexp(_finite(weights, "weights").cpu().numpy())
     digits = np.rint(np.ldexp(mantissa, bits))
@@ -212,10 +213,10 @@ def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
     The error is at most half a step, whatever the size of the weight.
 
     Raises:
-        ValueError: if ``bits`` is not in 0 ... 30, or a number is not finite.
+        PyroccamError: if ``bits`` is not in 0 ... 30, or a number is not finite.
     """
     if not 0 <= bits <= 30:
-        raise ValueError(f"bits of a fixed-point step must be in 0 ... 30, got {bits}.")
+        raise PyroccamError(f"bits of a fixed-point step must be in 0 ... 30, got {bits}.")
     step = unit_roundoff(bits)
     return ((_finite(weights, "weights") / step + 0.5).floor() * step).to(weights.dtype)
 
@@ -223,5 +224,5 @@ def round_fixed_point(weights: Tensor, bits: int) -> Tensor:
 def _finite(values: Tensor, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
     values = values.detach().to(dtype)
     if not values.isfinite().all():
-        raise ValueError(f"{name}: a number is not finite.")
+        raise PyroccamError(f"{name}: a number is not finite.")
     return values

@@ -36,7 +36,7 @@ _model = constriction.stream.model
 _PIECE = 2**20
 
 
-class PackedFileError(PyroccamError, ValueError):
+class PackedFileError(PyroccamError):
     """A file that cannot be read: another format, cut off, damaged, or too large."""
 
 

@@ -41,7 +41,7 @@ ROWS = 64  # of the data, on which a file is compared with its network
 MOST_OFF = 1e-4  # of the largest output of the network: what another order of additions may make
 
 
-class ExportError(PyroccamError, ValueError):
+class ExportError(PyroccamError):
     """A network that a form cannot take, or would not compute as torch does."""
 
 

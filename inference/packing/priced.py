@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...data.errors import PyroccamError
+
 __all__ = ["priced"]
 
 Floats = NDArray[np.float64]
@@ -48,7 +50,7 @@ def priced(weights: Tensor, variances: Tensor, price: float) -> tuple[Tensor, fl
         it; and the step.
 
     Raises:
-        ValueError: if shapes differ, nothing is left of the layer, a number is not finite, a
+        PyroccamError: if shapes differ, nothing is left of the layer, a number is not finite, a
             variance or the price not positive.
 
     References:
@@ -58,15 +60,15 @@ def priced(weights: Tensor, variances: Tensor, price: float) -> tuple[Tensor, fl
     """
     kept = weights != 0
     if weights.shape != variances.shape or not kept.any():
-        raise ValueError(
+        raise PyroccamError(
             f"weights {tuple(weights.shape)} and variances {tuple(variances.shape)} must be of one "
             "shape, and some weight not zero."
         )
     w, v = (t[kept].detach().double().cpu().numpy() for t in (weights, variances))
     if not (math.isfinite(price) and price > 0):
-        raise ValueError(f"a price must be positive and finite, got {price}.")
+        raise PyroccamError(f"a price must be positive and finite, got {price}.")
     if not (np.isfinite(w).all() and np.isfinite(v).all() and (v > 0).all()):
-        raise ValueError("weights must be finite, and their variances positive and finite.")
+        raise PyroccamError("weights must be finite, and their variances positive and finite.")
     precisions = 1.0 / v
     step = math.sqrt(12.0 * price / float(precisions.mean()))
     zeros = int((~kept).sum())

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from .bits import LayerBits, round_fixed_point, round_significand
 
 __all__ = [
@@ -64,7 +65,7 @@ class Multiples:
     def __call__(self, weights: Tensor) -> Tensor:
         step = torch.tensor(self.step).to(weights)
         if not (step.isfinite() and step > 0):
-            raise ValueError(f"a step must be positive and finite, got {self.step}.")
+            raise PyroccamError(f"a step must be positive and finite, got {self.step}.")
         return (weights / step).round() * step + 0.0  # no zero with a sign
 
 
@@ -104,7 +105,7 @@ def quantised(
             leaves a float32 network's as they are.
 
     Raises:
-        ValueError: for a name the network does not have, a number that is not finite, or one too
+        PyroccamError: for a name the network does not have, a number that is not finite, or one too
             large for ``rest``.
     """
     out = copy.deepcopy(net).eval()
@@ -120,7 +121,7 @@ def quantised(
                 elif tensor.dim() < 2 and tensor.is_floating_point():
                     tensor.copy_(_narrowed(tensor, rest))
             except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
+                raise PyroccamError(f"{name}: {error}") from error
     return out
 
 
@@ -139,7 +140,7 @@ def _chosen(
             continue
         inside = [name for name in weights if name.rpartition(".")[0] == key]
         if not inside:
-            raise ValueError(f"bits names {key!r}, but the weights are {', '.join(weights)}.")
+            raise PyroccamError(f"bits names {key!r}, but the weights are {', '.join(weights)}.")
         chosen.update(dict.fromkeys(inside, value))
     return chosen
 
@@ -155,7 +156,7 @@ def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         return tensor
     narrow = tensor.to(dtype).to(tensor.dtype)
     if not torch.equal(narrow.isfinite(), tensor.isfinite()):
-        raise ValueError(f"a number is too large for {dtype}; use rest=torch.float32.")
+        raise PyroccamError(f"a number is too large for {dtype}; use rest=torch.float32.")
     return narrow
 
 
@@ -171,14 +172,14 @@ def cluster(weights: Tensor, size: int) -> tuple[Tensor, Tensor]:
         of the weights' shape.
 
     Raises:
-        ValueError: if there is no weight, one that is not finite, or ``size`` is below 1.
+        PyroccamError: if there is no weight, one that is not finite, or ``size`` is below 1.
 
     References:
         Han, Mao, Dally 2016, "Deep Compression" (the equally spaced start).
     """
     w = weights.detach().cpu().double().flatten()
     if size < 1 or not w.numel() or not w.isfinite().all():
-        raise ValueError(f"cannot cluster {w.numel()} numbers into {size}: need finite ones.")
+        raise PyroccamError(f"cannot cluster {w.numel()} numbers into {size}: need finite ones.")
     ordered = w.sort().values
     sums = torch.cat([torch.zeros(1, dtype=w.dtype), ordered.cumsum(0)])
     distinct = ordered.unique()

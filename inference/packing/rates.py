@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ...data.errors import PyroccamError
+
 __all__ = [
     "Layer",
     "Rates",
@@ -36,7 +38,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         if min(self.inputs, self.outputs) < 0 or self.kernel < 1:
-            raise ValueError(f"{self} has an impossible size.")
+            raise PyroccamError(f"{self} has an impossible size.")
 
     @property
     def weights(self) -> int:
@@ -77,7 +79,7 @@ def group_rates(total: int, kept: Sequence[Layer], bits: Sequence[int]) -> Rates
         bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
 
     Raises:
-        ValueError: if the lengths differ, nothing is kept, or a number is impossible.
+        PyroccamError: if the lengths differ, nothing is kept, or a number is impossible.
 
     References:
         The arithmetic reproduces the tables of Louizos, Ullrich, Welling 2017. The rule of the
@@ -104,7 +106,7 @@ def sparse_rates(
         bits: per kept weight in each layer, sign and exponent included; 0 for a layer without any.
 
     Raises:
-        ValueError: if the lengths differ, nothing is kept, or a number is impossible.
+        PyroccamError: if the lengths differ, nothing is kept, or a number is impossible.
 
     References:
         Louizos, Ullrich, Welling 2017 print fast / maximum rates of sparse variational dropout
@@ -115,7 +117,7 @@ def sparse_rates(
         layers 88 / 105 and 272 / 304.
     """
     if len(layers) != len(nonzero):
-        raise ValueError(f"{len(layers)} layers but {len(nonzero)} numbers of kept weights.")
+        raise PyroccamError(f"{len(layers)} layers but {len(nonzero)} numbers of kept weights.")
     _check(total, nonzero, bits)
     places = sum(place_bits(layer, n) for layer, n in zip(layers, nonzero, strict=True))
     pointers = sum(layer.outputs for layer in layers)
@@ -136,10 +138,10 @@ def place_bits(layer: Layer, nonzero: int) -> int:
         nonzero: weights kept.
 
     Raises:
-        ValueError: for more weights than there are.
+        PyroccamError: for more weights than there are.
     """
     if not 0 <= nonzero <= layer.weights:
-        raise ValueError(f"{nonzero} kept weights of {layer}: expected 0 ... {layer.weights}.")
+        raise PyroccamError(f"{nonzero} kept weights of {layer}: expected 0 ... {layer.weights}.")
     rows, columns = layer.outputs, layer.inputs * layer.kernel
     end = nonzero.bit_length()
     return min(
@@ -155,12 +157,12 @@ def _index_bits(count: int) -> int:
 
 def _check(total: int, kept: Sequence[int], bits: Sequence[int]) -> None:
     if len(kept) != len(bits):
-        raise ValueError(f"{len(kept)} layers but {len(bits)} numbers of bits.")
+        raise PyroccamError(f"{len(kept)} layers but {len(bits)} numbers of bits.")
     weights = sum(kept)
     if not 0 < weights <= total:
-        raise ValueError(f"{weights} kept weights of {total}: expected 1 ... {total}.")
+        raise PyroccamError(f"{weights} kept weights of {total}: expected 1 ... {total}.")
     if any(b < (1 if n else 0) for n, b in zip(kept, bits, strict=True)):
-        raise ValueError(
+        raise PyroccamError(
             f"bits per weight must be at least 1 in layers that keep any, got {list(bits)} for "
             f"{list(kept)} kept weights. A layer without weights needs 0 bits."
         )
@@ -196,10 +198,10 @@ def sparse_pruning(total: int, nonzero: int, pointers: int) -> float:
         pointers: columns of all matrices (kernel * inputs, outputs); where the last ends is known.
 
     Raises:
-        ValueError: if nothing would be stored.
+        PyroccamError: if nothing would be stored.
     """
     if 2 * nonzero + pointers <= 0:
-        raise ValueError("nothing is stored: the rate is infinite.")
+        raise PyroccamError("nothing is stored: the rate is infinite.")
     return total / (2 * nonzero + pointers)
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Bands", "mixture_bands"]
 
 
@@ -47,15 +49,15 @@ def mixture_bands(
         Moments in float64.
 
     Raises:
-        ValueError: for shapes that do not fit, or weights that are no distribution.
+        PyroccamError: for shapes that do not fit, or weights that are no distribution.
     """
     if outputs.dim() != 3 or weights.shape != outputs.shape[:1]:
-        raise ValueError(
+        raise PyroccamError(
             f"outputs: got {tuple(outputs.shape)} beside weights {tuple(weights.shape)}, expected "
             "(S, N, T) and (S,); pass fit.outputs(x) and fit.weights"
         )
     if weights.min() < 0 or abs(float(weights.sum()) - 1) > 1e-3:
-        raise ValueError(
+        raise PyroccamError(
             f"weights: sum {float(weights.sum()):.4g}, expected probabilities: none negative, sum 1"
         )
     w, m = weights.detach().double(), outputs.detach().double()

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.base import Model
 from ...models.bayesian_stack import BayesianStack
@@ -166,10 +167,10 @@ def check_share(threshold: Any) -> None:
     """Refuse what can be no threshold of the 95 % rule.
 
     Raises:
-        ValueError: for anything but a number in (0, 1].
+        PyroccamError: for anything but a number in (0, 1].
     """
     if not 0.0 < as_number(threshold) <= 1.0:
-        raise ValueError(
+        raise PyroccamError(
             f"threshold must be in (0, 1], got {threshold!r}: the first depth with so large a "
             "share of the largest probability is chosen."
         )

@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, unknown_name, whole
@@ -108,7 +109,7 @@ def draw_weights(
     if only is not None:
         means = moments(model, guide)
         if unknown := sorted({*only} - {*means}):
-            raise ValueError(unknown_name("Bayesian layer in only=", unknown[0], means))
+            raise PyroccamError(unknown_name("Bayesian layer in only=", unknown[0], means))
         held = {name: (chosen, means[name].mean) for name, chosen in only.items()}
     return weights_of(model, draw_sites(model, guide, draws), held)
 
@@ -133,7 +134,7 @@ class DrawnNetwork(nn.Module):
     2016, arXiv:1506.02142).
 
     Raises:
-        ValueError: for activations of a guide that draws its weights.
+        PyroccamError: for activations of a guide that draws its weights.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class DrawnNetwork(nn.Module):
         super().__init__()
         one_of("noise", noise, NOISES)
         if noise == "activations" and guide.scales is None:
-            raise ValueError(
+            raise PyroccamError(
                 f"noise='activations' needs a guide with local reparameterisation, this "
                 f"{type(guide).__name__} draws weights: use noise='weights'."
             )
@@ -241,7 +242,7 @@ def draw_outputs(
     """
     whole("draws", draws, 1, MOST_DRAWS)
     if only is not None and noise != "weights":
-        raise ValueError(f"only= says which weights are drawn, noise={noise!r} draws none.")
+        raise PyroccamError(f"only= says which weights are drawn, noise={noise!r} draws none.")
     batch_size = rows_in_a_pass(x, batch_size)
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
+from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import whole
 from ...models.contexts import seeded
@@ -55,7 +56,7 @@ class EnsembleNetwork(nn.Module):
             computes passes again: memory is bounded, for a third more time.
 
     Raises:
-        TypeError: for a fit of anything but a Bayesian network.
+        PyroccamError: for a fit of anything but a Bayesian network.
         ValueError: for a fit of regression, or no fit, or numbers below 1.
 
     References:
@@ -84,7 +85,7 @@ class EnsembleNetwork(nn.Module):
             instead = "Of learnt depth, inference.prune makes a plain network: take its gradients."
             model, guide = require(one, BayesianNetwork, "EnsembleNetwork", instead)
             if model.likelihood.task != "classification":
-                raise ValueError(
+                raise PyroccamError(
                     f"EnsembleNetwork averages probabilities of classes, got a fit of "
                     f"{model.likelihood.task} by {type(model.likelihood).__name__}. Use "
                     "Fit.predict, or inference.posterior.DrawnNetwork."
@@ -195,11 +196,11 @@ def members(fits: Fit | Repeats | Sequence[Fit]) -> list[Fit]:
     """The fits that a prediction averages.
 
     Raises:
-        ValueError: if there is none.
+        PyroccamError: if there is none.
     """
     found: list[Fit] = list(getattr(fits, "fits", cast(Any, fits)))
     if not found:
-        raise ValueError("fits: got none, expected at least one fit.")
+        raise PyroccamError("fits: got none, expected at least one fit.")
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide, NetworkGuide
 from ...guides.depth import DepthGuide
 from ...models.base import Model
@@ -60,7 +61,7 @@ class Family(Protocol):
         """Outputs of the one network with the posterior means as weights, ``(1, N, outputs)``.
 
         Raises:
-            ValueError: where weights are numbers.
+            PyroccamError: where weights are numbers.
         """
         ...
 
@@ -183,7 +184,7 @@ class Depth:
         return outputs_by_depth(self.model, x, batch_size=batch_size)
 
     def mean_outputs(self, x: Tensor, batch_size: int | None = None) -> Tensor:
-        raise ValueError(
+        raise PyroccamError(
             "how='deterministic' is for random weights: those of this model are numbers, and what "
             "it mixes are depths. Use inference.prune for a single network."
         )
@@ -194,7 +195,7 @@ class Depth:
         if isinstance(self.guide, DepthGuide):
             return self.guide.probs
         if data is None:
-            raise ValueError(
+            raise PyroccamError(
                 f"{type(self.guide).__name__} holds no q(d): pass the data, to take the exact "
                 "posterior."
             )
@@ -237,16 +238,16 @@ def family(model: object, guide: object) -> Family:
     """A pair as one of the two kinds.
 
     Raises:
-        TypeError: for anything but a model and a guide of it.
+        PyroccamError: for anything but a model and a guide of it.
     """
     if not isinstance(model, BayesianNetwork | LearntDepth | FixedDepth):
-        raise TypeError(
+        raise PyroccamError(
             f"The model is {named(model)}, expected models.BayesianNetwork, StructuredNetwork, "
             "LearntDepth or FixedDepth: put your network in one (a Pyro model of your own trains "
             "under pyro.infer.SVI)."
         )
     if not isinstance(guide, Guide):
-        raise TypeError(
+        raise PyroccamError(
             f"The guide is {named(guide)}, expected one that is made from the model, such as "
             f"guides.{model.usual_guide}(model)."
         )
@@ -254,7 +255,9 @@ def family(model: object, guide: object) -> Family:
     if not isinstance(model, BayesianNetwork):
         return Depth(model, guide)
     if not isinstance(guide, NetworkGuide):
-        raise TypeError(f"guides.{type(guide).__name__} covers weights: make it a NetworkGuide.")
+        raise PyroccamError(
+            f"guides.{type(guide).__name__} covers weights: make it a NetworkGuide."
+        )
     return Weights(model, guide)
 
 
@@ -289,13 +292,15 @@ def require(fit: Fit, kind: type[Model], name: str, instead: str = "") -> Any:
         instead: what to do with a fit of another model, a sentence.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for one whose posterior is still to be chosen among many.
     """
     if not hasattr(fit, "guide"):
-        raise TypeError(f"{name} takes a fit, as inference.fit gives it, got {type(fit).__name__}.")
+        raise PyroccamError(
+            f"{name} takes a fit, as inference.fit gives it, got {type(fit).__name__}."
+        )
     if not isinstance(fit.model, kind):
-        raise TypeError(
+        raise PyroccamError(
             f"{name} needs a fit of models.{kind.__name__}, got one of "
             f"{type(fit.model).__name__}.{f' {instead}' if instead else ''}"
         )
@@ -307,7 +312,7 @@ def refuse_undecided(fit: Fit) -> None:
     """Refuse a fit whose guide has a posterior for each weight of the KL.
 
     Raises:
-        ValueError: saying how one is chosen.
+        PyroccamError: saying how one is chosen.
     """
     if (why := fit.guide.undecided) is not None:
-        raise ValueError(why)
+        raise PyroccamError(why)

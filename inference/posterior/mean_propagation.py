@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vjp, vmap
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of
@@ -86,7 +87,7 @@ def curvature(
         row.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for fewer than two probes, exact derivatives over the posterior, or weights
             whose posterior is not normal there.
 
@@ -98,9 +99,11 @@ def curvature(
     model, guide = require(fit, BayesianNetwork, "curvature", "The weights of others are numbers.")
     one_of("at", at, ("means", "posterior"))
     if probes is not None and probes < 2:
-        raise ValueError(f"probes must be at least 2, for a standard error, or None; got {probes}.")
+        raise PyroccamError(
+            f"probes must be at least 2, for a standard error, or None; got {probes}."
+        )
     if probes is None and at == "posterior":
-        raise ValueError("probes=None is exact at the means; over the posterior give a number.")
+        raise PyroccamError("probes=None is exact at the means; over the posterior give a number.")
     x, y = (part[:rows] for part in fit.data.split(split))
     net = mean_network(model, guide)
     known = moments(model, guide)
@@ -172,7 +175,7 @@ def _over_posterior(
             "weight",
             "bias",
         }:
-            raise ValueError(
+            raise PyroccamError(
                 f"at='posterior' needs normal weights without scales, which those of layer "
                 f"{layer!r} are not: take at='means'."
             )
@@ -211,14 +214,14 @@ def to_sample(
             with the last of them: many are exactly zero behind units that a ReLU cuts off.
 
     Raises:
-        ValueError: unless one of both is given, or for a share outside of [0, 1].
+        PyroccamError: unless one of both is given, or for a share outside of [0, 1].
     """
     if (threshold is None) == (share is None):
-        raise ValueError("Give threshold= or share=, one of both.")
+        raise PyroccamError("Give threshold= or share=, one of both.")
     sizes = {layer: one.kappa.abs() for layer, one in found.items()}
     if share is not None:
         if not 0.0 <= share <= 1.0:
-            raise ValueError(f"share must be in [0, 1], got {share}.")
+            raise PyroccamError(f"share must be in [0, 1], got {share}.")
         ordered = torch.cat([size.flatten() for size in sizes.values()]).sort().values
         first = len(ordered) - round(share * len(ordered))
         threshold = float(ordered[first]) if first < len(ordered) else math.inf

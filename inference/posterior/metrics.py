@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
+
 __all__ = [
     "Reliability",
     "classification_metrics",
@@ -55,42 +57,42 @@ def _checked_classification(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     Rows within the tolerance are normalised exactly, so that no probability exceeds one.
     """
     if log_probs.ndim != 2 or log_probs.shape[0] < 1 or log_probs.shape[1] < 2:
-        raise ValueError(
+        raise PyroccamError(
             f"log_probs: got shape {tuple(log_probs.shape)}, expected (N, C) with N >= 1 rows and "
             "C >= 2 classes; average draws or depths first (torch.logsumexp over them), and give "
             "a two-class problem two columns"
         )
     if not log_probs.is_floating_point():
-        raise ValueError(
+        raise PyroccamError(
             f"log_probs: got dtype {log_probs.dtype}, expected floating-point log-probabilities; "
             "predicted classes are not enough"
         )
     if y.ndim != 1 or y.shape[0] != log_probs.shape[0]:
-        raise ValueError(
+        raise PyroccamError(
             f"y: got shape {tuple(y.shape)}, expected ({log_probs.shape[0]},), one label for each "
             "row of log_probs; try y.squeeze(-1), or y.argmax(-1) for one-hot labels"
         )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise ValueError(f"y: got dtype {y.dtype}, expected integer class labels; try y.long()")
+        raise PyroccamError(f"y: got dtype {y.dtype}, expected integer class labels; try y.long()")
     log_p = log_probs.detach().to(torch.float64)
     labels = y.detach().to(device=log_p.device, dtype=torch.int64)
     if not bool(torch.isfinite(log_p).all()):
         row = int((~torch.isfinite(log_p)).any(-1).nonzero()[0])
-        raise ValueError(
+        raise PyroccamError(
             f"log_probs: row {row} holds nan or infinite values, expected finite ones; use "
             "torch.log_softmax(logits, -1), and torch.logsumexp to average, instead of "
             "softmax(...).log(), which underflows"
         )
     total = log_p.sum(-1)
     if bool((log_p >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all()):
-        raise ValueError(
+        raise PyroccamError(
             "log_probs: got probabilities (every row is in [0, 1] and sums to 1), expected "
             "log-probabilities; pass probs.log(), or better torch.log_softmax(logits, -1)"
         )
     excess = torch.logsumexp(log_p, -1)
     worst = int(excess.abs().argmax())
     if abs(float(excess[worst])) > _TOLERANCE:
-        raise ValueError(
+        raise PyroccamError(
             f"log_probs: row {worst} has logsumexp {float(excess[worst]):.4g}, expected 0 to "
             f"within {_TOLERANCE}; pass torch.log_softmax(logits, -1) if these are logits, and "
             "subtract log(S) after a logsumexp over S draws"
@@ -98,7 +100,7 @@ def _checked_classification(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     classes = log_p.shape[1]
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        raise ValueError(
+        raise PyroccamError(
             f"y: got labels from {low} to {high}, expected 0 to {classes - 1} because log_probs "
             f"has {classes} columns; count classes from zero"
         )
@@ -123,7 +125,7 @@ def classification_metrics(log_probs: Tensor, y: Tensor) -> dict[str, float]:
         fraction, in [0, 1].
 
     Raises:
-        ValueError: if a shape, a type, a label or the normalisation is wrong, or if
+        PyroccamError: if a shape, a type, a label or the normalisation is wrong, or if
             probabilities come in place of their logarithms.
 
     The calibration error follows torchmetrics' ``multiclass_calibration_error(norm="l1")``
@@ -169,18 +171,18 @@ def label_metrics(probs: Tensor, y: Tensor) -> dict[str, float]:
         two classes by :func:`classification_metrics`.
 
     Raises:
-        ValueError: for shapes that differ, or probabilities that are none.
+        PyroccamError: for shapes that differ, or probabilities that are none.
     """
     from torchmetrics.functional.classification import multilabel_auroc, multilabel_f1_score
 
     if probs.ndim != 2 or probs.shape != y.shape or 0 in probs.shape:
-        raise ValueError(
+        raise PyroccamError(
             f"probs: got shape {tuple(probs.shape)} beside y of shape {tuple(y.shape)}, expected "
             "(N, L) for both"
         )
     p, marks = probs.detach().double(), y.detach().to(probs.device).long()
     if not bool(((p >= 0) & (p <= 1)).all()):
-        raise ValueError(
+        raise PyroccamError(
             f"probs: values from {float(p.min()):.4g} to {float(p.max()):.4g}, expected "
             "probabilities; pass logits through sigmoid first"
         )
@@ -212,7 +214,7 @@ def reliability(log_probs: Tensor, y: Tensor, bins: int = _ECE_BINS) -> Reliabil
         bins.
 
     Raises:
-        ValueError: as :func:`classification_metrics`, and if ``bins`` is not positive.
+        PyroccamError: as :func:`classification_metrics`, and if ``bins`` is not positive.
     """
     log_p, labels = _checked_classification(log_probs, y)
     return _reliability(log_p.exp(), labels, bins)
@@ -234,7 +236,7 @@ def _reliability(probs: Tensor, labels: Tensor, bins: int) -> Reliability:
 
 def _edges(bins: int, like: Tensor) -> Tensor:
     if bins < 1:
-        raise ValueError(f"bins: got {bins}, expected at least 1")
+        raise PyroccamError(f"bins: got {bins}, expected at least 1")
     return torch.linspace(0, 1, bins + 1, dtype=like.dtype, device=like.device)
 
 
@@ -264,7 +266,7 @@ def poster_ece(log_probs: Tensor, y: Tensor, bins: int = 10) -> float:
         prints per cent).
 
     Raises:
-        ValueError: as :func:`classification_metrics`, and if ``bins`` is not positive.
+        PyroccamError: as :func:`classification_metrics`, and if ``bins`` is not positive.
 
     The authors' own evaluation drops probabilities of exactly zero and turns to nan when a
     bin is empty; here zeros fall in the lowest bin, and an empty bin counts for nothing.
@@ -307,11 +309,11 @@ def regression_metrics(
         ``nll``: mean over rows of minus the log density, summed over the targets of a row.
 
     Raises:
-        ValueError: if a shape does not fit, a value is not finite, a deviation is not
+        PyroccamError: if a shape does not fit, a value is not finite, a deviation is not
             positive, or the weights are not a distribution.
     """
     if means.ndim != 3 or 0 in means.shape:
-        raise ValueError(
+        raise PyroccamError(
             f"means: got shape {tuple(means.shape)}, expected (S, N, T): components, rows, "
             "targets; try means.unsqueeze(0) for one component, unsqueeze(-1) for one target"
         )
@@ -322,7 +324,7 @@ def regression_metrics(
         ("y_std", y_std, (t,)),
     ):
         if tuple(value.shape) != shape:
-            raise ValueError(
+            raise PyroccamError(
                 f"{name}: got shape {tuple(value.shape)}, expected {shape} beside means of shape "
                 f"{(s, n, t)} = (S, N, T)"
             )
@@ -331,17 +333,17 @@ def regression_metrics(
     except RuntimeError:
         fits = False
     if not fits:
-        raise ValueError(
+        raise PyroccamError(
             f"stds: got shape {tuple(stds.shape)}, expected one that broadcasts to {(s, n, t)} = "
             "(S, N, T); try stds.view(S, 1, T) for one deviation per component and target"
         )
     named = {"means": means, "stds": stds, "weights": weights, "y": y, "y_std": y_std}
     for name, value in named.items():
         if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name}: holds nan or infinite values, expected finite ones")
+            raise PyroccamError(f"{name}: holds nan or infinite values, expected finite ones")
     for name in ("stds", "y_std"):
         if not bool((named[name] > 0).all()):
-            raise ValueError(
+            raise PyroccamError(
                 f"{name}: smallest value is {float(named[name].min()):.4g}, expected positive "
                 "standard deviations; pass log-deviations through exp first"
             )
@@ -349,7 +351,7 @@ def regression_metrics(
         value.detach().to(device=means.device, dtype=torch.float64) for value in named.values()
     )
     if not bool((w >= 0).all()) or abs(float(w.sum()) - 1) > _TOLERANCE:
-        raise ValueError(
+        raise PyroccamError(
             f"weights: smallest is {float(w.min()):.4g} and they sum to {float(w.sum()):.4g}, "
             "expected none negative and a sum of 1; pass torch.softmax(logits, 0), or "
             "torch.full((S,), 1 / S) for equal draws"
@@ -378,16 +380,16 @@ def mean_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, floa
         of runs that report it.
 
     Raises:
-        ValueError: if there are no runs, or a value is not finite: a run that diverged is to
+        PyroccamError: if there are no runs, or a value is not finite: a run that diverged is to
             be looked at, neither averaged nor left out in silence.
     """
     if not runs:
-        raise ValueError("runs: got none, expected at least one mapping of metrics")
+        raise PyroccamError("runs: got none, expected at least one mapping of metrics")
     values: dict[str, list[float]] = {}
     for index, run in enumerate(runs):
         for name, value in run.items():
             if not math.isfinite(value):
-                raise ValueError(
+                raise PyroccamError(
                     f"runs[{index}][{name!r}]: got {value}, expected a finite number; "
                     "leave the metric out of that run, and say so"
                 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from .draws import Noise
 from .ensemble import components
 
@@ -47,7 +48,7 @@ def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
         weights: ``(S,)``, summing to one; equal ones if not given.
 
     Raises:
-        ValueError: for another shape, logits that are no distribution, or weights that are none.
+        PyroccamError: for another shape, logits that are no distribution, or weights that are none.
 
     References:
         Houlsby, Huszár, Ghahramani, Lengyel 2011, arXiv:1112.5745; Depeweg et al. 2018,
@@ -59,14 +60,14 @@ def uncertainty(outputs: Tensor, weights: Tensor | None = None) -> Uncertainty:
         0.6931
     """
     if outputs.dim() != 3 or 0 in outputs.shape or outputs.shape[-1] < 2:
-        raise ValueError(
+        raise PyroccamError(
             f"outputs: got shape {tuple(outputs.shape)}, expected (S, N, C): components, rows and "
             "classes; try outputs[None] for one component, or likelihood.predicted(outputs)."
         )
     log_p = outputs.detach().double().log_softmax(-1)
     if bool(log_p.isnan().any()):
         row = int(log_p.isnan().any(-1).any(0).nonzero()[0])
-        raise ValueError(
+        raise PyroccamError(
             f"outputs: row {row} holds nan, +inf or no class that can be, expected logits."
         )
     w = _checked_weights(outputs, weights)
@@ -87,12 +88,12 @@ def _checked_weights(outputs: Tensor, weights: Tensor | None) -> Tensor:
         return torch.full((count,), 1.0 / count, dtype=torch.float64, device=outputs.device)
     w = weights.detach().to(outputs.device, torch.float64)
     if w.shape != (count,):
-        raise ValueError(
+        raise PyroccamError(
             f"weights: got shape {tuple(w.shape)}, expected ({count},), one for each component of "
             f"outputs {tuple(outputs.shape)}."
         )
     if not bool((w >= 0.0).all()) or abs(float(w.sum()) - 1.0) > 1e-3:
-        raise ValueError(
+        raise PyroccamError(
             f"weights: smallest is {float(w.min()):.4g} and they sum to {float(w.sum()):.4g}, "
             "expected none negative and a sum of 1; try weights=None for equal ones."
         )
@@ -106,11 +107,11 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         inside, outside: scores ``(N,)`` and ``(M,)``, finite.
 
     Raises:
-        ValueError: for a score that is not finite, or no rows.
+        PyroccamError: for a score that is not finite, or no rows.
     """
     for name, scores in (("inside", inside), ("outside", outside)):
         if scores.dim() != 1 or not len(scores) or not bool(torch.isfinite(scores).all()):
-            raise ValueError(
+            raise PyroccamError(
                 f"{name}: got shape {tuple(scores.shape)}, expected finite scores (N,), N of at "
                 "least 1."
             )
@@ -150,7 +151,7 @@ def out_of_domain(
         Hendrycks, Gimpel 2017, arXiv:1610.02136, for the measure.
     """
     if x_in.shape[1:] != x_out.shape[1:]:
-        raise ValueError(
+        raise PyroccamError(
             f"x_out: got inputs of shape {tuple(x_out.shape[1:])}, expected "
             f"{tuple(x_in.shape[1:])} as in x_in."
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of
 from ...models.feeding import unfed
@@ -211,7 +212,7 @@ def compress(
             its bars.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for unknown layers or rules, ``validation`` without validation rows, a tolerance
             of another rule, any threshold for a point estimate, rules for bits that nothing is
             rounded by, weights without a mean, or epochs of weights that share values.
@@ -222,14 +223,14 @@ def compress(
     if code != "digits":
         how = Sample() if code == "sample" else code
         if not isinstance(how, Sample):
-            raise ValueError(f"code= must be 'digits', 'sample' or a Sample(...), got {code!r}.")
+            raise PyroccamError(f"code= must be 'digits', 'sample' or a Sample(...), got {code!r}.")
         given = {
             "significand": significand != "relative", "exponent": exponent != "range",
             "codebook": codebook is not None, "retrain_epochs": retrain_epochs != 0,
             "trained": trained is not None,
         }  # fmt: skip
         if odd := [name for name, changed in given.items() if changed]:
-            raise ValueError(
+            raise PyroccamError(
                 f"{odd[0]}= changes nothing where a draw is sent: its weights are not rounded, and "
                 "are trained for it.\nLeave it out, or give code='digits'."
             )
@@ -237,7 +238,7 @@ def compress(
         going: dict[str, Any] = {"out": folder, "resume": resume, "progress": progress}
         if how.posterior == "own":
             if threshold is not None or tolerance is not None:
-                raise ValueError(
+                raise PyroccamError(
                     "threshold= and tolerance= cut what a posterior does not need, and that of the "
                     "fit is sent whole.\nLeave them out, or take posterior='trained'."
                 )
@@ -249,7 +250,7 @@ def compress(
         likelihood = copy.deepcopy(fit.model.likelihood)
         return code_draw(decision.net, fit.data, how, likelihood=likelihood, **going)
     if out is not None or resume or progress is not None:
-        raise ValueError(
+        raise PyroccamError(
             "out=, resume= and progress= are of code='sample', which takes minutes.\n"
             "Leave them out, or give code='sample'."
         )
@@ -259,12 +260,12 @@ def compress(
     fit, again, temperature = settled(fit), None, 1.0
     searched = retrain_epochs > 0 and threshold is None and not fit.guide.is_point
     if trained is not None and not searched:
-        raise ValueError(
+        raise PyroccamError(
             "trained= is what a search for the smallest network is compared with; none is made.\n"
             "Leave it out, or give retrain_epochs= without a threshold for a posterior."
         )
     if retrain_epochs and levels_of(fit.model):
-        raise ValueError(
+        raise PyroccamError(
             f"retrain_epochs={retrain_epochs}: weights that are rounded to the levels of their "
             "prior, and trained as numbers, would leave them.\nLeave it out (finish=0 of a method)."
         )
@@ -276,12 +277,12 @@ def compress(
     small, found = decision.net, decision.irrelevance
     if retrain_epochs:
         if guide.steps:
-            raise ValueError(
+            raise PyroccamError(
                 f"retrain_epochs={retrain_epochs}: weights that are whole numbers of a step, and "
                 "trained as numbers, would leave it.\nLeave it out (finish=0 of a method)."
             )
         if _shared(model, decision.sizes, None):
-            raise ValueError(
+            raise PyroccamError(
                 f"retrain_epochs={retrain_epochs}: the weights share values, which would part. "
                 "Leave it out, and train such weights by inference.pruning.share_weights."
             )
@@ -298,7 +299,7 @@ def compress(
         ("exponent", exponent, "range"),
     ):
         if not open_ and value != usual:
-            raise ValueError(
+            raise PyroccamError(
                 f"{rule}={value!r} changes nothing where the weights of every layer share "
                 f"values: an index has neither. Leave out {rule}=, or codebook=."
             )
@@ -435,7 +436,7 @@ def _at_a_price(
             try:
                 weights, steps[name] = priced(layer.weight, variance, 2.0 ** (-parts / _PARTS))
             except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
+                raise PyroccamError(f"{name}: {error}") from error
             layer.weight.data.copy_(weights)
         return net, steps
 
@@ -455,20 +456,20 @@ def _refuse_rate(fit: Fit, exponent: ExponentRule) -> None:
     """Say what significand='rate' needs.
 
     Raises:
-        ValueError: if it is not there.
+        PyroccamError: if it is not there.
     """
     if fit.guide.is_point:
-        raise ValueError(
+        raise PyroccamError(
             "significand='rate' weighs errors by the spread of a posterior, and this is a point "
             "estimate.\nLeave it out, or fit a posterior (guides.MeanField)."
         )
     if exponent != "range":
-        raise ValueError(
+        raise PyroccamError(
             f"exponent={exponent!r} changes nothing where weights are whole multiples of a step "
             "(significand='rate').\nLeave one of them out."
         )
     if not len(fit.data.x_val):
-        raise ValueError(
+        raise PyroccamError(
             "significand='rate' compares predictions of validation rows, and there are none.\n"
             "Leave it out, or load the data with val_fraction= above zero."
         )

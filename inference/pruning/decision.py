@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number
@@ -105,7 +106,7 @@ def decide(
             thresholds are chosen and judged by weights as they will be.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for layers without means, random structure, thresholds that cannot be, or any
             threshold for a point estimate; for a layer whose weights all round to zero.
     """
@@ -370,13 +371,13 @@ def _check_point(
     """A point estimate has no spread; some of each layer must be left of it."""
     for name, value in (("threshold", threshold), ("tolerance", tolerance)):
         if value is not None:
-            raise ValueError(
+            raise PyroccamError(
                 f"{name}={value!r}: a point estimate has no spread to compare its weights with, so "
                 f"it takes no {name}. Its zeros are cut; pruning.prune_weights makes more."
             )
     for name in model.layers:
         if not net.get_parameter(f"{name}.weight".lstrip(".")).count_nonzero():
-            raise ValueError(
+            raise PyroccamError(
                 f"All weights of layer {name!r} are zero: prune it less, by a smaller sensitivity= "
                 "or c=, or a larger keep=, of this layer."
             )

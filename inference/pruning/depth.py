@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ...data.errors import PyroccamError
 from ...models.learnt_depth import LearntDepth
 from ...models.plain.pruned import Form, PrunedNetwork
 from ..elbo.full_data import evidence
@@ -46,14 +47,14 @@ def prune(
         A network in evaluation mode that shares nothing with the fit.
 
     Raises:
-        TypeError: if nothing was learnt about depth.
+        PyroccamError: if nothing was learnt about depth.
         ValueError: for a depth or form that does not exist.
     """
     cut = "Its weights are cut by inference.compress." if fit.model.random_weights else ""
     model, _ = require(fit, LearntDepth, "prune", cut)
     assert fit.structure is not None
     if form not in ("marginal", "single"):
-        raise ValueError(f"form must be 'marginal' or 'single', got {form!r}.")
+        raise PyroccamError(f"form must be 'marginal' or 'single', got {form!r}.")
     depth = fit.structure.depth_chosen if depth is None else depth
     weights = kept_depth_probs(fit.structure.depth_probs, depth, rule)
     return PrunedNetwork(
@@ -80,7 +81,7 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
         depth: another than the chosen one, with all blocks up to there.
 
     Raises:
-        ValueError: for a depth that the stack has not.
+        PyroccamError: for a depth that the stack has not.
     """
     structure = getattr(fit, "structure", None)
     if structure is None or random_network(fit.model) is None:
@@ -88,7 +89,7 @@ def settled(fit: Fit, depth: int | None = None) -> Fit:
     if depth is not None:
         deepest = len(structure.depth_probs) - 1
         if not 0 <= depth <= deepest:
-            raise ValueError(f"depth {depth} is outside 0 ... {deepest} of this stack.")
+            raise PyroccamError(f"depth {depth} is outside 0 ... {deepest} of this stack.")
         return _of_blocks(fit, depth)
     return _of_blocks(fit, structure.depth_chosen, structure.blocks)
 
@@ -191,7 +192,7 @@ def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last")
         ``(depth + 1,)``, summing to one.
 
     Raises:
-        ValueError: for an unknown rule or a depth that q does not have.
+        PyroccamError: for an unknown rule or a depth that q does not have.
 
     Example:
         >>> kept_depth_probs(torch.tensor([0.2, 0.2, 0.6]), 1)
@@ -200,14 +201,14 @@ def kept_depth_probs(probs: Tensor, depth: int, rule: TailRule = "tail_to_last")
         tensor([0.5000, 0.5000])
     """
     if not 0 <= depth < len(probs):
-        raise ValueError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
+        raise PyroccamError(f"depth {depth} is outside 0 ... {len(probs) - 1}.")
     kept = probs[: depth + 1].clone()
     if rule == "tail_to_last":
         kept[-1] = probs[depth:].sum()
     elif rule != "proportional":
-        raise ValueError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
+        raise PyroccamError(f"rule must be 'tail_to_last' or 'proportional', got {rule!r}.")
     elif not kept.sum() > 0:
-        raise ValueError(
+        raise PyroccamError(
             f"q gives no mass to the depths 0 ... {depth}, so it cannot be conditioned on them: "
             "use rule='tail_to_last', or cut deeper."
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -64,12 +65,12 @@ def scale_intervals(fit: Fit, level: float = 0.9) -> dict[str, ScaleIntervals]:
         :class:`ScaleIntervals` by layer, float64 on the CPU.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for a level that is not in (0, 1), or a layer whose posterior has no spread.
     """
     model, guide = require(fit, BayesianNetwork, "scale_intervals")
     if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level!r}: give the probability inside an interval, in (0, 1).")
+        raise PyroccamError(f"level={level!r}: give the probability inside an interval, in (0, 1).")
     return {name: _of_layer(layer, guide, level) for name, layer in model.layers.items()}
 
 

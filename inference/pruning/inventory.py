@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from ...data.errors import PyroccamError
 from ...models.layers.bayesian_layer import BayesianLayer
 from ...models.plain.feature_choice import is_select
 from ..packing import PackedSize
@@ -53,10 +54,10 @@ def remains(small: Compressed, before: Mapping[str, torch.Size]) -> dict[str, Re
             are used.
 
     Raises:
-        ValueError: for other than one shape for each layer.
+        PyroccamError: for other than one shape for each layer.
     """
     if len(before) != len(small.bits):
-        raise ValueError(
+        raise PyroccamError(
             f"before: got shapes of {len(before)} layers, expected {len(small.bits)}: "
             f"{', '.join(small.bits)}."
         )

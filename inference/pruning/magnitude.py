@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...guides.codebook import Codebook
 from ...guides.pruned import Pruned
@@ -56,7 +57,7 @@ def prune_weights(
         keep: instead of it, the fraction of each layer's weights that stay.
 
     Raises:
-        TypeError: for a fit without point estimates.
+        PyroccamError: for a fit without point estimates.
         ValueError: for none or both of the rules, a rule that leaves nothing of a layer, numbers
             that cannot be, or layers that do not exist.
 
@@ -75,7 +76,7 @@ def prune_weights(
     """
     model, guide, weights = _points(fit, "prune_weights")
     if (sensitivity is None) == (keep is None):
-        raise ValueError("prune_weights takes one rule, sensitivity= or keep=.")
+        raise PyroccamError("prune_weights takes one rule, sensitivity= or keep=.")
     kept: dict[str, Tensor] = {}
     if keep is not None:
         for name, fraction in by_layer("keep", keep, model).items():
@@ -98,7 +99,7 @@ def _above(name: str, weight: Tensor, factor: float) -> Tensor:
     limit = factor * left.std(correction=0) if len(left) else weight.new_zeros(())
     kept = (weight.abs() >= limit) & (weight != 0)
     if not kept.any():
-        raise ValueError(
+        raise PyroccamError(
             f"sensitivity={factor:g} leaves nothing of layer {name!r}: its largest weight is "
             f"{float(weight.abs().max()):.3g}, the threshold {float(limit):.3g}. Use a smaller one."
         )
@@ -116,7 +117,7 @@ def splice_weights(
             :class:`~pyroccam.guides.Spliced`, like the rest.
 
     Raises:
-        TypeError: for a fit without point estimates.
+        PyroccamError: for a fit without point estimates.
         ValueError: for numbers that cannot be, or layers that do not exist.
 
     References:
@@ -138,7 +139,7 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
             layers and 8 of convolutions. For values by layer see :func:`by_layer`.
 
     Raises:
-        TypeError: for a fit without point estimates.
+        PyroccamError: for a fit without point estimates.
         ValueError: for bits that are no whole number of at least 1, a layer that is all zeros, or
             layers that do not exist.
 
@@ -152,7 +153,7 @@ def share_weights(fit: Fit, *, bits: PerLayer | None = None) -> tuple[BayesianNe
         weight = weights[name]
         left = weight != 0
         if not left.any():
-            raise ValueError(f"Layer {name!r} has no weight that is not zero, so no values.")
+            raise PyroccamError(f"Layer {name!r} has no weight that is not zero, so no values.")
         book, own = cluster(weight[left], 2 ** int(number))
         index = torch.full(weight.shape, -1, dtype=torch.int64, device=weight.device)
         index[left] = own.to(torch.int64)
@@ -171,8 +172,8 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
             none.
 
     Raises:
-        ValueError: for a list of another length, a name that the network does not have, two of one
-            layer, what is no number, or one that cannot be.
+        PyroccamError: for a list of another length, a name that the network does not have, two of
+            one layer, what is no number, or one that cannot be.
 
     Example:
         >>> from pyroccam import data, models
@@ -186,7 +187,7 @@ def by_layer(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, fl
     fits, expected = _RANGES[what]
     for name, number in found.items():
         if not fits(number):
-            raise ValueError(f"{what}= of layer {name!r} must be {expected}, got {number}.")
+            raise PyroccamError(f"{what}= of layer {name!r} must be {expected}, got {number}.")
     return found
 
 
@@ -196,7 +197,7 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
         refuse_twice(what, value, model)
         for name in value:
             if name not in layers and name not in (*WORDS, *model.names):
-                raise ValueError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
+                raise PyroccamError(unknown_name(f"layer in {what}=", name, (*layers, *WORDS)))
         before = {now: name for name, now in model.names.items()}
         found = {}
         for name, layer in layers.items():
@@ -211,7 +212,7 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
         return found
     if isinstance(value, Sequence):
         if isinstance(value, str) or len(value) != len(layers):
-            raise ValueError(
+            raise PyroccamError(
                 f"{what}={value!r} must be one number, or {len(layers)}, for the layers "
                 f"{', '.join(map(repr, layers))}."
             )
@@ -222,7 +223,7 @@ def _of_layers(what: str, value: PerLayer, model: BayesianNetwork) -> dict[str, 
 def _number(what: str, value: Any) -> float:
     number = as_number(value)
     if math.isnan(number):
-        raise ValueError(f"{what}={value!r}: give a number, a list of them or numbers by layer.")
+        raise PyroccamError(f"{what}={value!r}: give a number, a list of them or numbers by layer.")
     return number
 
 
@@ -230,7 +231,7 @@ def _points(fit: Fit, asking: str) -> tuple[BayesianNetwork, NetworkGuide, dict[
     """The pair of a fit, and the weights of each layer as the guide has them, without scales."""
     model, guide = require(fit, BayesianNetwork, asking)
     if not (guide.sites and all(guide.factor_of(site).is_point for site in guide.sites)):
-        raise TypeError(
+        raise PyroccamError(
             f"{asking} needs a fit of point estimates (guides.Delta), got one of "
             f"{type(guide).__name__}. To cut by a posterior use inference.compress."
         )

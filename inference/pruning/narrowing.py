@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.layers.bayesian_layer import BayesianLayer
@@ -55,7 +56,7 @@ def narrow(
             which needs no validation rows. Thresholds are chosen on the rows of this fit.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: for data of another kind than the fit's, and as
             :func:`~pyroccam.inference.pruning.compression.compress`.
 
@@ -72,7 +73,7 @@ def narrow(
     if data is not None:
         data.refuse_another_kind(fit.data)
     if fit.model.random_weights and fit.guide.is_point:
-        raise ValueError(
+        raise PyroccamError(
             "A point estimate has no spread by which it could be narrowed: prune by magnitude "
             "(inference.pruning.prune_weights), or use guides.MeanField."
         )
@@ -124,7 +125,7 @@ def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) 
     """Give a narrower layer what its prior has learnt for the whole layer, or for what it keeps.
 
     Raises:
-        ValueError: for learnt numbers of a shape that is neither the weight's, nor the bias's.
+        PyroccamError: for learnt numbers of a shape that is neither the weight's, nor the bias's.
     """
     learnt = before.prior.state_dict()
     for name, begun in after.prior.state_dict().items():
@@ -137,7 +138,7 @@ def _copy_prior(before: BayesianLayer, after: BayesianLayer, kept: Kept | None) 
         elif kept is not None and name.endswith("bias") and bias is not None:
             values = _taken(values, bias.shape, _along(before, "bias", bias.shape, *kept))
         if values.shape != begun.shape:
-            raise ValueError(
+            raise PyroccamError(
                 f"The prior of layer {before.name!r} ({type(before.weight_prior).__name__}) has "
                 f"learnt {name!r} of shape {tuple(values.shape)}, neither the weight's nor the "
                 "bias's: leave this layer whole ({...: math.inf}), or take inference.compress."

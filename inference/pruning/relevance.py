@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.distributions.wrapped import base
@@ -67,7 +68,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
         instead: what to do where the posterior has no spread, for the error.
 
     Raises:
-        ValueError: for a layer without groups whose posterior is no normal.
+        PyroccamError: for a layer without groups whose posterior is no normal.
     """
     logs: list[tuple[Any, float]] = []
     for name, latent in layer.latents().items():
@@ -86,7 +87,7 @@ def judged(layer: BayesianLayer, guide: NetworkGuide, instead: str) -> Judged:
     found = guide.factor_of(f"{layer.name}.weight").evidence()
     if found is None or found.kind != "normal":
         q = base(guide.posterior(f"{layer.name}.weight"))
-        raise ValueError(
+        raise PyroccamError(
             f"Layer {layer.name!r} has no groups and its posterior is {type(q).__name__}, without "
             f"a spread: {instead}"
         )
@@ -113,7 +114,7 @@ def irrelevance(
         :class:`Irrelevance` by layer, float64 on the CPU.
 
     Raises:
-        ValueError: for a guide without spread (a delta) in a layer without groups.
+        PyroccamError: for a guide without spread (a delta) in a layer without groups.
 
     References:
         Louizos et al. 2017, arXiv:1705.08665; Molchanov et al. 2017, arXiv:1701.05369.

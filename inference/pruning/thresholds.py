@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import as_number, unknown_name
@@ -65,18 +66,18 @@ def check_threshold(
         names: of both, for error messages.
 
     Raises:
-        ValueError: for an unknown rule, what is no number, or a negative tolerance.
+        PyroccamError: for an unknown rule, what is no number, or a negative tolerance.
     """
 
     values = asked.values() if isinstance(asked, Mapping) else [asked]
     known = asked is None or (isinstance(asked, str) and asked in RULES)
     if not known and any(math.isnan(as_number(value)) for value in values):
         rules = ", ".join(map(repr, RULES))
-        raise ValueError(
+        raise PyroccamError(
             f"{names[0]} must be {rules}, a number or numbers by layer; got {asked!r}."
         )
     if tolerance is not None and not as_number(tolerance) >= 0:
-        raise ValueError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
+        raise PyroccamError(f"{names[1]}={tolerance!r}: give a number of nats, 0 or more.")
 
 
 def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str, float]:
@@ -86,13 +87,13 @@ def by_layer_now(asked: Mapping[str, float], model: BayesianNetwork) -> dict[str
         asked: by the names now, or before anything was cut.
 
     Raises:
-        ValueError: for a name that is neither, or two of one layer.
+        PyroccamError: for a name that is neither, or two of one layer.
     """
     refuse_twice("threshold", asked, model)
     given = {model.names.get(name, name): as_number(value) for name, value in asked.items()}
     unknown = sorted({*given} - {*model.layers})
     if unknown:
-        raise ValueError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
+        raise PyroccamError(unknown_name("Bayesian layer", unknown[0], [*model.layers]))
     return given
 
 
@@ -100,11 +101,11 @@ def refuse_twice(what: str, asked: Mapping[str, Any], model: BayesianNetwork) ->
     """One number by the name that a layer has, and another by the one that it had, are two.
 
     Raises:
-        ValueError: for a layer that is named twice.
+        PyroccamError: for a layer that is named twice.
     """
     for before, now in model.names.items():
         if before != now and before in asked and now in asked:
-            raise ValueError(
+            raise PyroccamError(
                 f"{what} names one layer twice: {before!r} is called {now!r} since the network was "
                 "narrowed. Leave one of them out."
             )
@@ -119,15 +120,15 @@ def refuse_uncut(guide: NetworkGuide) -> None:
     """Refuse what has no network of posterior means to cut.
 
     Raises:
-        ValueError: for layers without means, or random structure.
+        PyroccamError: for layers without means, or random structure.
     """
     if guide.edges:
-        raise ValueError(
+        raise PyroccamError(
             f"The structure of the network is random (site {guide.edges[0]!r}): take one, "
             "net = inference.discretise(fit), and go on with models.BayesianNetwork(net, ...)."
         )
     if guide.zero_mean:
-        raise ValueError(
+        raise PyroccamError(
             f"The weights of layer {guide.zero_mean[0]!r} have no mean ({type(guide).__name__}), "
             "so there is no network of means to cut: take a fit of guides.MeanField(model)."
         )
@@ -156,13 +157,13 @@ def choose_thresholds(
         tolerance: of ``validation``, in nats.
 
     Raises:
-        ValueError: for unknown layers or rules, ``validation`` without validation rows, or a
+        PyroccamError: for unknown layers or rules, ``validation`` without validation rows, or a
             tolerance of another rule or below zero.
     """
     check_threshold(asked, tolerance)
     if tolerance is not None and not by_validation(asked, data):
         rule = "'valley' (there are no validation rows)" if asked is None else repr(asked)
-        raise ValueError(
+        raise PyroccamError(
             f"tolerance={tolerance!r} is of threshold='validation', and changes nothing for "
             f"{rule}: leave it out, or ask for threshold='validation'."
         )
@@ -171,7 +172,7 @@ def choose_thresholds(
     cuts = Cuts(whole, found, model, data)
     if asked == "validation":
         if not len(data.x_val):
-            raise ValueError(
+            raise PyroccamError(
                 "threshold='validation' needs validation rows, and the data has none: load it with "
                 "a validation split, or use threshold='valley'."
             )

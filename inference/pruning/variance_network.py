@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...guides.zero_mean import ZeroMean
 from ...models.bayesian import BayesianNetwork
@@ -60,7 +61,7 @@ def without_means(
         max_kl: in nats, of a whole layer; see :func:`mean_costs`.
 
     Raises:
-        TypeError: for a fit of another model.
+        PyroccamError: for a fit of another model.
         ValueError: if there is no such layer.
 
     Example:
@@ -80,7 +81,7 @@ def without_means(
         layers = [name for name, cost in costs.items() if cost <= max_kl]
         if not layers:
             listed = ", ".join(f"{name!r} {cost:.3g}" for name, cost in costs.items())
-            raise ValueError(
+            raise PyroccamError(
                 f"The means of every layer are worth more than max_kl={max_kl:g} nats ({listed}). "
                 "Train longer (with guides.VariationalDropout(model, rate='layer') they fade), or "
                 "name the layers= to take the means of."

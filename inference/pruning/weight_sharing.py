@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import NetworkGuide
 from ...guides.codebook import Codebook
 from ...models.base import Model
@@ -82,14 +83,14 @@ def assign(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, Assigned]:
         :class:`Assigned` by layer, on the CPU; the weights have the dtype that they had.
 
     Raises:
-        ValueError: where no layer has that prior.
+        PyroccamError: where no layer has that prior.
 
     References:
         Ullrich, Meeds, Welling 2017, arXiv:1702.04008, section 4.
     """
     found = mixtures(model)
     if not found:
-        raise ValueError(
+        raise PyroccamError(
             "No layer has the prior priors.GaussianMixture, to whose components weights belong."
         )
     means = moments(model, guide)
@@ -113,12 +114,12 @@ def books(model: BayesianNetwork, guide: NetworkGuide) -> dict[str, tuple[Tensor
         -1 for a zero.
 
     Raises:
-        ValueError: where nothing but zeros would be left of a layer.
+        PyroccamError: where nothing but zeros would be left of a layer.
     """
     found = {}
     for name, one in assign(model, guide).items():
         if not len(one.used):
-            raise ValueError(
+            raise PyroccamError(
                 f"All weights of layer {name!r} belong to the component at zero. Train longer, or "
                 "with a smaller kl_weight (tau= of the method sws) or a mixture with less at zero "
                 "(zero=)."
@@ -191,7 +192,7 @@ def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
         levels: by layer, rising, ``(K,)``.
 
     Raises:
-        ValueError: where nothing but zeros would be left of a layer.
+        PyroccamError: where nothing but zeros would be left of a layer.
 
     References:
         Achterhold et al. 2018, Variational network quantization, equation 15: the level of the
@@ -203,7 +204,7 @@ def on_levels(net: nn.Module, levels: Mapping[str, Tensor]) -> nn.Module:
         book = own.to(weight)
         nearest = book[torch.bucketize(weight, (book[1:] + book[:-1]) / 2)]
         if not nearest.count_nonzero():
-            raise ValueError(
+            raise PyroccamError(
                 f"All weights of layer {name!r} are nearest to zero of its levels, up to "
                 f"{float(book[-1]):.3g}: the largest is {float(weight.abs().max()):.3g}.\nTrain "
                 "longer, with a smaller kl_weight, or with more levels= of priors.MultiSpike."

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
 from .integers import BitReader, BitWriter
 from .target import ROWS
 
@@ -75,10 +76,10 @@ def pieces(bits: int) -> Iterator[range]:
     """All candidates, so many at once that memory stays bounded.
 
     Raises:
-        ValueError: for more bits than can be searched.
+        PyroccamError: for more bits than can be searched.
     """
     if not 0 <= bits <= MOST_BITS:
-        raise ValueError(
+        raise PyroccamError(
             f"An index of {bits} bits asks for 2^{bits} candidates: expected 0 to {MOST_BITS} "
             "bits. Divide the weights into more blocks."
         )

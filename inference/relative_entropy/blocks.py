@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
 from .counter import philox
 
 __all__ = ["assignment", "block_sizes"]
@@ -31,10 +32,10 @@ def block_sizes(weights: int, blocks: int) -> NDArray[np.int64]:
     """Weights in each block, ``(blocks,)``, that differ by at most one, the larger ones first.
 
     Raises:
-        ValueError: for more blocks than weights, or none.
+        PyroccamError: for more blocks than weights, or none.
     """
     if not 1 <= blocks <= weights:
-        raise ValueError(
+        raise PyroccamError(
             f"{weights} weights cannot be coded in {blocks} blocks: expected 1 to {weights}."
         )
     least, more = divmod(weights, blocks)

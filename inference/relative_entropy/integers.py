@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...data.errors import PyroccamError
+
 __all__ = ["BitReader", "BitWriter", "DamagedBits", "code_lengths"]
 
 
@@ -27,10 +29,10 @@ class BitWriter:
         """A number below 2^width.
 
         Raises:
-            ValueError: if it is none.
+            PyroccamError: if it is none.
         """
         if not 0 <= value < 1 << width:
-            raise ValueError(f"{value} has no {width} bits.")
+            raise PyroccamError(f"{value} has no {width} bits.")
         self._bits += [value >> i & 1 for i in range(width - 1, -1, -1)]
 
     def number(self, value: int) -> None:

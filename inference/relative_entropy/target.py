@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.errors import PyroccamError
 from .counter import halves
 from .normals import CANDIDATES, LEVELS, candidates, quantiles
 
@@ -66,7 +67,7 @@ class Target:
         """``log q/p`` of every value that the prior has, ``(65536,)``, of a single weight.
 
         Raises:
-            ValueError: for a block of several weights, which has too many values.
+            PyroccamError: for a block of several weights, which has too many values.
         """
         self._need_one()
         return self._log_ratios(quantiles()[:LEVELS, None])
@@ -75,14 +76,14 @@ class Target:
         """Which of those values candidates are, ``(len(rows),)``.
 
         Raises:
-            ValueError: for a block of several weights.
+            PyroccamError: for a block of several weights.
         """
         self._need_one()
         return halves(self.seed, CANDIDATES, self.block, rows, 1)[:, 0].astype(np.int64)
 
     def _need_one(self) -> None:
         if len(self.loc) != 1:
-            raise ValueError(
+            raise PyroccamError(
                 f"A block of {len(self.loc)} weights has 2^{16 * len(self.loc)} values, too many "
                 "to list: expected blocks of one weight."
             )

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import positive, shown, whole
@@ -122,7 +123,7 @@ def select(
         device, progress: as for :func:`~pyroccam.inference.fit`.
 
     Raises:
-        ValueError: for settings that contradict each other, a pair that cannot be traced, or
+        PyroccamError: for settings that contradict each other, a pair that cannot be traced, or
             nothing to learn at a level.
         NonFiniteGradient: if a gradient, or Q or L after a step, turns NaN or infinite (``Random``
             goes on with another h), or if, with folds, the last training ends far below where it
@@ -137,31 +138,31 @@ def select(
         method = _named(method)
     pair = family(model, guide)
     if not L.likelihood:
-        raise ValueError("L needs a likelihood: give Level(likelihood=...) above 0.")
+        raise PyroccamError("L needs a likelihood: give Level(likelihood=...) above 0.")
     if L.structure or L.hyperprior is not None:
-        raise ValueError(
+        raise PyroccamError(
             "structure= and hyperprior= do not depend on θ, so they change nothing in L: give them "
             "to Q."
         )
     if L.folds is not None:
-        raise ValueError(
+        raise PyroccamError(
             "Level(folds) holds rows out from L, and is an option of Q.\nGive it to Q alone."
         )
     if Q.by_layer or (L.by_layer and (Q.kl_weight or (Q.split, Q.folds) == (L.split, None))):
-        raise ValueError(
+        raise PyroccamError(
             "Weights of the KL by layer, L=Level(prior='layer'), are learnt by the likelihood of "
             f"rows that L does not see; got Q={Q}.\nGive Q=Level(prior=0.0, split='val'), or "
             "folds=4."
         )
     if L.by_layer and guide.undecided is not None:
-        raise ValueError(
+        raise PyroccamError(
             f"{guide.undecided.partition(chr(10))[0]} It has no further weights, of layers.\nGive "
             "the guide that is inside."
         )
     if Q.folds is not None and (L.split != "train" or data.streamed):
         given = "the training rows are streamed" if data.streamed else f"L has split={L.split!r}"
         instead = "Level(split='val')" if data.streamed else "L the training rows"
-        raise ValueError(
+        raise PyroccamError(
             f"Level(folds={Q.folds}) are parts of training rows in memory, and both levels are of "
             f"them, but {given}.\nGive {instead}."
         )
@@ -169,7 +170,7 @@ def select(
     for name, count in {**counts, "batch_size": batch_size, "particles": particles}.items():
         whole(name, count, 1)
     if outer_steps * inner_steps < method.least:
-        raise ValueError(
+        raise PyroccamError(
             f"{method} moves h after {method.least} inner steps, and outer_steps={outer_steps} of "
             f"inner_steps={inner_steps} are {outer_steps * inner_steps}.\nGive more steps, or a "
             "method that waits for fewer."
@@ -181,7 +182,7 @@ def select(
     model.to(where)
     guide.to(where)
     if model.size != data.N:
-        raise ValueError(
+        raise PyroccamError(
             f"The model was made for {model.size} training rows, the data has {data.N}: build it "
             "with data=<this data>."
         )
@@ -271,7 +272,7 @@ def _named(name: str) -> Method:
     methods = (OneLevel(), Greedy(), Unrolled(), Implicit(), Drmad(), Random())
     known = {"one-level": OneLevel(), **{type(m).__name__.lower(): m for m in methods[1:]}}
     if name not in known:
-        raise TypeError(
+        raise PyroccamError(
             "method must be an object of inference.selection, such as Greedy() or "
             f"Implicit(damping=0.1), got {shown(name)}."
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from .hypergradient import NonFiniteGradient, Tensors
 from .levels import Key, Objectives
 from .search import Rows, Search, drawn
@@ -45,11 +46,11 @@ def fold_rows(data: Dataset, folds: int, size: int) -> list[Rows]:
     """Rows for L, all but a fold, and for Q, that fold, in random folds of the training rows.
 
     Raises:
-        ValueError: for more folds than rows.
+        PyroccamError: for more folds than rows.
     """
     x, y = data.split("train")
     if folds > len(x):
-        raise ValueError(
+        raise PyroccamError(
             f"Level(folds={folds}): the data has {len(x)} training rows.\n"
             "Give no more folds than rows."
         )

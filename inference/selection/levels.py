@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import InverseGamma as TorchInverseGamma
 from torch.distributions import kl_divergence
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.bayesian import BayesianNetwork
 from ...models.checks import one_of, positive, whole
@@ -73,7 +74,7 @@ class InverseGamma:
         """Sum over all variances of weights in ``h``: those of priors' ``log_scale``."""
         logs = [t for name, t in h.items() if ".log_scale" in name and not of_likelihood(name)]
         if not logs:
-            raise ValueError(
+            raise PyroccamError(
                 "hyperprior= is for the variances of priors that are learnt, but the model has "
                 "none: use priors.Normal(learn='weight') or learn='layer'."
             )
@@ -119,13 +120,13 @@ class Level:
             one_of("Level(prior), if it is no number,", self.prior, (LAYER,))
         for name, value in (("likelihood", self.likelihood), ("prior", self.kl_weight)):
             if not 0.0 <= value < float("inf"):
-                raise ValueError(f"Level({name}) must be at least 0 and finite, got {value}.")
+                raise PyroccamError(f"Level({name}) must be at least 0 and finite, got {value}.")
         if self.split not in ("train", "val"):
-            raise ValueError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
+            raise PyroccamError(f"Level(split) must be 'train' or 'val', got {self.split!r}.")
         if self.folds is not None:
             whole("Level(folds)", self.folds, 2)
             if self.split != "train":
-                raise ValueError(
+                raise PyroccamError(
                     "Level(folds) are of the training rows, got split='val'.\nLeave split out."
                 )
 
@@ -171,7 +172,8 @@ class Objectives:
         kl_weights: gives the weights of the KL by layer, where they are learnt.
 
     Raises:
-        ValueError: if there is nothing to learn at one of the levels, or the pair cannot be traced.
+        PyroccamError: if there is nothing to learn at one of the levels, or the pair cannot be
+            traced.
     """
 
     model: BayesianNetwork
@@ -200,9 +202,9 @@ class Objectives:
         self.h_names = [n for n, p in wanted.items() if id(p) in outer]
         self.theta_names = [n for n, p in wanted.items() if id(p) not in outer]
         if not self.theta_names:
-            raise ValueError("Nothing to learn at the inner level: the guide has no parameters.")
+            raise PyroccamError("Nothing to learn at the inner level: the guide has no parameters.")
         if not self.h_names:
-            raise ValueError(
+            raise PyroccamError(
                 "Nothing to learn at the outer level: give the model a prior that learns, such as "
                 "priors.Normal(learn='weight') or priors.GumbelSoftmax(learn=True), or L a weight "
                 "of the KL for each layer, Level(prior='layer')."
@@ -273,7 +275,7 @@ class Objectives:
         """The weight of a term, and its KL as a graph of h and of noise."""
         ours = {prior.edge: prior for prior in self.model.structure.values()}
         if not ours:
-            raise ValueError(
+            raise PyroccamError(
                 f"Level(structure) is for the prior of a models.StructuredNetwork, got "
                 f"{type(self.model).__name__}."
             )
@@ -296,7 +298,7 @@ class Objectives:
                 graph = graph_of(call, *present)
             return term.weight, *lift_noise(graph, *present)
         except Untraceable as error:
-            raise ValueError(
+            raise PyroccamError(
                 f"Level(structure): {error}. Take a p' of the prior's kind."
             ) from error
 
@@ -320,7 +322,7 @@ class Objectives:
             graph = differentiable(traced.graph, True)
             found = lift_noise(graph, params, self._state, x, y)
         except Untraceable as error:
-            raise ValueError(f"select cannot take {kind}: {error}.") from error
+            raise PyroccamError(f"select cannot take {kind}: {error}.") from error
         self._graphs[x.shape, y.shape] = found
         return found
 
@@ -348,12 +350,12 @@ def structure_kl(ours: dict[str, EdgePrior], theirs: dict[str, EdgePrior]) -> Te
     first, differentiable in its parameters.
 
     Raises:
-        ValueError: if one is a prior over other γ than the other.
+        PyroccamError: if one is a prior over other γ than the other.
     """
     parts = []
     for edge, own in ours.items():
         if own.restriction != theirs[edge].restriction:
-            raise ValueError(
+            raise PyroccamError(
                 f"No KL of the prior of edge {edge!r} to p': it is on the {own.restriction}, p' on "
                 f"the {theirs[edge].restriction}. Take a p' of the prior's kind."
             )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from ...data.errors import PyroccamError
 from ...models.checks import unknown_name, whole
 from .hypergradient import Tensors, ascend, drmad, implicit, unrolled
 from .levels import Key, Objectives, of_likelihood
@@ -52,7 +53,7 @@ class OneLevel(Method):
         ours, theirs = L.kl_weight, Q.kl_weight
         same = Q.likelihood > 0 and abs(theirs / Q.likelihood - ours / L.likelihood) < 1e-12
         if not same or Q.split != L.split or Q.folds is not None:
-            raise ValueError(
+            raise PyroccamError(
                 "OneLevel() takes rows and prior / likelihood that are equal in both levels: L has "
                 f"{ours:g} / {L.likelihood:g} on {L.split!r}, Q {theirs:g} / {Q.likelihood:g} "
                 f"on {Q.split!r}{'' if Q.folds is None else ' in folds'}. Use Greedy()."
@@ -134,7 +135,7 @@ class Implicit(Method):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.damping < math.inf:
-            raise ValueError(
+            raise PyroccamError(
                 f"Implicit(damping) must be at least 0 and finite, got {self.damping}."
             )
         whole("Implicit(max_iter)", self.max_iter, 1)
@@ -171,7 +172,7 @@ class Drmad(Method):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.skip < 1.0:
-            raise ValueError(f"Drmad(skip) must be in [0, 1), got {self.skip}.")
+            raise PyroccamError(f"Drmad(skip) must be in [0, 1), got {self.skip}.")
         whole("Drmad(every)", self.every, 1)
 
     def step(self, search: Search) -> None:
@@ -209,7 +210,7 @@ class Random(Method):
     def __post_init__(self) -> None:
         for word, (low, high) in self.ranges.items():
             if not -math.inf < low <= high < math.inf:
-                raise ValueError(
+                raise PyroccamError(
                     f"Random(ranges) needs low <= high for {word!r}, got {low}, {high}."
                 )
 
@@ -217,10 +218,10 @@ class Random(Method):
         words = {_word(name): name for name in objectives.h_names}
         for word in self.ranges:
             if word not in words:
-                raise ValueError(unknown_name("hyperparameter in ranges=", word, words))
+                raise PyroccamError(unknown_name("hyperparameter in ranges=", word, words))
         for word, name in words.items():
             if word not in {*RANGES, *self.ranges}:
-                raise ValueError(
+                raise PyroccamError(
                     f"Random() has no range for {name!r}: give ranges={{{word!r}: (low, high)}}."
                 )
 

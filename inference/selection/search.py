@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ..compilation.graphs import graph_of
 from ..compilation.passes import lean
 from .hypergradient import Tensors, Update, adam, ascend, gradient_ascent
@@ -32,7 +33,7 @@ class Rows:
     def __init__(self, data: Dataset, split: str, size: int, seed: int = 0) -> None:
         count = data.counts[split] if split in data.counts else len(data.split(split)[0])
         if not count:
-            raise ValueError(
+            raise PyroccamError(
                 f"Level(split={split!r}): the data has no such rows. Make it with "
                 "val_fraction=, or use the training rows."
             )

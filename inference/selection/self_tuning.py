@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from ...data.errors import PyroccamError
 from ...models.checks import positive, whole
 from .hypergradient import Tensors
 from .levels import Key, Objectives
@@ -92,7 +93,7 @@ class SelfTuning(Method):
         whole("SelfTuning(warmup)", self.warmup, 0)
         positive("SelfTuning(spread)", self.spread)
         if self.entropy is not None and not 0.0 <= self.entropy < math.inf:
-            raise ValueError(
+            raise PyroccamError(
                 f"SelfTuning(entropy) must be at least 0 and finite, got {self.entropy}.\n"
                 "Give None for a spread that stays."
             )
@@ -105,7 +106,7 @@ class SelfTuning(Method):
         found = {one.by for one in _slopes(objectives)}
         for name, value in objectives.h.items():
             if name not in found:
-                raise ValueError(
+                raise PyroccamError(
                     f"SelfTuning() has no response to {name!r}, of {value.numel()} numbers: no "
                     f"parameter of the guide has its shape, {tuple(value.shape)}.\nTake a prior "
                     "that learns fewer, such as priors.Normal(learn='scale'), or Greedy()."

@@ -17,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ...models.checks import as_number, one_of, whole
 from ...models.plain.description import DescriptionError
 from ..cutting.cost import count_parameters, multiply_adds, seconds_per_batch
@@ -181,7 +182,7 @@ class Path(Sequence[PathPoint]):
             This path with the points between its own that were looked at, and the one of them.
 
         Raises:
-            ValueError: for no budget, one that is not positive, or one that nothing on the path
+            PyroccamError: for no budget, one that is not positive, or one that nothing on the path
                 meets.
         """
         budget = _Budget(bytes, milliseconds)
@@ -283,7 +284,7 @@ def path(
         The points in the order of λ.
 
     Raises:
-        TypeError: for a fit whose guide has one posterior.
+        PyroccamError: for a fit whose guide has one posterior.
         ValueError: for fewer than two draws, no weights, or one outside of the range.
 
     References:
@@ -325,7 +326,7 @@ def within(
         The point: its ``fit``, its ``small`` network, and ``write`` for the file.
 
     Raises:
-        TypeError: for a fit whose guide has one posterior.
+        PyroccamError: for a fit whose guide has one posterior.
         ValueError: for no budget, one that is not positive, or one that nothing on the path meets.
 
     Example:
@@ -354,13 +355,15 @@ class _Budget:
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if not given:
-            raise ValueError(
+            raise PyroccamError(
                 "A path got no budget.\nGive bytes=, milliseconds= or both; for the network that "
                 "predicts best, inference.path(fit).best()."
             )
         for name, value in given.items():
             if not 0 < as_number(value) < math.inf:
-                raise ValueError(f"A budget got {name}={value!r}.\nGive a positive, finite number.")
+                raise PyroccamError(
+                    f"A budget got {name}={value!r}.\nGive a positive, finite number."
+                )
 
     def met(self, point: PathPoint) -> bool:
         return all(costs <= limit for costs, limit in self._costs(point).values())
@@ -378,7 +381,7 @@ class _Budget:
             costs = [(*self._costs(point)[name], point.weight) for point in points]
             cost, limit, weight = min(costs)
             least.append(f"{name}={limit:g} (the least is {cost:.4g}, at λ = {weight:.3g})")
-        raise ValueError(
+        raise PyroccamError(
             f"No network on the path from λ = {points[0].weight:g} to {points[-1].weight:g} meets "
             f"{' and '.join(least)}.\nGive a larger budget, or train guides.Conditional over a "
             "wider range (low=, high=)."
@@ -401,14 +404,14 @@ def _checked(
 ) -> tuple[list[float], str]:
     """λ in rising order, and the rows; what cannot be is refused before anything is computed."""
     if not hasattr(fit, "guide"):
-        raise TypeError(
+        raise PyroccamError(
             f"A path is of one fit, as inference.fit gives it, got {type(fit).__name__}.\n"
             "Of repeats give one, such as repeats.fits[0]."
         )
     if fit.guide.undecided is None:
         fit.guide.at(1.0)  # which says so
     if fit.guide.edges and fit.structure is None:
-        raise ValueError(
+        raise PyroccamError(
             f"A path has cut networks, but structure is random here (site {fit.guide.edges[0]!r})."
             "\nTake inference.discretise(fit.at(weight)) for the weights that you want."
         )
@@ -419,7 +422,7 @@ def _checked(
         fit.guide.at(weight)
     rows = split if split is not None else "val" if len(fit.data.x_val) else "train"
     if not len(fit.data.split(rows)[0]):
-        raise ValueError(
+        raise PyroccamError(
             f"The data set has no rows to predict in split={rows!r}.\nGive another split."
         )
     return chosen, rows
@@ -432,7 +435,7 @@ def _weights(guide: Any, asked: Sequence[float] | int) -> list[float]:
         inner = [math.exp(low + k * (high - low) / (count - 1)) for k in range(1, count - 1)]
         return [guide.low, *inner, guide.high]
     if not isinstance(asked, Iterable) or not (given := list(asked)):
-        raise ValueError(
+        raise PyroccamError(
             f"weights: got {asked!r}.\nGive some of the range that was trained, or how many of it."
         )
     return sorted(map(as_number, given))

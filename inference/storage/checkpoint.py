@@ -155,7 +155,7 @@ def read_weights(folder: Path, device: torch.device) -> dict[str, dict[str, Tens
         for name, tensor in load(path.read_bytes()).items():
             module, _, own = name.partition(".")
             if tensor.isnan().any():
-                raise ValueError(f"{name} has values that are not numbers")
+                raise PyroccamError(f"{name} has values that are not numbers")
             found[module][own] = tensor.to(device)
     except (SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(

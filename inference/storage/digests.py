@@ -18,7 +18,7 @@ _CHUNK = 2**20
 _LARGEST = 2**24  # bytes of the file of digests itself; a run has some tens of files
 
 
-class DamagedFile(PyroccamError, ValueError):
+class DamagedFile(PyroccamError):
     """A file is not what was written: damaged, cut off, exchanged, or edited by hand."""
 
 
@@ -95,7 +95,7 @@ def _way_out(folder: Path) -> str:
 def _recorded(path: Path) -> dict[str, str]:
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST:
-            raise ValueError("no file, or too large")
+            raise PyroccamError("no file, or too large")
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise DamagedFile(f"{path} cannot be read", hint=_way_out(path.parent)) from error

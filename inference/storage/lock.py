@@ -30,7 +30,7 @@ class FolderLost(PyroccamError, RuntimeError):
     """A folder that was removed, or replaced by another, while a fit wrote into it."""
 
 
-class LinkedFolder(PyroccamError, ValueError):
+class LinkedFolder(PyroccamError):
     """A folder of a run that leads elsewhere."""
 
 

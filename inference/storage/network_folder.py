@@ -34,7 +34,7 @@ DESCRIPTION, TENSORS = "description.json", "model.safetensors"
 _WAY_OUT = "copy the folder again, or write it anew by inference.save"
 
 
-class NetworkFolderError(PyroccamError, ValueError):
+class NetworkFolderError(PyroccamError):
     """The folder of a network cannot be read: damaged, mixed up, or not written by `save`."""
 
 
@@ -163,7 +163,7 @@ def _pruned(
     """The network without its numbers: on no device, if its description rebuilds it."""
     form, task, recipe = description["form"], description["task"], description["stack"]
     if form not in ("marginal", "single") or task not in {one.task for one in words().values()}:
-        raise ValueError(f"form {shown(form)} and task {shown(task)}")
+        raise PyroccamError(f"form {shown(form)} and task {shown(task)}")
     depth, outputs = (_whole(name, description[name]) for name in ("depth", "outputs"))
     known = stack is None
     if known and recipe is None:
@@ -173,7 +173,7 @@ def _pruned(
         )
     own = description.get("likelihood")
     if own is not None and not (isinstance(own, str) and own.isidentifier()):
-        raise ValueError(f"likelihood {shown(own)}")
+        raise PyroccamError(f"likelihood {shown(own)}")
     given = None if likelihood is None else type(likelihood).__name__
     ours = {kind.__name__: kind for kind in words().values()}
     if given != own and not (given is None and own in ours):
@@ -185,7 +185,7 @@ def _pruned(
     with torch.device("meta") if known else nullcontext():
         built = networks.build(recipe) if stack is None else stack
         if depth > built.max_depth:
-            raise ValueError(f"depth {depth} of a network of {built.max_depth} blocks")
+            raise PyroccamError(f"depth {depth} of a network of {built.max_depth} blocks")
         if likelihood is None and own is not None:
             likelihood = _made_again(ours[own], description.get("arguments"), task, outputs)
         elif likelihood is None:
@@ -200,19 +200,19 @@ def _pruned(
 def _made_again(kind: type[Likelihood], given: Any, task: str, outputs: int) -> Likelihood:
     """A likelihood of ours without its numbers."""
     if not isinstance(given, dict):
-        raise ValueError(f"arguments is {shown(given)}")
+        raise PyroccamError(f"arguments is {shown(given)}")
     arguments = {str(name): _whole(str(name), value) for name, value in given.items()}
     ask(8 * sum(arguments.values()), kind.__name__)
     made = kind(**arguments)
     if (made.task, made.outputs) != (task, outputs):
         said = f"{task} and {outputs} outputs"
-        raise ValueError(f"{said}, for {kind.__name__} of {made.task} and {made.outputs}")
+        raise PyroccamError(f"{said}, for {kind.__name__} of {made.task} and {made.outputs}")
     return made
 
 
 def _whole(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} is {shown(value)}")
+        raise PyroccamError(f"{name} is {shown(value)}")
     return value
 
 
@@ -230,11 +230,11 @@ def _fill_pruned(net: PrunedNetwork, path: Path, dtypes: Any, known: bool) -> No
     found = _tensors(path, expected)
     for name, tensor in found.items():
         if tensor.is_floating_point() != expected[name].is_floating_point():
-            raise ValueError(f"{name} is of {tensor.dtype}, expected {expected[name].dtype}")
+            raise PyroccamError(f"{name} is of {tensor.dtype}, expected {expected[name].dtype}")
         if dtypes is None or not known:
             found[name] = tensor.to(expected[name].dtype)
         elif tensor.dtype != (said := _said(dtypes, name)):
-            raise ValueError(f"{name} is of {tensor.dtype}, expected {said}")
+            raise PyroccamError(f"{name} is of {tensor.dtype}, expected {said}")
     net.load_state_dict(found, assign=known)
 
 
@@ -249,7 +249,7 @@ def _dtypes(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _said(dtypes: Any, name: str) -> torch.dtype:
     if not isinstance(dtypes, dict):
-        raise ValueError(f"dtypes is {shown(dtypes)}")
+        raise PyroccamError(f"dtypes is {shown(dtypes)}")
     return dtype_named(dtypes.get(name, "float32"))
 
 
@@ -266,8 +266,8 @@ def _tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensors = load_tensors(path.read_bytes())
     if odd := set(tensors) ^ set(expected):
         which = "lacks" if min(odd) in expected else "has"
-        raise ValueError(f"it {which} {shown(min(odd))}")
+        raise PyroccamError(f"it {which} {shown(min(odd))}")
     for name, tensor in expected.items():
         if (shape := tuple(tensors[name].shape)) != tensor.shape:
-            raise ValueError(f"{name} has shape {shape}, expected {tuple(tensor.shape)}")
+            raise PyroccamError(f"{name} has shape {shape}, expected {tuple(tensor.shape)}")
     return tensors

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...data.errors import PyroccamError
 from .checkpoint import HISTORY, read_history, write_history
 from .lock import confirm
 
@@ -48,7 +49,7 @@ def watchers(watch: Watch) -> tuple[Watcher, ...]:
     """The watchers in what a person gave, each of which was looked at.
 
     Raises:
-        TypeError: for one that can take no rows.
+        PyroccamError: for one that can take no rows.
     """
     if watch is None:
         return ()
@@ -56,7 +57,7 @@ def watchers(watch: Watch) -> tuple[Watcher, ...]:
     for one in found:
         begins = callable(getattr(one, "begin", None))
         if not (callable(one) or begins or callable(getattr(one, "log_metrics", None))):
-            raise TypeError(
+            raise PyroccamError(
                 f"watch has {one!r:.60}, expected a function of a row or a tracker.\nGive "
                 "watch=print, or an object with log_metrics(metrics, step), such as a logger of "
                 "Lightning."
@@ -79,7 +80,7 @@ class Watched:
         seed: of a fit among repeats, whose numbers are told apart by it.
 
     Raises:
-        ValueError: for a watcher that needs a folder, without one.
+        PyroccamError: for a watcher that needs a folder, without one.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Watched:
         self.folder, self.settings, self.seed = folder, dict(settings or {}), seed
         self.watchers: list[Any] = list(watchers)
         if folder is None and any(hasattr(one, "begin") for one in self.watchers):
-            raise ValueError(
+            raise PyroccamError(
                 "watch has a tracker that writes into the folder of the fit, which has none.\nGive "
                 "the fit an out=, or leave the tracker out."
             )

@@ -14,7 +14,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...data.errors import NetworkError
+from ...data.errors import NetworkError, PyroccamError
 from ...models.contexts import evaluating
 from ...models.inputs import changed, give_copies
 from ..elbo.estimator import Bound, Terms
@@ -62,7 +62,7 @@ def trained_by(
         x, y: a batch.
 
     Raises:
-        ValueError: if the batch cannot be kept as it is.
+        PyroccamError: if the batch cannot be kept as it is.
         TypeError: for a complex likelihood.
         NetworkError: if the outputs of the network have no gradient.
     """
@@ -73,12 +73,12 @@ def trained_by(
             give_copies(one)
         terms, spoilt = _look(pairs[0], first, x, y)
     if spoilt:
-        raise ValueError(
+        raise PyroccamError(
             f"{type(model).__name__} changes the batch that it is given in place, and with it the "
             "data: compute anew (inplace=False, x = x - m)."
         )
     if terms.log_likelihood.is_complex():
-        raise TypeError(
+        raise PyroccamError(
             "The likelihood is a complex number: the network gives complex outputs, expected real "
             "ones, such as out.real or out.abs()."
         )
@@ -124,7 +124,7 @@ def _terms_or_why_not(
         if "Expected parameter" not in str(error):
             raise
         why = first_non_finite(*pair, *batch, stepped=False)
-        raise ValueError(f"Before the first step, {why}.") from error
+        raise PyroccamError(f"Before the first step, {why}.") from error
     return terms
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.base import Model
 from ...models.contexts import evaluating, seeded
@@ -63,7 +64,7 @@ class Job:
         """Refuse another replicate that cannot be stepped together with this one.
 
         Raises:
-            ValueError: if it differs in more than values.
+            PyroccamError: if it differs in more than values.
         """
         ours, theirs = ((d, *d.head(1)) for d in (self.data, other.data))
         reasons = [
@@ -84,7 +85,7 @@ class Job:
         ]
         for why in reasons:
             if why is not None:
-                raise ValueError(
+                raise PyroccamError(
                     f"Replicates are stepped together if only values differ; of seeds {self.seed} "
                     f"and {other.seed}, {why}. Fit them one after the other (together=False)."
                 )
@@ -149,17 +150,17 @@ class Replicate(Job):
         """Refuse a model, guide, data and settings that do not go together.
 
         Raises:
-            ValueError, TypeError: if not.
+            PyroccamError: if not.
         """
         if self.model.size != self.data.N:
-            raise ValueError(
+            raise PyroccamError(
                 f"The model was made for {self.model.size} training rows, the data has "
                 f"{self.data.N}: the likelihood would be scaled wrongly. Build the model with "
                 "data=<this data>."
             )
         if self.model.weighted != self.data.weighted:
             has = "no weights, but the" if self.model.weighted else "weights, but the"
-            raise ValueError(
+            raise PyroccamError(
                 f"The rows of the data have {has} model was made for others. Build the model with "
                 "data=<this data>."
             )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ...guides.base import Guide
 from ...models.base import likelihood_of, priors_of
 from ...models.checks import as_number, unknown_name
@@ -117,7 +118,7 @@ class Settings:
     def _need(self, ok: bool, name: str, expected: str) -> None:
         if not ok:
             shown = reprlib.repr(getattr(self, name))
-            raise ValueError(f"{name} must be {expected}, got {shown}.")
+            raise PyroccamError(f"{name} must be {expected}, got {shown}.")
 
     @classmethod
     def names(cls) -> list[str]:
@@ -129,19 +130,19 @@ class Settings:
         """Settings from a dictionary; an unknown name is an error that suggests the nearest."""
         for name in settings:
             if name not in cls.names():
-                raise TypeError(unknown_name("fit setting", name, cls.names()))
+                raise PyroccamError(unknown_name("fit setting", name, cls.names()))
         return cls(**settings)
 
     def epochs_for(self, rows: int) -> int:
         """The number of epochs over ``rows`` training rows.
 
         Raises:
-            ValueError: for more steps than can be made.
+            PyroccamError: for more steps than can be made.
         """
         each = self.steps_per_epoch(rows)
         epochs = max(10, -(-self.steps // each)) if self.epochs is None else self.epochs
         if (epochs - 1) * each >= MOST_STEPS:  # the last may be begun
-            raise ValueError(
+            raise PyroccamError(
                 f"{epochs} epochs of {each} batches are {epochs * each:.3g} steps, at most "
                 f"{MOST_STEPS:.0e} can be made: set fewer epochs, or a larger batch_size."
             )
@@ -230,7 +231,7 @@ def parameter_groups(
     has a rate of its own; one over weights has that of the weights, with its schedule.
 
     Raises:
-        ValueError: if there is nothing to train.
+        PyroccamError: if there is nothing to train.
     """
     latents = [p for p in guide.parameters() if p.requires_grad]
     likelihood = likelihood_of(model) or nn.Identity()
@@ -255,7 +256,7 @@ def parameter_groups(
     ]
     groups = [group for group in groups if group.parameters]
     if not groups:
-        raise ValueError(
+        raise PyroccamError(
             "Neither the model nor the guide has a parameter that requires a gradient."
         )
     return groups

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ...models.base import anneal
 from ..compilation.cuda_graphs import CudaRecorder, Recorded, Recorder, warn_unrecorded
 from ..compilation.graphs import of_lists
@@ -94,11 +95,11 @@ class TrainingStep:
         steps: Mapping[int, int] | None = None,
     ) -> None:
         if not pairs:
-            raise ValueError("TrainingStep needs at least one (model, guide) pair.")
+            raise PyroccamError("TrainingStep needs at least one (model, guide) pair.")
         for other in pairs[1:]:
             for ours, theirs in zip(pairs[0], other, strict=True):
                 if (why := difference(ours, theirs)) is not None:
-                    raise ValueError(f"Pairs are stepped together if only values differ: {why}.")
+                    raise PyroccamError(f"Pairs are stepped together if only values differ: {why}.")
         self.pairs, self.settings, self.compile = list(pairs), settings, compile
         self.steps = steps
         first: Any = pairs[0][0]
@@ -140,21 +141,21 @@ class TrainingStep:
         later, eager step gives them a gradient. Leaves random numbers and buffers as they are.
 
         Raises:
-            ValueError: if the loss depends on no parameter, the batch cannot be kept as it is, or
-                there is nothing that the precision could be of.
+            PyroccamError: if the loss depends on no parameter, the batch cannot be kept as it is,
+                or there is nothing that the precision could be of.
             NetworkError: if the outputs of the network have no gradient.
         """
         if self.flats:
             return
         groups = self._groups(trained_by(self.pairs, self.bounds, self.settings, x, y))
         if not self.flats:
-            raise ValueError(
+            raise PyroccamError(
                 f"The loss of {type(self.pairs[0][0]).__name__} depends on no parameter that "
                 "requires a gradient."
             )
         single = any(flat.parameter.dtype == torch.float32 for flat in self.flats.values())
         if self.settings.precision == "bf16" and not single:
-            raise ValueError(
+            raise PyroccamError(
                 "precision='bf16' rounds products in single precision, and nothing that is trained "
                 "is float32.\nLeave precision out, or convert network and data to float32."
             )

@@ -100,7 +100,8 @@ class Trainer:
         checkpoint_seconds: time between checkpoints.
 
     Raises:
-        ValueError, TypeError: if a pair cannot be trained so, or the replicates do not correspond.
+        PyroccamError: if a pair cannot be trained so, or the replicates do not
+            correspond.
     """
 
     def __init__(
@@ -486,13 +487,13 @@ class Trainer:
 
         Raises:
             RanksError: if they do not agree on what is to be trained.
-            ValueError: if there are more processes than a batch has rows for.
+            PyroccamError: if there are more processes than a batch has rows for.
         """
         ranks, largest = self.ranks, max(stop - start for start, stop in self.batches)
         if ranks.size == 1:
             return
         if 2 * ranks.size > largest:
-            raise ValueError(
+            raise PyroccamError(
                 f"A batch has {largest} rows, which are two each for {largest // 2} processes, and "
                 f"there are {ranks.size}.\nTake fewer processes, or a larger batch_size."
             )

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import constraints, register_kl
 
+from ...data.errors import PyroccamError
 from ..checks import one_of, shown
 from .log_uniform import LOG_DENSITY_AT_ONE, log_uniform_kl_once, molchanov_kl
 from .spike_table import SpikeTable, log_spikes, near, place, remainder, spike_table
@@ -42,17 +43,17 @@ def check_levels(name: str, of_kl: str, levels: object, kl: SpikeKL) -> None:
         name, of_kl: of both, for the errors.
 
     Raises:
-        ValueError: for a number that is not odd, or beyond 15; for a KL that is not known, or not
-            for so many.
+        PyroccamError: for a number that is not odd, or beyond 15; for a KL that is not known, or
+            not for so many.
     """
     if levels not in LEVELS or isinstance(levels, bool):
-        raise ValueError(
+        raise PyroccamError(
             f"{name} must be an odd number in 3 ... 15, as zero is a level and the others come in "
             f"pairs; got {shown(levels)}.\nTry 3 (2 bits a weight), 7 (3 bits) or 15 (4 bits)."
         )
     one_of(of_kl, kl, SPIKE_KLS)
     if kl == "achterhold" and levels != 3:
-        raise ValueError(
+        raise PyroccamError(
             f"{of_kl}='achterhold' is an approximation for 3 levels: its windows overlap for "
             f"{levels}.\nTry 'exact', which takes any number of levels, or 3 levels."
         )
@@ -93,7 +94,7 @@ def multi_spike_kl(
         table: of so many levels, of the dtype and the device of ``loc``; made if left out.
 
     Raises:
-        ValueError: for an even number of levels, or one beyond 3 ... 15.
+        PyroccamError: for an even number of levels, or one beyond 3 ... 15.
 
     References:
         Achterhold, Koehler, Schmeink, Genewein 2018, Variational network quantization, ICLR; the KL
@@ -157,7 +158,7 @@ class MultiSpikeLogUniform(TorchDistribution):
         table: see :func:`multi_spike_kl`.
 
     Raises:
-        ValueError: for an even number of levels, or one beyond 3 ... 15, or another KL.
+        PyroccamError: for an even number of levels, or one beyond 3 ... 15, or another KL.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)

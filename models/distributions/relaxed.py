@@ -23,6 +23,7 @@ from torch.distributions import (
 )
 from torch.nn.functional import log_softmax, logsigmoid
 
+from ...data.errors import PyroccamError
 from .relaxed_kl import relaxed_bernoulli_kl, relaxed_categorical_kl
 
 __all__ = [
@@ -65,12 +66,12 @@ class _AtTemperature(TorchDistribution):
         _check_temperature(f"{name}(temperature)", temperature, validate)
         if (probs is None) == (logits is None):
             found = "neither" if probs is None else "both"
-            raise ValueError(f"{name} takes one of probs and logits, got {found}.")
+            raise PyroccamError(f"{name} takes one of probs and logits, got {found}.")
         self.temperature = temperature
         self.logits: Tensor = self._logits_of(probs) if logits is None else logits
         if validate and not self.logits.isfinite().all():
             given = f"logits {logits}" if probs is None else f"probs {probs}"
-            raise ValueError(f"{name} needs {self._expected}, or finite logits; got {given}.")
+            raise PyroccamError(f"{name} needs {self._expected}, or finite logits; got {given}.")
         batch, event = _batch_and_event(self, self.logits)
         super().__init__(batch, event, validate_args=validate_args)
 
@@ -105,7 +106,7 @@ class ExpRelaxedCategorical(_AtTemperature):
         logits: log s, in place of ``probs``.
 
     Raises:
-        ValueError: for a temperature or weights not as above; K < 2; both of ``probs`` and
+        PyroccamError: for a temperature or weights not as above; K < 2; both of ``probs`` and
             ``logits`` or neither.
 
     References:
@@ -155,7 +156,7 @@ class LogitRelaxedBernoulli(_AtTemperature):
         logits: their log-odds, in place of ``probs``.
 
     Raises:
-        ValueError: for arguments not as above.
+        PyroccamError: for arguments not as above.
 
     References:
         Maddison, Mnih, Teh 2017, arXiv:1611.00712, appendix B.
@@ -195,7 +196,7 @@ class RelaxedGate(TransformedDistribution):
         temperature, probs, logits: of :class:`LogitRelaxedBernoulli`.
 
     Raises:
-        ValueError: for arguments not as there.
+        PyroccamError: for arguments not as there.
 
     References:
         Maddison, Mnih, Teh 2017, arXiv:1611.00712, appendix B.
@@ -246,7 +247,7 @@ class ExpDirichlet(TorchDistribution):
         concentration: a, ``(*batch, K)``, positive (1e-18 or more in float32, for gradients).
 
     Raises:
-        ValueError: for concentrations not positive (in torch's words); K < 2.
+        PyroccamError: for concentrations not positive (in torch's words); K < 2.
 
     References:
         For the draws of small concentration: Marsaglia, Tsang 2000, A simple method for generating
@@ -348,7 +349,7 @@ def _as_strict(one: TorchDistribution, new: TorchDistribution) -> Any:
 def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
     dims = fn.support.event_dim
     if dims and (not weights.dim() or weights.shape[-1] < 2):
-        raise ValueError(
+        raise PyroccamError(
             f"{type(fn).__name__} is of at least two alternatives, in the last dimension; "
             f"got weights of shape {tuple(weights.shape)}."
         )
@@ -359,14 +360,14 @@ def _batch_and_event(fn: Any, weights: Tensor) -> tuple[torch.Size, torch.Size]:
 def _check_temperature(name: str, temperature: float | Tensor, validate: bool) -> None:
     if isinstance(temperature, Tensor):
         if temperature.dim():
-            raise ValueError(
+            raise PyroccamError(
                 f"{name} must be one for the whole batch, a number or a tensor of shape (); "
                 f"got shape {tuple(temperature.shape)}."
             )
         if not validate:
             return
     if not 0.0 < temperature < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {float(temperature)}.")
+        raise PyroccamError(f"{name} must be positive and finite, got {float(temperature)}.")
 
 
 def _same_temperature(q: _AtTemperature, p: _AtTemperature) -> None:

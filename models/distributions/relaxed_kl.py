@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ...data.errors import PyroccamError
+
 __all__ = ["relaxed_bernoulli_kl", "relaxed_categorical_kl"]
 
 
@@ -42,7 +44,7 @@ def relaxed_categorical_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
         q_logits, p_logits: ``(*batch, K)``, broadcast, each up to a constant. All derivatives.
 
     Raises:
-        ValueError: for different K.
+        PyroccamError: for different K.
 
     References:
         Derived. For the laws: Maddison, Mnih, Teh 2017, arXiv:1611.00712; Jang, Gu, Poole 2017,
@@ -97,7 +99,7 @@ def relaxed_bernoulli_kl(q_logits: Tensor, p_logits: Tensor) -> Tensor:
 def _log_ratio(q_logits: Tensor, p_logits: Tensor) -> Tensor:
     """``log r + constant``, ``(*batch, K)``."""
     if q_logits.shape[-1] != p_logits.shape[-1]:
-        raise ValueError(
+        raise PyroccamError(
             "A KL is between choices from the same alternatives; the last dimensions differ: q has "
             f"logits of shape {tuple(q_logits.shape)}, p of shape {tuple(p_logits.shape)}."
         )

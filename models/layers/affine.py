@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from ...data.errors import PyroccamError
 from ..plain.surgery import LAYERS, output_dim
 from ..priors.base import LayerShape
 from ..unpacked.recurrent import Matrix
@@ -51,13 +52,13 @@ class Affine:
 
     def __init__(self, name: str, layer: Any) -> None:
         if type(layer) not in AFFINE:
-            raise TypeError(
+            raise PyroccamError(
                 f"Layer {name!r} is a {type(layer).__name__}, whose weights cannot be random here: "
                 f"expected one of {KNOWN}. Leave it out of layers=; it stays as it is."
             )
         weight, bias = layer._parameters.get("weight"), getattr(layer, "bias", None)
         if weight is None:
-            raise TypeError(
+            raise PyroccamError(
                 f"Layer {name!r} computes its weight from other parameters by a hook (as weight or "
                 "spectral normalisation and pruning do). Leave it out of layers=, or make the "
                 "weight a parameter again."
@@ -93,7 +94,7 @@ class Affine:
             self._function = _handed_out
         if isinstance(layer, nn.Embedding):
             if layer.max_norm is not None:
-                raise TypeError(
+                raise PyroccamError(
                     f"Layer {name!r} shortens its weights to max_norm={layer.max_norm} when it is "
                     "called, which random weights cannot be. Leave it out of layers=."
                 )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
+from ...data.errors import PyroccamError
 from ..priors.base import Latent, WeightPrior
 from ..priors.scaling import Scaling, Share
 from .affine import Affine, with_weights
@@ -139,7 +140,7 @@ class BayesianLayer(nn.Module):
         if isinstance(out, Tensor):
             return scaling.outputs(out, share)
         if share.rows.dim():
-            raise ValueError(
+            raise PyroccamError(
                 f"Layer {self.name!r} hands out its weights, which cannot count differently for "
                 "each row of an enumerated structure: take a relaxed one (priors.GumbelSoftmax)."
             )

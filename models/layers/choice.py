@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..feeding import fields_of
 from ..priors.base import WeightPrior
 from ..turns import turn
@@ -45,16 +46,16 @@ def choose_layers(
     for name in names:
         if name not in modules:
             affine_names = [n for n, m in modules.items() if _usual(m)]
-            raise ValueError(
+            raise PyroccamError(
                 f"The network has no layer {name!r}; it has {', '.join(map(repr, affine_names))}."
             )
         if not isinstance(prior, WeightPrior) and name not in prior:
-            raise ValueError(
+            raise PyroccamError(
                 f"Layer {name!r} is to be Bayesian, but prior= names only {', '.join(prior)}."
             )
         Affine(name, modules[name])
     if not names:
-        raise ValueError(
+        raise PyroccamError(
             f"{type(net).__name__} has no linear or convolutional layer, or another with a weight, "
             "that could be Bayesian"
             + (", and is not frozen." if layers is None else ": layers= chose none.")
@@ -108,7 +109,7 @@ def refuse_shared(net: nn.Module, names: list[str]) -> None:
             full = f"{module_name}.{key}".lstrip(".")
             other = owners.setdefault(id(p), full)
             if other != full and {other.rpartition(".")[0], module_name} & set(names):
-                raise ValueError(
+                raise PyroccamError(
                     f"{other!r} and {full!r} are one tensor (a tied weight), which cannot be two "
                     "random variables: leave both layers out by layers=[...], or untie them."
                 )
@@ -128,13 +129,13 @@ def order_of_use(net: nn.Module, names: list[str], example: Tensor) -> list[str]
             hook.remove()
     twice = sorted({name for name in used if used.count(name) > 1})
     if twice:
-        raise ValueError(
+        raise PyroccamError(
             f"Layer {twice[0]!r} is used {used.count(twice[0])} times in a pass; its weights would "
             "be drawn anew at each. Leave it out by layers=[...], or give each use its own layer."
         )
     unused = [name for name in names if name not in used]
     if unused:
-        raise ValueError(
+        raise PyroccamError(
             f"Layer {unused[0]!r} is not called in a pass (its weights may be used directly, as "
             "attention does): leave it out by layers=[...]."
         )

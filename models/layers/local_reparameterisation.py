@@ -10,6 +10,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from ...data.errors import PyroccamError
 from ..checks import one_of
 from ..distributions.symmetric import CentredNormal
 from ..distributions.wrapped import base
@@ -56,7 +57,7 @@ class LocalReparameterization(Messenger):
         scales: draw group scales for each ``example`` (as published) or once for the ``batch``.
 
     Raises:
-        ValueError: in use, for a site whose prior has no analytic KL to its guide.
+        PyroccamError: in use, for a site whose prior has no analytic KL to its guide.
 
     References:
         Kingma, Salimans, Welling 2015, arXiv:1506.02557; Louizos et al. 2017, arXiv:1705.08665, for
@@ -76,12 +77,12 @@ class LocalReparameterization(Messenger):
         """Refuse a model with other sites than those of its own: it would draw their weights.
 
         Raises:
-            ValueError: for such a model.
+            PyroccamError: for such a model.
         """
         theirs = _facts(model)
         if theirs != self._sites:
             odd = sorted(site for site, _ in theirs.items() ^ self._sites.items())
-            raise ValueError(
+            raise PyroccamError(
                 f"local= is a handler for another network (it differs at site {odd[0]!r}): make it "
                 "from this model, models.LocalReparameterization(model)."
             )
@@ -201,7 +202,7 @@ def _check(name: str, fn: Any, prior: Any) -> None:
     try:
         kl_divergence(fn, prior)
     except NotImplementedError:
-        raise ValueError(
+        raise PyroccamError(
             f"Site {name!r} cannot be reparameterised locally: there is no analytic KL of the "
             f"guide's {type(base(fn)).__name__} to the prior {type(base(prior)).__name__}. "
             "Register one, or draw the weights: local=False."

@@ -9,6 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from .base import Likelihood
 
 __all__ = ["Heteroscedastic", "Regression", "StudentT", "refuse_no_target"]
@@ -37,7 +38,7 @@ class Regression(Likelihood):
         super().__init__()
         refuse_no_target(self, targets)
         if not 0 <= floor < scale:
-            raise ValueError(
+            raise PyroccamError(
                 f"{type(self).__name__} needs 0 <= floor < scale, got {floor} and {scale}."
             )
         self.outputs = targets
@@ -105,7 +106,7 @@ class StudentT(Regression):
     ) -> None:
         super().__init__(targets, scale, floor)
         if not _LEAST_DF < df < _MOST_DF:
-            raise ValueError(f"StudentT needs a df between 2 and 100, got {df}.")
+            raise PyroccamError(f"StudentT needs a df between 2 and 100, got {df}.")
         self.logit_df = nn.Parameter(torch.full((targets,), _logit(df)))
 
     @property
@@ -155,7 +156,7 @@ class Heteroscedastic(Likelihood):
         super().__init__()
         refuse_no_target(self, targets)
         if not 0 < floor < math.inf:
-            raise ValueError(f"Heteroscedastic needs a positive, finite floor, got {floor}.")
+            raise PyroccamError(f"Heteroscedastic needs a positive, finite floor, got {floor}.")
         self.targets, self.outputs, self.floor = targets, 2 * targets, floor
 
     def arguments(self) -> dict[str, int]:
@@ -176,8 +177,8 @@ def refuse_no_target(likelihood: Likelihood, targets: int) -> None:
     """Refuse a likelihood of nothing.
 
     Raises:
-        ValueError: for fewer targets than one.
+        PyroccamError: for fewer targets than one.
     """
     if targets < 1:
         name = type(likelihood).__name__
-        raise ValueError(f"{name} needs at least 1 target, got {targets}.")
+        raise PyroccamError(f"{name} needs at least 1 target, got {targets}.")

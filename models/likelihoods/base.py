@@ -8,6 +8,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Likelihood", "TargetSpec"]
 
 
@@ -101,7 +103,7 @@ class Likelihood(nn.Module):
         those are.
 
         Raises:
-            TypeError: for a distribution that has none, or not those of each class.
+            PyroccamError: for a distribution that has none, or not those of each class.
         """
         made, asked = self(outputs), "logits" if self.task == "classification" else "mean"
         way_out = "define predicted(outputs), which gives "
@@ -114,13 +116,13 @@ class Likelihood(nn.Module):
         try:
             found: Tensor = getattr(made, asked)
         except (AttributeError, NotImplementedError) as error:
-            raise TypeError(
+            raise PyroccamError(
                 f"{name} its {type(made).__name__} has no {asked}: {way_out}"
             ) from error
         # Logits of a Bernoulli, say: one for each row, which a softmax would take for the classes.
         single = self.task == "classification" and found.shape[-1] < 2
         if found.shape[:-1] != outputs.shape[:-1] or found.dim() != outputs.dim() or single:
-            raise TypeError(
+            raise PyroccamError(
                 f"{name} the {asked} of its {type(made).__name__} have shape {tuple(found.shape)} "
                 f"for outputs of shape {tuple(outputs.shape)}: {way_out}"
             )
@@ -151,11 +153,11 @@ class Likelihood(nn.Module):
         """Outputs of another shape would be broadcast against the targets and train to nonsense.
 
         Raises:
-            ValueError: for another number of outputs, or outputs without a dim of their own.
+            PyroccamError: for another number of outputs, or outputs without a dim of their own.
         """
         if outputs.dim() < 2 or outputs.shape[-1] != self.outputs:
             name = f"{type(self).__name__}({self.outputs})"
-            raise ValueError(
+            raise PyroccamError(
                 f"The network gives outputs of shape {tuple(outputs.shape)}, but {name} takes "
                 f"(batch, {self.outputs}). End the network with {self.outputs} outputs, without "
                 "squeeze(); or pass the likelihood= that suits what it gives."

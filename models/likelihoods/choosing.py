@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ..checks import kinds, unknown_name
 from .amounts import Regression
 from .base import Likelihood, TargetSpec
@@ -28,15 +29,15 @@ def parse(word: str, data: TargetSpec) -> Likelihood:
     """The likelihood of a word, such as ``student-t``, for a data set.
 
     Raises:
-        ValueError: for a word that there is not, or whose task is not that of the data.
+        PyroccamError: for a word that there is not, or whose task is not that of the data.
     """
     known = words()
     if word not in known:
-        raise ValueError(unknown_name("likelihood", str(word), known))
+        raise PyroccamError(unknown_name("likelihood", str(word), known))
     kind = known[word]
     if kind.task != data.task:
         suit = [name for name, one in known.items() if one.task == data.task]
-        raise ValueError(
+        raise PyroccamError(
             f"likelihood={word!r} is of {kind.task}, but the task of the data is {data.task!r}: "
             f"load it with task={kind.task!r} if it is that, or take {', '.join(suit)}."
         )
@@ -52,7 +53,7 @@ def checked(
         network: that it is for; of one in double precision what it learns is in double precision.
 
     Raises:
-        ValueError: for one whose task is not that of the data, or a word that there is not.
+        PyroccamError: for one whose task is not that of the data, or a word that there is not.
     """
     if likelihood is None:
         likelihood = for_data(data)
@@ -60,7 +61,7 @@ def checked(
         likelihood = parse(likelihood, data)
     task = getattr(likelihood, "task", None)
     if task != data.task:
-        raise ValueError(
+        raise PyroccamError(
             f"likelihood= got {type(likelihood).__name__}, whose task is {task!r}, but the task "
             f"of the data is {data.task!r}. A likelihood of your own says it: task = {data.task!r} "
             "in its class."
@@ -84,5 +85,5 @@ def precision(network: nn.Module) -> torch.dtype:
 def for_data(data: TargetSpec) -> Likelihood:
     """The likelihood that suits a data set's task."""
     if data.task not in _BY_TASK:
-        raise ValueError(f"Unknown task {data.task!r}: expected one of {', '.join(_BY_TASK)}.")
+        raise PyroccamError(f"Unknown task {data.task!r}: expected one of {', '.join(_BY_TASK)}.")
     return _BY_TASK[data.task].of(data)

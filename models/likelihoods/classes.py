@@ -6,6 +6,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from .base import Likelihood
 
 __all__ = ["Classification", "MultiLabel", "Ordinal"]
@@ -111,7 +112,7 @@ class MultiLabel(Likelihood):
     def __init__(self, labels: int) -> None:
         super().__init__()
         if labels < 1:
-            raise ValueError(f"MultiLabel needs at least 1 label, got {labels}.")
+            raise PyroccamError(f"MultiLabel needs at least 1 label, got {labels}.")
         self.outputs = labels
 
     def arguments(self) -> dict[str, int]:
@@ -124,4 +125,4 @@ class MultiLabel(Likelihood):
 
 def _refuse_few(name: str, classes: int) -> None:
     if classes < 2:
-        raise ValueError(f"{name} needs at least 2 classes, got {classes}.")
+        raise PyroccamError(f"{name} needs at least 2 classes, got {classes}.")

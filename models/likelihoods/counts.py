@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from .amounts import refuse_no_target
 from .base import Likelihood, TargetSpec
 
@@ -41,7 +42,7 @@ class Poisson(Likelihood):
         refuse_no_target(self, targets)
         usual = torch.zeros(targets) if rate is None else torch.as_tensor(rate).float().log()
         if usual.shape != (targets,) or not (rate is None or bool(usual.isfinite().all())):
-            raise ValueError(
+            raise PyroccamError(
                 f"{type(self).__name__}({targets}) got rate={usual.exp().tolist()}, expected "
                 f"{targets} positive, finite number(s)."
             )
@@ -96,7 +97,7 @@ class NegativeBinomial(Poisson):
     ) -> None:
         super().__init__(targets, rate)
         if not _LEAST < dispersion < math.inf:
-            raise ValueError(
+            raise PyroccamError(
                 f"NegativeBinomial needs a finite dispersion above {_LEAST}, got {dispersion}."
             )
         self.log_dispersion = nn.Parameter(torch.full((targets,), math.log(dispersion - _LEAST)))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Edge", "inputs_of", "order_of", "output_of"]
 
 
@@ -22,11 +24,11 @@ class Edge(NamedTuple):
 
 def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]:
     if not edges:
-        raise ValueError("A graph needs at least one edge, {(source, target): primitives}.")
+        raise PyroccamError("A graph needs at least one edge, {(source, target): primitives}.")
     for edge in edges:
         for vertex in edge:
             if not isinstance(vertex, str) or not vertex or set(vertex) & set(".-"):
-                raise ValueError(
+                raise PyroccamError(
                     f"Edge {edge.name!r}: vertices are named by words without '.' and '-', got "
                     f"{vertex!r}."
                 )
@@ -35,7 +37,7 @@ def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]
     if asked is None:
         if len(sources) > 1:
             edge = next(edge for edge in edges if edge.source == sources[1])
-            raise ValueError(
+            raise PyroccamError(
                 f"Vertices {', '.join(map(repr, sources))} have no edges to them: {sources[1]!r}, "
                 f"of edge {edge.name!r}, cannot be reached. Give it an edge, or name all inputs, "
                 f"inputs={sources}."
@@ -43,13 +45,13 @@ def inputs_of(edges: list[Edge], asked: Sequence[str] | None) -> tuple[str, ...]
         asked = sources
     for vertex in asked:
         if vertex in targets or all(vertex != edge.source for edge in edges):
-            raise ValueError(
+            raise PyroccamError(
                 f"inputs= names {vertex!r}, which must have edges from it and none to it."
             )
     for vertex in sources:
         if vertex not in asked:
             edge = next(edge for edge in edges if edge.source == vertex)
-            raise ValueError(
+            raise PyroccamError(
                 f"Vertex {vertex!r}, of edge {edge.name!r}, cannot be reached: it is none of the "
                 f"inputs {list(asked)} and has no edges to it."
             )
@@ -67,7 +69,7 @@ def order_of(edges: list[Edge], inputs: Sequence[str]) -> list[str]:
             if all(edge.source in order for edge in edges if edge.target == vertex)
         ]
         if not ready:
-            raise ValueError(
+            raise PyroccamError(
                 f"The graph has the cycle {_cycle(edges, waiting)}: leave an edge out."
             )
         order += ready
@@ -88,7 +90,7 @@ def output_of(edges: list[Edge], order: list[str]) -> str:
     sinks = [vertex for vertex in order if all(edge.source != vertex for edge in edges)]
     if len(sinks) > 1:
         edge = next(edge for edge in edges if edge.target == sinks[0])
-        raise ValueError(
+        raise PyroccamError(
             f"Vertices {', '.join(map(repr, sinks))} have no edges from them, but a network "
             f"has one output: edge {edge.name!r} leads nowhere."
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from ...data.errors import PyroccamError
 from ..checks import between, unknown_name
 
 __all__ = ["with_dropout"]
@@ -24,7 +25,7 @@ def with_dropout(
         layers: names. By default all linear layers but one that is the first of all.
 
     Raises:
-        ValueError: for a rate outside of (0, 1), unknown layers, or if there are none.
+        PyroccamError: for a rate outside of (0, 1), unknown layers, or if there are none.
 
     References:
         Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from overfitting.
@@ -37,13 +38,13 @@ def with_dropout(
     else:
         chosen = [layers] if isinstance(layers, str) else list(layers)
     if not chosen:
-        raise ValueError(
+        raise PyroccamError(
             f"{type(net).__name__} has no linear layer after its first: name the layers= that "
             f"dropout is for. It has {', '.join(weighted) or 'none'}."
         )
     for name in chosen:
         if name not in weighted:
-            raise ValueError(unknown_name("layer", name, weighted))
+            raise PyroccamError(unknown_name("layer", name, weighted))
         layer = net.get_submodule(name)
         dropped = nn.Sequential(nn.Dropout(rate), layer)
         if not name:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ..parameters import asking
 from .primitives import Zero
 from .structure_graph import StructureGraph
@@ -31,10 +32,10 @@ def perceptron_graph(
         vertices: of the graph, its input included.
 
     Raises:
-        ValueError: for fewer than two vertices, or units.
+        PyroccamError: for fewer than two vertices, or units.
     """
     if vertices < 2 or width < 2:
-        raise ValueError(
+        raise PyroccamError(
             f"A graph needs at least 2 vertices of at least 2 units, got {vertices} and {width}."
         )
     few = max(1, width // 4)
@@ -84,9 +85,9 @@ def cell_graph(
         Liu, Simonyan, Yang 2019, DARTS, arXiv:1806.09055.
     """
     if len(input_shape) != 3:
-        raise ValueError(f"cell_graph takes images, got inputs of shape {input_shape}.")
+        raise PyroccamError(f"cell_graph takes images, got inputs of shape {input_shape}.")
     if channels < 4 or channels % 4 or vertices < 2 or cells < 1:
-        raise ValueError(
+        raise PyroccamError(
             "cell_graph needs channels that are a multiple of 4, at least 2 vertices and 1 cell, "
             f"got {channels}, {vertices} and {cells}."
         )

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from ...data.errors import PyroccamError
+
 __all__ = [
     "DepthBatchNorm",
     "has_batch_norm",
@@ -50,7 +52,7 @@ class DepthBatchNorm(nn.Module):
         input and output ``(K * B, features, *)``.
 
     Raises:
-        ValueError: if the rows of the input are not a multiple of ``K``.
+        PyroccamError: if the rows of the input are not a multiple of ``K``.
     """
 
     running_mean: Tensor | None
@@ -77,7 +79,7 @@ class DepthBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         K, features = self.depths, self.num_features
         if isinstance(x, Tensor) and x.shape[0] % K:  # it may be traced
-            raise ValueError(
+            raise PyroccamError(
                 f"DepthBatchNorm holds statistics for {K} depths, but got {x.shape[0]} rows, which "
                 "is no multiple of it. Stack the activations of all depths along the batch, or "
                 "take one depth out with single_depth()."
@@ -225,7 +227,7 @@ def per_depth(module: nn.Module, depths: int) -> nn.Module:
 
     def change(m: nn.Module) -> nn.Module | None:
         if isinstance(m, DepthBatchNorm) and m.depths != depths:
-            raise ValueError(
+            raise PyroccamError(
                 f"This module is in a stack of {m.depths} depths already, and keeps statistics for "
                 f"each of them: give the stack of {depths} depths a copy.deepcopy of the original."
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ...data.errors import PyroccamError
 from ..parameters import asking
 
 __all__ = ["PLAIN", "lenet_5_caffe", "lenet_300_100", "perceptron", "torchvision_resnet", "vgg"]
@@ -31,11 +32,11 @@ def perceptron(
         hidden: units of the hidden layers.
 
     Raises:
-        ValueError: for a width below 1.
+        PyroccamError: for a width below 1.
     """
     widths = [math.prod(input_shape), *hidden, outputs]
     if any(not isinstance(w, int) or w < 1 for w in widths):
-        raise ValueError(f"Every layer needs at least 1 unit, got {widths}.")
+        raise PyroccamError(f"Every layer needs at least 1 unit, got {widths}.")
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -154,13 +155,13 @@ def torchvision_resnet(
         small: 3x3 stem without pooling, the usual change for images of 28 to 64 pixels.
 
     Raises:
-        ValueError: if torchvision has no such variant.
+        PyroccamError: if torchvision has no such variant.
     """
     import torchvision  # seconds that only this network needs
 
     known = torchvision.models.list_models(include="*resnet*")
     if variant not in known:
-        raise ValueError(f"torchvision has no {variant!r}; it has {', '.join(known)}.")
+        raise PyroccamError(f"torchvision has no {variant!r}; it has {', '.join(known)}.")
     net: Any = torchvision.models.get_model(variant, weights=None, num_classes=outputs)
     if small:
         net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
@@ -173,7 +174,7 @@ def torchvision_resnet(
 
 def _image(shape: tuple[int, ...], least: int) -> tuple[int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise ValueError(
+        raise PyroccamError(
             f"This network needs images (C, H, W) of at least {least} x {least} pixels, got "
             f"{tuple(shape)}. For tables use 'perceptron'."
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
+
 __all__ = ["One", "Zero"]
 
 
@@ -19,7 +21,7 @@ class Zero(nn.Module):
     def __init__(self, stride: int = 1) -> None:
         super().__init__()
         if stride < 1:
-            raise ValueError(f"stride must be at least 1, got {stride}.")
+            raise PyroccamError(f"stride must be at least 1, got {stride}.")
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..checks import shown, whole
 from ..parameters import asking
 from .plain import torchvision_resnet
@@ -91,14 +92,14 @@ def residual_conv(
         pool: side of the stem's average pooling (the authors' 2; larger is cheaper).
 
     Raises:
-        ValueError: if the input is not ``(C, H, W)`` or too small for stem and pooling.
+        PyroccamError: if the input is not ``(C, H, W)`` or too small for stem and pooling.
 
     References:
         Antoran et al. 2020, arXiv:2002.02797.
     """
     _whole(width=width, inner=inner, max_depth=max_depth, pool=pool, outputs=outputs)
     if len(input_shape) != 3 or min(input_shape[1:]) < 4 + pool:
-        raise ValueError(
+        raise PyroccamError(
             f"residual_conv needs images (C, H, W) of at least {4 + pool} pixels a side, got "
             f"{tuple(input_shape)}. Use a smaller pool, or residual_mlp for tables."
         )
@@ -147,12 +148,12 @@ def take_apart(net: nn.Module, example: Tensor) -> DepthStack:
         example: inputs ``(B, C, H, W)`` of the size the network will see.
 
     Raises:
-        TypeError: if ``net`` has not the parts of a torchvision ResNet.
+        PyroccamError: if ``net`` has not the parts of a torchvision ResNet.
     """
     parts = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer4", "avgpool", "fc")
     missing = [name for name in parts if not hasattr(net, name)]
     if missing:
-        raise TypeError(
+        raise PyroccamError(
             f"{type(net).__name__} has no {', '.join(missing)}: take_apart expects a torchvision "
             "ResNet. For another network pass its stem, blocks and head to DepthStack."
         )
@@ -186,7 +187,7 @@ def resnet(
         max_depth: keep only the first blocks (all by default).
 
     Raises:
-        ValueError: if torchvision has no such variant.
+        PyroccamError: if torchvision has no such variant.
     """
     net = torchvision_resnet(input_shape, outputs, variant=variant, small=small)
     stack = take_apart(net, torch.zeros(2, *input_shape))
@@ -207,23 +208,26 @@ def build(description: dict[str, Any]) -> DepthStack:
     """Build a ready network from its description (the inverse of ``stack.description``).
 
     Raises:
-        ValueError: for another network than :data:`NETWORKS`, or arguments that it does not have.
+        PyroccamError: for another network than :data:`NETWORKS`, or arguments that it does not
+            have.
         TooLarge: if it is larger than a file may ask for (:mod:`pyroccam.data.limits`).
     """
     arguments = dict(description)
     name = arguments.pop("network", None)
     if not isinstance(name, str) or name not in NETWORKS:
-        raise ValueError(f"Unknown network {shown(name)}; known: {', '.join(NETWORKS)}.")
+        raise PyroccamError(f"Unknown network {shown(name)}; known: {', '.join(NETWORKS)}.")
     known = inspect.signature(NETWORKS[name]).parameters
     for argument, value in arguments.items():
         if argument not in known:
-            raise ValueError(f"The network {name} has no argument {shown(argument)}.")
+            raise PyroccamError(f"The network {name} has no argument {shown(argument)}.")
         usual = known[argument].default
         if usual not in (None, inspect.Parameter.empty) and type(value) is not type(usual):
-            raise ValueError(f"{name} has {argument}={shown(value)}, expected one like {usual!r}.")
+            raise PyroccamError(
+                f"{name} has {argument}={shown(value)}, expected one like {usual!r}."
+            )
     shape, outputs = arguments.pop("input_shape"), arguments.pop("outputs")
     if not isinstance(shape, list | tuple) or not shape:
-        raise ValueError(f"input_shape must be a list of sizes, got {shown(shape)}.")
+        raise PyroccamError(f"input_shape must be a list of sizes, got {shown(shape)}.")
     depth = arguments.get("max_depth", 0)
     _whole(**{f"input_shape[{i}]": size for i, size in enumerate(shape)})
     _whole(outputs=outputs, max_depth=depth)

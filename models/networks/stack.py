@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from .normalisation import has_batch_norm, per_depth, select_depths
 
 __all__ = ["DepthStack", "at_depth", "match_adapters"]
@@ -37,7 +38,7 @@ class DepthStack(nn.Module):
         description: how to build this stack again (a network's name and arguments), if known.
 
     Raises:
-        ValueError: if the number of adapters is not D + 1, or there are no blocks and no stem.
+        PyroccamError: if the number of adapters is not D + 1, or there are no blocks and no stem.
 
     References:
         Antoran, Allingham, Hernandez-Lobato (2020), Variational Depth Search in ResNets,
@@ -65,7 +66,7 @@ class DepthStack(nn.Module):
         if adapters is None or isinstance(adapters, nn.Module):
             adapters = [adapters] * depths
         if len(adapters) != depths:
-            raise ValueError(
+            raise PyroccamError(
                 f"{len(adapters)} adapters for {depths} depths (0 to {depths - 1}): give one for "
                 "each depth (None where the activation suits the head), or a single module."
             )
@@ -95,7 +96,7 @@ class DepthStack(nn.Module):
         """``a_0 ... a_D`` for inputs ``(B, *)``.
 
         Raises:
-            ValueError: if a block changes its input in place.
+            PyroccamError: if a block changes its input in place.
         """
         a = self.stem(x)
         out = [a]
@@ -103,7 +104,7 @@ class DepthStack(nn.Module):
             version = None if not isinstance(a, Tensor) or a.is_inference() else a._version
             after = block(a)
             if version is not None and a._version != version:
-                raise ValueError(
+                raise PyroccamError(
                     f"Block {i + 1} ({type(block).__name__}) changes its input in place, and with "
                     f"it what the exit of depth {i} sees. Start the block with an operation that "
                     "is not in place (inplace=False)."
@@ -137,13 +138,13 @@ class DepthStack(nn.Module):
             ``(D + 1, B, *outputs)``.
 
         Raises:
-            ValueError: if the activations that reach the head differ in shape.
+            PyroccamError: if the activations that reach the head differ in shape.
         """
         adapted = self.adapted(self.activations(x))
         expected = adapted[-1].shape
         for d, a in enumerate(adapted):
             if isinstance(a, Tensor) and a.shape != expected:
-                raise ValueError(
+                raise PyroccamError(
                     f"The head receives {tuple(a.shape)} at depth {d} but {tuple(expected)} at "
                     f"depth {self.max_depth}. Pass adapters that bring every activation to one "
                     "shape, for example adapters=match_adapters(stem, blocks, example_input)."
@@ -191,12 +192,12 @@ class DepthStack(nn.Module):
                 not those of what is left.
 
         Raises:
-            ValueError: for a depth, or blocks, that there are not.
+            PyroccamError: for a depth, or blocks, that there are not.
         """
         self._check(depth)
         kept = range(depth) if blocks is None else blocks
         if sorted({*kept}) != [*kept] or not {*kept} <= {*range(depth)}:
-            raise ValueError(
+            raise PyroccamError(
                 f"blocks={list(kept)} are no blocks of depth {depth}, expected some of "
                 f"{list(range(depth))}, in that order."
             )
@@ -224,7 +225,7 @@ class DepthStack(nn.Module):
 
     def _check(self, depth: int) -> None:
         if not 0 <= depth <= self.max_depth:
-            raise ValueError(f"depth {depth} is outside 0 ... {self.max_depth} of this stack.")
+            raise PyroccamError(f"depth {depth} is outside 0 ... {self.max_depth} of this stack.")
 
 
 def match_adapters(
@@ -241,7 +242,7 @@ def match_adapters(
         example: a batch of inputs ``(B, C, H, W)``; only its shape matters.
 
     Raises:
-        ValueError: if an activation is not a map, or no stride takes its resolution to the last.
+        PyroccamError: if an activation is not a map, or no stride takes its resolution to the last.
     """
     training = [m.training for m in (stem, *blocks)]
     with torch.no_grad():
@@ -260,7 +261,7 @@ def match_adapters(
         strides = [-(-side // last) for side, last in zip(shape[1:], final[1:], strict=False)]
         reached = [-(-side // s) for side, s in zip(shape[1:], strides, strict=False)]
         if len(shape) != 3 or len(final) != 3 or tuple(reached) != final[1:]:
-            raise ValueError(
+            raise PyroccamError(
                 f"No adapter can be made at depth {d}: activation {shape}, last activation {final};"
                 " expected maps (C, H, W) that a stride brings to H and W of the last. Pass a list "
                 "of your own, one adapter for each depth."

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, fx, nn
 
+from ...data.errors import PyroccamError
 from ..checks import unknown_name
 from .acyclic import Edge, inputs_of, order_of, output_of
 from .identifiers import identifiers
@@ -98,8 +99,9 @@ class StructureGraph(nn.Module):
         inputs, output: vertices.
 
     Raises:
-        ValueError: for a cycle, a vertex that cannot be reached or leads nowhere, an edge without
-            primitives; when called, for outputs that do not fit together. The edge is named.
+        PyroccamError: for a cycle, a vertex that cannot be reached or leads nowhere, an edge
+            without primitives; when called, for outputs that do not fit together. The edge is
+            named.
         TypeError: for a primitive that is no module.
 
     References:
@@ -133,14 +135,14 @@ class StructureGraph(nn.Module):
         for edge, given in zip(self.edge_list, edges.values(), strict=True):
             self.edges[edge.name] = nn.ModuleDict(_named(edge, given))
         if isinstance(aggregate, str):
-            raise TypeError(
+            raise PyroccamError(
                 f"aggregate={aggregate!r}: give it by vertex, aggregate={{{self.output!r}: "
                 f"{aggregate!r}}}."
             )
         self.aggregate = _aggregations(aggregate or {}, self.edge_list)
         own = Gammas(self.primitives)
         if gamma is not None and gamma.primitives != own.primitives:
-            raise ValueError(
+            raise PyroccamError(
                 f"gamma= is of a graph with the primitives {gamma.primitives}, this one has "
                 f"{own.primitives}: only graphs with the same edges and names share a structure."
             )
@@ -158,7 +160,7 @@ class StructureGraph(nn.Module):
     def forward(self, *x: Tensor) -> Tensor:
         """The value of the last vertex, for inputs ``(B, *)``."""
         if len(x) != len(self.inputs):
-            raise ValueError(
+            raise PyroccamError(
                 f"The graph has the inputs {', '.join(self.inputs)}, got {len(x)} tensors."
             )
         values = dict(zip(self.inputs, x, strict=True))
@@ -177,7 +179,7 @@ class StructureGraph(nn.Module):
             try:
                 out = primitive(x)
             except RuntimeError as error:
-                raise ValueError(
+                raise PyroccamError(
                     f"Primitive {name!r} of edge {edge.name!r} does not take what vertex "
                     f"{edge.source!r} gives, of shape {tuple(x.shape)}: {error}"
                 ) from error
@@ -187,7 +189,7 @@ class StructureGraph(nn.Module):
                 total, first = part, name
                 continue
             if part.shape != total.shape:
-                raise ValueError(
+                raise PyroccamError(
                     f"The primitives of edge {edge.name!r} are mixed, but {first!r} gives the "
                     f"shape {tuple(total.shape)} and {name!r} {tuple(part.shape)}: put a module "
                     "behind one of them that brings it to the shape of the other."
@@ -223,7 +225,7 @@ class StructureGraph(nn.Module):
             a module of torch alone, in the mode of the graph, with the same modules in it.
 
         Raises:
-            ValueError: for a name there is not, an edge without a choice, or a vertex that would
+            PyroccamError: for a name there is not, an edge without a choice, or a vertex that would
                 be left without edges.
         """
         chosen = self._checked(choice)
@@ -258,15 +260,17 @@ class StructureGraph(nn.Module):
         chosen: dict[str, list[str]] = {}
         for name in choice:
             if name not in self.primitives:
-                raise ValueError(unknown_name("edge", name, self.primitives))
+                raise PyroccamError(unknown_name("edge", name, self.primitives))
         for edge, names in self.primitives.items():
             if edge not in choice:
-                raise ValueError(f"The choice says nothing of edge {edge!r} ({', '.join(names)}).")
+                raise PyroccamError(
+                    f"The choice says nothing of edge {edge!r} ({', '.join(names)})."
+                )
             asked = choice[edge]
             chosen[edge] = [asked] if isinstance(asked, str) else list(dict.fromkeys(asked))
             for name in chosen[edge]:
                 if name not in names:
-                    raise ValueError(unknown_name(f"primitive of edge {edge!r}", name, names))
+                    raise PyroccamError(unknown_name(f"primitive of edge {edge!r}", name, names))
         return chosen
 
     def empty(self, choice: Mapping[str, Sequence[str]], lost: Mapping[str, float]) -> list[str]:
@@ -317,7 +321,7 @@ class StructureGraph(nn.Module):
         return kept, [edge for edge in into if not chosen[edge.name]]
 
     def _refuse(self, vertex: str, without: list[Edge]) -> list[Edge]:
-        raise ValueError(
+        raise PyroccamError(
             f"Without edge {without[0].name!r} vertex {vertex!r} has nothing to work with: choose "
             "a primitive for it (one that gives zeros, if need be)."
         )
@@ -366,16 +370,16 @@ def _write(graph: fx.Graph, function: Aggregation, parts: list[fx.Node], edges: 
 def _named(edge: Edge, given: Primitives) -> dict[str, nn.Module]:
     named = dict(given) if isinstance(given, Mapping) else {str(k): m for k, m in enumerate(given)}
     if not named:
-        raise ValueError(f"Edge {edge.name!r} has no primitives: give it at least one.")
+        raise PyroccamError(f"Edge {edge.name!r} has no primitives: give it at least one.")
     for name, module in named.items():
         where = f"Primitive {name!r} of edge {edge.name!r}"
         if not isinstance(name, str) or not name or "." in name or hasattr(nn.ModuleDict(), name):
-            raise ValueError(
+            raise PyroccamError(
                 f"{where}: the name must be a word without dots that torch.nn.ModuleDict does not "
                 "use itself (such as 'keys'). Take another."
             )
         if not isinstance(module, nn.Module):
-            raise TypeError(f"{where} is {type(module).__name__}, expected a torch.nn.Module.")
+            raise PyroccamError(f"{where} is {type(module).__name__}, expected a torch.nn.Module.")
     return named
 
 
@@ -385,11 +389,11 @@ def _aggregations(
     targets = list(dict.fromkeys(edge.target for edge in edges))
     for vertex, how in asked.items():
         if vertex not in targets:
-            raise ValueError(unknown_name("vertex in aggregate=", vertex, targets))
+            raise PyroccamError(unknown_name("vertex in aggregate=", vertex, targets))
         if isinstance(how, str) and how not in AGGREGATIONS:
-            raise ValueError(unknown_name(f"aggregate of vertex {vertex!r}", how, AGGREGATIONS))
+            raise PyroccamError(unknown_name(f"aggregate of vertex {vertex!r}", how, AGGREGATIONS))
         if isinstance(how, nn.Module) or not (isinstance(how, str) or callable(how)):
-            raise TypeError(
+            raise PyroccamError(
                 f"aggregate of vertex {vertex!r} is {type(how).__name__}, expected a name or a "
                 "function of a list of tensors; what is learnt is a primitive of an edge."
             )

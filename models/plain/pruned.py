@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..likelihoods import Classification, Likelihood, Regression
 from ..networks.stack import DepthStack
 from .torch_only import torch_only
@@ -37,7 +38,7 @@ class PrunedNetwork(nn.Module):
     for other tasks.
 
     Raises:
-        ValueError: for another number of weights than depths.
+        PyroccamError: for another number of weights than depths.
     """
 
     log_weights: Tensor
@@ -56,7 +57,7 @@ class PrunedNetwork(nn.Module):
         if weights is None:
             weights = torch.ones(1)
         elif weights.shape != (depth + 1,):
-            raise ValueError(
+            raise PyroccamError(
                 f"{tuple(weights.shape)} weights for the depths 0 ... {depth}: expected "
                 f"({depth + 1},). See inference.pruning.kept_depth_probs."
             )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
+from ...data.errors import PyroccamError
 from ..unpacked.attention import AttentionWeights, Heads
 from ..unpacked.recurrent import GATES, Cell, Matrix
 from .feature_choice import is_select, select, selected_dim
@@ -109,7 +110,7 @@ def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
             are none of the graph.
 
     Raises:
-        ValueError: if its path depends on the data.
+        PyroccamError: if its path depends on the data.
     """
     takes = inspect.signature(net.forward).parameters
     own = [*takes][:inputs] if isinstance(inputs, int) else inputs
@@ -119,7 +120,7 @@ def trace(net: nn.Module, inputs: int | tuple[str, ...] = 1) -> fx.GraphModule:
             graph = traced(_Tracer(), net, defaults)
             graph._tracer_cls = fx.Tracer  # a class by which it would be unpickled
     except Exception as error:  # whatever the person's forward raises on a symbolic input
-        raise ValueError(
+        raise PyroccamError(
             f"{type(net).__name__} cannot be traced by torch.fx ({type(error).__name__}: {error}). "
             "Cutting needs a forward without `if` or `for` over tensors or their shapes, and "
             "without tensors made into numbers (int(x), x.item())."
@@ -156,7 +157,7 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     that keep their defaults.
 
     Raises:
-        ValueError: if the plan does not fit the network.
+        PyroccamError: if the plan does not fit the network.
     """
     small = copy.deepcopy(net)
     graphed = trace(small.eval(), plan.inputs) if plan.reshapes else None
@@ -166,7 +167,7 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
             module = small.get_submodule(name)
             new = _shrunk(module, edit)
         except (AttributeError, IndexError, TypeError) as error:
-            raise ValueError(
+            raise PyroccamError(
                 f"The cuts do not fit {type(net).__name__} at {name!r} ({error}). They need the "
                 "network as it was before it was cut."
             ) from error
@@ -176,7 +177,7 @@ def shrink(net: nn.Module, plan: Plan) -> nn.Module:
     nodes = {node.name: node for node in graphed.graph.nodes}
     for name, size in plan.reshapes.items():
         if name not in nodes:
-            raise ValueError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
+            raise PyroccamError(f"The forward of {type(net).__name__} has no step {name!r} to cut.")
         _resize(nodes[name], size)
     graphed.recompile()
     return graphed
@@ -208,7 +209,7 @@ def _shrunk(module: nn.Module, edit: Edit) -> nn.Module:
         new.num_features = new.num_features if edit.outputs is None else len(edit.outputs)
         return new
     if not isinstance(new, LAYERS):
-        raise TypeError(f"a {type(module).__name__} cannot be cut")
+        raise PyroccamError(f"a {type(module).__name__} cannot be cut")
     weight, rows_along = new.weight, output_dim(new)
     if isinstance(new, nn.Embedding):
         _keep(new, "weight", 1, edit.outputs)

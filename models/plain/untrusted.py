@@ -18,7 +18,7 @@ _TAKES = 32  # bytes that a byte of JSON can become: "[[],[]]" is lists of 56 by
 _DIGITS = 40  # of a whole number; reading one takes the square of its digits
 
 
-class NotJSON(PyroccamError, ValueError):
+class NotJSON(PyroccamError):
     """A text that is no JSON, or more than JSON."""
 
 
@@ -70,26 +70,27 @@ def plain_words(error: BaseException) -> str:
         return "it holds bytes that are no text"
     if isinstance(error, OSError):
         return error.strerror or "the system refuses"
-    if isinstance(error, ValueError | RuntimeError | SafetensorError) and str(error).strip():
+    theirs = isinstance(error, json.JSONDecodeError | RuntimeError | SafetensorError)
+    if theirs and str(error).strip():
         line = str(error).strip().splitlines()[0].rstrip(".")
         return line if len(line) <= 200 else line[:200] + "..."
     return "a part of it is of another kind than it must be"
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise PyroccamError(f"{word} is no number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError("a number in it is too large")
+        raise PyroccamError("a number in it is too large")
     return value
 
 
 def _whole(text: str) -> int:
     if len(text) > _DIGITS:
-        raise ValueError("a number in it is too large")
+        raise PyroccamError("a number in it is too large")
     return int(text)
 
 
@@ -97,6 +98,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{shown(name)} stands twice in one object")
+            raise PyroccamError(f"{shown(name)} stands twice in one object")
         found[name] = value
     return found

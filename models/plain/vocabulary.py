@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class DescriptionError(PyroccamError, ValueError):
+class DescriptionError(PyroccamError):
     """A network that cannot be described, or a description that cannot be used."""
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
 from torch.distributions import Normal as TorchNormal
 
+from ...data.errors import PyroccamError
 from ..checks import one_of
 from .base import (
     Latent,
@@ -47,7 +48,7 @@ class EmpiricalNormal(TorchDistribution):
         moves: they share a mean as well, in place of 0.
 
     Raises:
-        ValueError: for a mean of each weight, at which every KL would be 0.
+        PyroccamError: for a mean of each weight, at which every KL would be 0.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (as torch declares it)
@@ -60,7 +61,7 @@ class EmpiricalNormal(TorchDistribution):
         moves: bool = False,
     ) -> None:
         if moves and not shared:
-            raise ValueError(
+            raise PyroccamError(
                 "EmpiricalNormal: got moves=True and shared=(), expected dims that share a mean.\n"
                 "A prior of each weight alone would be its posterior, at no cost. Share all dims."
             )

@@ -10,6 +10,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Latent", "LayerPrior", "LayerShape", "WeightPrior"]
 
 
@@ -41,10 +43,10 @@ class LayerShape:
         """Number of groups.
 
         Raises:
-            ValueError: for a layer without groups.
+            PyroccamError: for a layer without groups.
         """
         if self.group_dim is None:
-            raise ValueError(
+            raise PyroccamError(
                 f"Layer {self.name!r} with weights of shape {tuple(self.weight)} has no groups "
                 "(it is a grouped convolution), which this prior needs: leave it out by layers=, "
                 "or take a prior without groups, such as priors.LogUniform()."
@@ -154,7 +156,7 @@ class WeightPrior:
         """The prior with its first argument, which is a number or a word.
 
         Raises:
-            TypeError, ValueError: for what it cannot be.
+            PyroccamError, ValueError: for what it cannot be.
         """
         make: Callable[[float | str], WeightPrior] = cls
         try:
@@ -175,7 +177,7 @@ class WeightPrior:
         """The prior of one layer.
 
         Raises:
-            ValueError: where the prior does not go with the layer.
+            PyroccamError: where the prior does not go with the layer.
         """
         raise NotImplementedError
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ..checks import between, positive
 
 __all__ = ["Cost", "DepthPrior", "Geometric", "Poisson", "Powered", "Uniform", "Vector", "parse"]
@@ -109,7 +110,7 @@ class Vector:
     """Probabilities of one's own, one for each depth; normalised here.
 
     Raises:
-        ValueError: if one is not positive and finite, or (when used) their number is not D + 1.
+        PyroccamError: if one is not positive and finite, or (when used) their number is not D + 1.
     """
 
     probs: tuple[float, ...]
@@ -118,7 +119,7 @@ class Vector:
         values = tuple(float(p) for p in probs)
         for d, p in enumerate(values):
             if not (p > 0.0 and math.isfinite(p)):
-                raise ValueError(
+                raise PyroccamError(
                     f"Vector: the probability of depth {d} is {p}; all must be positive and "
                     "finite. To rule a depth out give it a very small one, such as 1e-12."
                 )
@@ -126,7 +127,7 @@ class Vector:
 
     def log_probs(self, depths: int) -> Tensor:
         if len(self.probs) != depths:
-            raise ValueError(
+            raise PyroccamError(
                 f"Vector has {len(self.probs)} probabilities, but the stack has {depths} depths "
                 f"(0 to {depths - 1}): give one for each."
             )
@@ -162,7 +163,7 @@ def parse(text: str) -> DepthPrior:
     ``0.1,0.2,0.7``.
 
     Raises:
-        ValueError: naming what can be written.
+        PyroccamError: naming what can be written.
     """
     name, _, argument = text.strip().partition(":")
     try:
@@ -178,8 +179,8 @@ def parse(text: str) -> DepthPrior:
             case _ if "," in text:
                 return Vector([float(p) for p in text.split(",")])
     except ValueError as error:
-        raise ValueError(f"Cannot read the depth prior {text!r}: {error}") from error
-    raise ValueError(
+        raise PyroccamError(f"Cannot read the depth prior {text!r}: {error}") from error
+    raise PyroccamError(
         f"Unknown depth prior {text!r}. Write geometric, geometric:0.85, uniform, poisson:5, "
         "cost:100, or D + 1 probabilities separated by commas."
     )

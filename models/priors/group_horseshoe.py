@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, InverseGamma, LogNormal, register_kl
 
+from ...data.errors import PyroccamError
 from ..checks import positive
 from .base import GroupedPrior, Latent, LayerPrior, LayerShape, WeightPrior, independent
 
@@ -51,7 +52,7 @@ class GroupHorseshoe(WeightPrior):
         tau0: scale of the layers' scales, between 1e-15 and 1e15 (1/τ0² must fit float32).
 
     Raises:
-        ValueError: for other τ0.
+        PyroccamError: for other τ0.
 
     References:
         Louizos, Ullrich, Welling 2017, arXiv:1705.08665; Carvalho, Polson, Scott 2010, The
@@ -95,7 +96,7 @@ def check_tau0(what: str, tau0: float) -> None:
     """The range in which 1/τ0² is a float32 number, with room for the products of a KL."""
     positive(f"{what}(tau0)", tau0)
     if not 1e-15 <= tau0 <= 1e15:
-        raise ValueError(f"{what}(tau0) must lie between 1e-15 and 1e15, got {tau0}.")
+        raise PyroccamError(f"{what}(tau0) must lie between 1e-15 and 1e15, got {tau0}.")
 
 
 def _rest(q: LogNormal, p: Gamma | InverseGamma) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..checks import one_of, positive
 from ..distributions.multi_spike import (
     SPIKE_KLS,
@@ -54,7 +55,7 @@ class MultiSpike(WeightPrior):
         start: a begins at this multiple of the level that moves the weights least.
 
     Raises:
-        ValueError: for a number of levels, a KL or a number that cannot be.
+        PyroccamError: for a number of levels, a KL or a number that cannot be.
 
     References:
         Achterhold, Koehler, Schmeink, Genewein 2018, Variational network quantization, ICLR. There
@@ -89,7 +90,7 @@ class MultiSpike(WeightPrior):
         free = [word for word in rest if word == "first-free"]
         kl: Any = [word for word in rest if word != "first-free"]  # its check decides which
         if len(free) > 1 or len(kl) > 1:
-            raise ValueError("one word is there twice.")
+            raise PyroccamError("one word is there twice.")
         options = {"kl": kl[0]} if kl else {}
         return cls(int(levels), first="free" if free else "levels", **options)
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..checks import one_of, positive
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, normal
 
@@ -34,8 +35,8 @@ class Normal(WeightPrior):
             fixed prior.
 
     Raises:
-        ValueError: for a scale that is not positive, a loc that is not finite (or not zero, with a
-            scale of each weight), another ``learn``.
+        PyroccamError: for a scale that is not positive, a loc that is not finite (or not zero, with
+            a scale of each weight), another ``learn``.
 
     References:
         Graves 2011, Practical variational inference for neural networks, shares a learnt prior;
@@ -59,10 +60,10 @@ class Normal(WeightPrior):
         else:
             positive("Normal(scale)", self.scale)
         if not math.isfinite(self.loc):
-            raise ValueError(f"Normal(loc) must be finite, got {self.loc}.")
+            raise PyroccamError(f"Normal(loc) must be finite, got {self.loc}.")
         one_of("Normal(learn)", self.learn, (None, "layer", "scale", "weight"))
         if self.learn == "weight" and self.loc != 0.0:
-            raise ValueError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
+            raise PyroccamError(f"Normal(learn='weight') has means of 0, got loc={self.loc}.")
 
     @classmethod
     def from_words(cls, argument: str) -> WeightPrior:

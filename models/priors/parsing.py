@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...data.errors import PyroccamError
 from ..checks import kinds, nearest
 from .base import WeightPrior
 
@@ -20,7 +21,7 @@ def parse_weights(text: str) -> WeightPrior:
     Without an argument it is the prior's default. Case and ``_`` for ``-`` do not matter.
 
     Raises:
-        ValueError: naming what can be written, and the name that is nearest.
+        PyroccamError: naming what can be written, and the name that is nearest.
 
     Example:
         >>> parse_weights("ghs:1e-4")
@@ -30,11 +31,13 @@ def parse_weights(text: str) -> WeightPrior:
     name, known = name.strip().replace("_", "-"), words()
     if name not in known:
         examples = ", ".join(kind.words for kind in known.values())
-        raise ValueError(f"Unknown weight prior {text!r}.{nearest(name, known)} Write {examples}.")
+        raise PyroccamError(
+            f"Unknown weight prior {text!r}.{nearest(name, known)} Write {examples}."
+        )
     kind = known[name]
     try:
         return kind.from_words(argument.strip()) if colon else kind()
     except (TypeError, ValueError) as error:
-        raise ValueError(
+        raise PyroccamError(
             f"Cannot read the weight prior {text!r}: {error} Write {kind.words}."
         ) from error

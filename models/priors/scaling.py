@@ -11,6 +11,7 @@ import torch
 from pyro.distributions.torch import Independent
 from torch import Tensor
 
+from ...data.errors import PyroccamError
 from ..checks import positive
 from .base import Latent
 
@@ -58,7 +59,7 @@ class Floored(Scaling):
         floor: least standard deviation. The authors' code has e⁻⁴.
 
     Raises:
-        TypeError: in use, for a prior that is not normal.
+        PyroccamError: in use, for a prior that is not normal.
 
     References:
         Bakhteev, Strijov; the thesis of the first author, for the prior.
@@ -74,7 +75,7 @@ class Floored(Scaling):
         for name, latent in latents.items():
             own: Any = getattr(latent.prior, "base_dist", latent.prior)
             if not isinstance(own, torch.distributions.Normal):
-                raise TypeError(
+                raise PyroccamError(
                     f"scaling=Floored is for normal priors, site {f'{layer}.{name}'!r} has "
                     f"{type(own).__name__}: use priors.Normal, or scaling=NonCentred()."
                 )

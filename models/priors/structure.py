@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
 from ..checks import kinds, unknown_name
 from ..distributions.relaxed import (
     ExpDirichlet,
@@ -110,7 +111,7 @@ class StructurePrior:
             primitives: their names by edge.
 
         Raises:
-            ValueError: for probabilities that do not fit an edge, or a temperature that is not
+            PyroccamError: for probabilities that do not fit an edge, or a temperature that is not
                 positive.
         """
         own = type(self).__name__
@@ -119,7 +120,7 @@ class StructurePrior:
         if isinstance(self.probs, Mapping):
             for name in self.probs:
                 if name not in primitives:
-                    raise ValueError(unknown_name(f"edge in {own}(probs)", name, primitives))
+                    raise PyroccamError(unknown_name(f"edge in {own}(probs)", name, primitives))
         found = {}
         for edge, names in primitives.items():
             logits = _logits(self.probs, edge, names, f"{own}(probs)", self.cube)
@@ -142,14 +143,14 @@ def _logits(asked: Weights, edge: str, primitives: Sequence[str], what: str, cub
         return torch.zeros(len(primitives))
     values = [float(v) for v in given]
     if len(values) != len(primitives):
-        raise ValueError(
+        raise PyroccamError(
             f"{what}: edge {edge!r} has {len(primitives)} primitives ({', '.join(primitives)}), "
             f"but {len(values)} probabilities were given."
         )
     for name, v in zip(primitives, values, strict=True):
         if not (0.0 < v < (1.0 if cube else math.inf)):
             need = "in (0, 1)" if cube else "positive and finite"
-            raise ValueError(
+            raise PyroccamError(
                 f"{what}: the probability of primitive {name!r} of edge {edge!r} must be {need}, "
                 f"got {v}."
             )
@@ -346,7 +347,7 @@ class Bernoulli(StructurePrior):
         probs, learn: as for :class:`RelaxedBernoulli`.
 
     Raises:
-        ValueError: for an edge with more than 12 primitives, which has too many subsets.
+        PyroccamError: for an edge with more than 12 primitives, which has too many subsets.
     """
 
     probs: Weights = None
@@ -360,7 +361,7 @@ class Bernoulli(StructurePrior):
         self, edge: str, names: Sequence[str], logits: Tensor, shared: Temperature | None
     ) -> EdgePrior:
         if len(names) > MOST_SUBSETS:
-            raise ValueError(
+            raise PyroccamError(
                 f"Bernoulli: edge {edge!r} has {len(names)} primitives and so 2^{len(names)} "
                 f"subsets to enumerate, at most 2^{MOST_SUBSETS}: use RelaxedBernoulli."
             )
@@ -377,7 +378,7 @@ def parse_structure(text: str) -> StructurePrior:
     or two for one that falls: ``gumbel-softmax:1``, ``gumbel-softmax:1:0.2``, ``categorical``.
 
     Raises:
-        ValueError: naming what can be written.
+        PyroccamError: naming what can be written.
 
     Example:
         >>> parse_structure("dirichlet:0.5")
@@ -386,7 +387,7 @@ def parse_structure(text: str) -> StructurePrior:
     name, *numbers = text.strip().lower().replace("_", "-").split(":")
     known = words()
     if name not in known:
-        raise ValueError(unknown_name("structure prior", name, known))
+        raise PyroccamError(unknown_name("structure prior", name, known))
     kind: Callable[..., StructurePrior] = known[name]
     hard = not hasattr(kind, "temperature")
     values: list[Any]
@@ -395,7 +396,7 @@ def parse_structure(text: str) -> StructurePrior:
     except ValueError:
         values = [math.nan] * 3
     if len(values) > (0 if hard else 2):
-        raise ValueError(
+        raise PyroccamError(
             f"Cannot read the structure prior {text!r}: write {name}"
             + ("." if hard else f", {name}:TEMPERATURE or {name}:FIRST:LAST.")
         )

@@ -13,6 +13,7 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import StudentT as TorchStudentT
 from torch.distributions import register_kl
 
+from ...data.errors import PyroccamError
 from ..checks import positive
 from ..distributions.log_uniform import MEAN_LOG
 from .base import Latent, LayerPrior, LayerShape, WeightPrior, independent
@@ -96,7 +97,7 @@ class StudentT(WeightPrior):
         scale: of the prior.
 
     Raises:
-        ValueError: for a df or a scale that is not positive and finite, or a df above 100.
+        PyroccamError: for a df or a scale that is not positive and finite, or a df above 100.
 
     References:
         Kharitonov, Molchanov, Vetrov 2018, Variational dropout via empirical Bayes,
@@ -112,7 +113,7 @@ class StudentT(WeightPrior):
         positive("StudentT(df)", self.df)
         positive("StudentT(scale)", self.scale)
         if self.df > 100.0:
-            raise ValueError(
+            raise PyroccamError(
                 f"StudentT(df) must be at most 100, got {self.df}: take priors.Normal("
                 f"{self.scale}), from which it hardly differs."
             )

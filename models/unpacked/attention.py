@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.errors import PyroccamError
+
 __all__ = ["Attention", "AttentionWeights", "Heads", "linear"]
 
 
@@ -168,7 +170,7 @@ class Attention(nn.Module):
             is_causal: a hint on the mask, which has to be given.
         """
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal=True says what attn_mask= is: give the mask too.")
+            raise PyroccamError("is_causal=True says what attn_mask= is: give the mask too.")
         if not self.batch_first:
             query, key, value = (t.transpose(0, 1) for t in (query, key, value))
         q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from ...data.errors import PyroccamError
 from .attention import linear
 
 __all__ = ["GATES", "Cell", "Matrix", "Recurrent"]
@@ -110,7 +111,7 @@ class Recurrent(nn.Module):
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         if isinstance(input, PackedSequence):
-            raise TypeError(
+            raise PyroccamError(
                 "A PackedSequence cannot pass through random recurrent weights: pass the padded "
                 "tensor, or leave the layer out by layers=[...]."
             )

@@ -100,9 +100,9 @@ def test_it_refuses_a_model_that_it_is_not_for(case):
             continue
         words = rf"guides\.\w+ and models\.{type(other).__name__} do not .*{other.usual_guide}\("
         for refuse in (type(guide), guide.of, lambda m: family(m, guide)):
-            with pytest.raises(TypeError, match=words):
+            with pytest.raises(ValueError, match=words):
                 refuse(other, *(({},) if refuse is guides.Codebook else ()))
-        with pytest.raises(TypeError, match=words):
+        with pytest.raises(ValueError, match=words):
             inference.fit(other, guide, rows, **QUICK)
 
 

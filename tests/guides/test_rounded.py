@@ -234,7 +234,9 @@ def test_a_file_of_what_the_masses_say_is_as_long_as_they_say(tmp_path):
 
 def test_what_does_not_go_together(result):
     other = models.BayesianNetwork(nn.Linear(2, 3), result.data, prior=priors.Normal())
-    with pytest.raises(TypeError, match=r"'\.weight', Normal, does not have: use priors\.Integers"):
+    with pytest.raises(
+        ValueError, match=r"'\.weight', Normal, does not have: use priors\.Integers"
+    ):
         guides.Rounded(other)
     with pytest.raises(ValueError, match=r"begin= is a guides\.MeanField of another network"):
         guides.Rounded(result.model, begin=guides.MeanField(other))

@@ -220,7 +220,7 @@ def test_errors(rows):
         inference.discretise(fit, {FIRST: "rellu", SECOND: "bent"})
     model = models.BayesianNetwork(nn.Linear(3, 1), rows, prior=priors.Normal(1.0))
     known = inference.fit(model, guides.MeanField(model), rows, epochs=1, progress=False)
-    with pytest.raises(TypeError, match=r"one of BayesianNetwork\. Depth is cut"):
+    with pytest.raises(ValueError, match=r"one of BayesianNetwork\. Depth is cut"):
         inference.discretise(known)
 
 

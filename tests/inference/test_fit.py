@@ -185,7 +185,7 @@ def test_fixed_depths_and_other_data_that_cannot_be_fitted():
     fixed = model.at_depth(1)
     with pytest.raises(ValueError, match="made for 54 training rows, the data has 45"):
         inference.fit(model, guide, blobs(n=50), **QUICK)
-    with pytest.raises(TypeError, match="CategoricalDepth.*FixedDepth.*guides.Deterministic"):
+    with pytest.raises(ValueError, match="CategoricalDepth.*FixedDepth.*guides.Deterministic"):
         inference.fit(fixed, guide, rows, **QUICK)
     with pytest.raises(ValueError, match="no KL"):
         inference.fit(fixed, guides.Deterministic(fixed), rows, **{**QUICK, "kl_warmup": 0.5})

@@ -249,7 +249,7 @@ def test_what_cannot_be_is_said():
         splice_weights(fit, c={"liner": 1.0})
     with pytest.raises(ValueError, match=r"bits= of layer '0' must be a whole .* 16, got 2\.5"):
         share_weights(fit, bits=2.5)
-    with pytest.raises(TypeError, match=r"prune_weights needs .* got one of MeanField"):
+    with pytest.raises(ValueError, match=r"prune_weights needs .* got one of MeanField"):
         prune_weights(fitted(guide=guides.MeanField), keep=0.5)
     empty = {"0": torch.zeros(8, 2).bool()}
     dead = again((fit.model, guides.Pruned(fit.model, empty, begin=fit.guide)), fit)

@@ -281,7 +281,7 @@ def test_learnt_priors_and_noise_come_along():
 
 
 def test_without_random_weights_there_is_nothing_to_narrow():
-    with pytest.raises(TypeError, match=r"narrow needs a fit of models\.BayesianNetwork.*prune"):
+    with pytest.raises(ValueError, match=r"narrow needs a fit of models\.BayesianNetwork.*prune"):
         inference.narrow(fit_depth())
 
 
@@ -322,7 +322,9 @@ def test_the_thresholds_part_the_values_from_afar():
 
 
 def test_prune_says_what_cuts_random_weights():
-    with pytest.raises(TypeError, match=r"BayesianNetwork.*weights are cut by inference\.compress"):
+    with pytest.raises(
+        ValueError, match=r"BayesianNetwork.*weights are cut by inference\.compress"
+    ):
         inference.prune(fitted())
 
 

@@ -76,7 +76,7 @@ def test_a_factor_that_is_none_is_refused():
             return nn.Identity()
 
     guide = OwnGuide(network(ROWS), local=False, scales="example")
-    with pytest.raises(TypeError, match=r"factor gives a Identity for '0\.weight': derive"):
+    with pytest.raises(ValueError, match=r"factor gives a Identity for '0\.weight': derive"):
         guide.build(network(ROWS))
 
 
@@ -99,7 +99,7 @@ def test_the_former_name_of_a_posterior():
 
 def test_what_takes_a_fit_says_so_to_who_gives_a_pair():
     model = network(ROWS)
-    with pytest.raises(TypeError, match="scale_intervals takes a fit, .* got BayesianNetwork"):
+    with pytest.raises(ValueError, match="scale_intervals takes a fit, .* got BayesianNetwork"):
         inference.pruning.scale_intervals(model, guides.Delta(model))
 
 

@@ -60,7 +60,7 @@ def test_errors(found):
     fixed_fit = inference.fit(
         fixed, guides.Deterministic(fixed), found.data, epochs=1, progress=False, device="cpu"
     )
-    with pytest.raises(TypeError, match=r"a fit of models\.LearntDepth, got one of FixedDepth"):
+    with pytest.raises(ValueError, match=r"a fit of models\.LearntDepth, got one of FixedDepth"):
         inference.prune(fixed_fit)
 
 

@@ -407,5 +407,5 @@ def test_names_of_methods_for_one_release(eager):
         assert found.method == method
         assert __file__ in {one.filename for one in seen}
     for wrong in ("gredy", Greedy, None):
-        with pytest.raises(TypeError, match=r"Greedy\(\) or Implicit\(damping=0\.1\), got"):
+        with pytest.raises(ValueError, match=r"Greedy\(\) or Implicit\(damping=0\.1\), got"):
             run(wrong, **steps)

@@ -94,7 +94,7 @@ def test_more_steps_than_can_be_made():
 
 
 def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(TypeError, match="Unknown fit setting 'bacth_size'.*mean 'batch_size'"):
+    with pytest.raises(ValueError, match="Unknown fit setting 'bacth_size'.*mean 'batch_size'"):
         inference.Settings.of({"bacth_size": 3})
     assert "Did you mean" not in unknown_name("thing", "zzz", ["a"])
     assert Settings.of({"lr": 0.5}).lr == 0.5

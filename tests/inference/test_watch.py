@@ -128,7 +128,7 @@ def test_repeats_are_told_apart():
 
 
 def test_what_cannot_watch_is_refused_before_the_training():
-    with pytest.raises(TypeError, match="expected a function of a row or a tracker"):
+    with pytest.raises(ValueError, match="expected a function of a row or a tracker"):
         run(watch=[3])
     with pytest.raises(ValueError, match="writes into the folder of the fit, which has none"):
         run(watch=TensorBoard())

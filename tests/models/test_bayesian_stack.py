@@ -232,9 +232,9 @@ def test_where_the_depth_begins(reach):
 
 
 def test_what_a_stack_refuses():
-    with pytest.raises(TypeError, match="needs a models.DepthStack"):
+    with pytest.raises(ValueError, match="needs a models.DepthStack"):
         models.BayesianStack(nn.Linear(3, 2), ROWS, prior=priors.Normal())
-    with pytest.raises(TypeError, match="no prior over depth"):
+    with pytest.raises(ValueError, match="no prior over depth"):
         models.BayesianStack(stack(), ROWS, prior=priors.Normal(), depth=priors.Normal())
     model, _ = pair()
     with pytest.raises(ValueError, match=r"\[0, 1\)"):

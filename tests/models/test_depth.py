@@ -36,9 +36,9 @@ def test_takes_a_stack_or_its_parts():
     x = torch.randn(5, 2)
     torch.testing.assert_close(parts.stack.outputs(x), whole.stack.outputs(x), rtol=0, atol=0)
     assert parts.max_depth == 1
-    with pytest.raises(TypeError, match="a DepthStack, or a stem.*Linear, NoneType and NoneType"):
+    with pytest.raises(ValueError, match="a DepthStack, or a stem.*Linear, NoneType and NoneType"):
         models.LearntDepth(stem, data=Data(5))
-    with pytest.raises(TypeError, match="DepthStack, NoneType and Linear"):
+    with pytest.raises(ValueError, match="DepthStack, NoneType and Linear"):
         models.LearntDepth(models.DepthStack(stem, blocks, head), head=head, data=Data(5))
 
 

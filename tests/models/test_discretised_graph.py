@@ -147,7 +147,7 @@ def test_names_that_no_primitive_can_have(name):
 
 
 def test_an_aggregation_is_a_function():
-    with pytest.raises(TypeError, match="aggregate of vertex 'y' is Linear"):
+    with pytest.raises(ValueError, match="aggregate of vertex 'y' is Linear"):
         StructureGraph({("x", "y"): lines("a")}, aggregate={"y": nn.Linear(1, 1)})
 
 

@@ -66,7 +66,7 @@ def test_what_a_prior_is_told():
     assert run.drawn
     assert not run.shape.output_groups
     assert run(None, matrix.weight, matrix.bias) == (matrix.weight, matrix.bias)
-    with pytest.raises(TypeError, match="'a' shortens its weights to max_norm=1"):
+    with pytest.raises(ValueError, match="'a' shortens its weights to max_norm=1"):
         Affine("a", nn.Embedding(5, 3, max_norm=1.0))
 
 

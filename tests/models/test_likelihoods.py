@@ -164,10 +164,10 @@ def test_a_likelihood_without_a_prediction_says_what_it_lacks():
     class Odd(Scaled):
         task = "classification"
 
-    with pytest.raises(TypeError, match="Odd is of classification, .* has no logits: define"):
+    with pytest.raises(ValueError, match="Odd is of classification, .* has no logits: define"):
         Odd().predicted(torch.zeros(2, 2))
     for rows in (1, 2, 3):
-        with pytest.raises(TypeError, match=r"Coin .* Bernoulli have shape .*: define predicted"):
+        with pytest.raises(ValueError, match=r"Coin .* Bernoulli have shape .*: define predicted"):
             Coin().predicted(torch.zeros(rows, 1))
 
 

@@ -115,7 +115,7 @@ def test_a_prior_of_ones_own_and_what_is_none():
 
     model = models.LearntDepth(spec, data=Data, prior=Deepest())
     torch.testing.assert_close(model.log_prior, Deepest().log_probs(3))
-    with pytest.raises(TypeError, match=r"depth prior such as models.priors.Geometric.*got float"):
+    with pytest.raises(ValueError, match=r"depth prior such as models.priors.Geometric.*got float"):
         models.LearntDepth(spec, data=Data, prior=0.85)
     with pytest.raises(ValueError, match="2 probabilities, but the stack has 3 depths"):
         models.LearntDepth(spec, data=Data, prior=priors.Vector([0.5, 0.5]))

@@ -200,7 +200,7 @@ def test_priors_that_are_not_normal(prior, family):
     model = relaxed(prior=prior, scaling=Floored())
     guide = guides.MeanField(model, local=False).double()
     message = rf"Floored is for normal priors, site 'edges.x-h.tanh.0.weight' has \w*{family}.*Non"
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(ValueError, match=message):
         bound(model, guide)(*batch())
     assert_clear(model)
     with pytest.raises(ValueError, match=r"Floored\(floor\) must be positive"):

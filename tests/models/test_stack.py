@@ -306,7 +306,7 @@ def test_resnet_keeps_the_weights_of_torchvision_and_refuses_others():
         expected = net(x)
         # the deepest exit is the network itself
         torch.testing.assert_close(take_apart(net, x).eval()(x), expected)
-    with pytest.raises(TypeError, match="VGG has no conv1, bn1.*DepthStack"):
+    with pytest.raises(ValueError, match="VGG has no conv1, bn1.*DepthStack"):
         take_apart(torchvision.models.vgg11(), x)
     with pytest.raises(ValueError, match="no 'resnet19'.*resnet18"):
         resnet((1, 16, 16), 2, variant="resnet19")

@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "guides": {"models"},
     "inference": {"models", "guides"},
 }
-BELOW_ALL = {"errors", "limits"}  # of data: how every room refuses, and how much it may allocate
+BELOW_ALL = {"errors", "limits", "ranges"}  # of data: how rooms refuse, and what they may allocate
 
 
 def imports(path, package):

@@ -1,0 +1,106 @@
+"""What is outside of a declared range is refused, by name; what is inside is taken."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroccam.data.errors import PyroccamError
+from pyroccam.data.ranges import (
+    Between,
+    Count,
+    Finite,
+    NotNegative,
+    Options,
+    Positive,
+    Share,
+    Whole,
+    check,
+    checked,
+)
+
+KINDS = {
+    "positive": (Positive, lambda v: _number(v) and 0 < v < math.inf),
+    "share": (Share, lambda v: _number(v) and 0 < v < 1),
+    "not negative": (NotNegative, lambda v: _number(v) and 0 <= v < math.inf),
+    "finite": (Finite, lambda v: _number(v) and math.isfinite(v)),
+    "count": (Count, lambda v: _whole(v) and v >= 1),
+    "whole or none": (Whole | None, lambda v: v is None or (_whole(v) and v >= 0)),
+    "half open": (Annotated[float, Between(-1, 1, "(]")], lambda v: _number(v) and -1 < v <= 1),
+    "choice": (Literal["a", 3, None], lambda v: v is None or v == "a" or (_whole(v) and v == 3)),
+    "list": (Sequence[Count], lambda v: isinstance(v, list) and all(map(KINDS["count"][1], v))),
+    "truth": (bool, lambda v: isinstance(v, bool)),
+}  # fmt: skip
+ANYTHING = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats()
+    | st.text(max_size=3) | st.lists(st.integers(-1, 3), max_size=3)
+    | st.sampled_from([-1.0, 0.0, 1.0, "a", 10**400])
+)  # fmt: skip
+
+
+def _number(v: Any) -> bool:
+    return isinstance(v, float) or _whole(v)
+
+
+def _whole(v: Any) -> bool:
+    return isinstance(v, int) and not isinstance(v, bool) and abs(v) < 10**300
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(value=ANYTHING)
+def test_a_type_takes_its_range_and_nothing_else(name, value):
+    kind, allows = KINDS[name]
+    if allows(value):
+        check("x", value, kind)
+    else:
+        with pytest.raises(PyroccamError) as error:
+            check("x", value, kind)
+        assert str(error.value).startswith("x=")
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 300
+
+
+@dataclass(frozen=True)
+class Search(Options):
+    epochs: Count = 40
+    rates: Mapping[str, Positive] | None = None
+    how: Literal["all", "some"] = "all"
+
+
+@dataclass(frozen=True)
+class Longer(Search):
+    share: Share = 0.5
+
+
+def test_options_cannot_be_made_otherwise():
+    assert Longer(epochs=np.int64(3), rates={"a": 0.1}).epochs == 3
+    for wrong in (
+        {"epochs": 0},
+        {"rates": {"a": -1.0}},
+        {"share": 1},
+        {"how": "al"},
+        {"epochs": True},
+    ):
+        with pytest.raises(PyroccamError, match=f"^{next(iter(wrong))}="):
+            Longer(**wrong)
+
+
+def test_arguments_are_looked_at_before_the_function_runs():
+    ran = []
+
+    @checked
+    def draw(x: "Unknown", draws: Count = 20, *, only: Sequence[str] = ()) -> int:  # noqa: F821
+        ran.append(x)
+        return draws
+
+    assert draw(object(), 3, only=["a"]) == 3
+    for wrong in ({"draws": 0}, {"only": "a"}, {"only": [1]}):
+        with pytest.raises(PyroccamError):
+            draw(1, **wrong)
+    with pytest.raises(TypeError):
+        draw()
+    assert len(ran) == 1

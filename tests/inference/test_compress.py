@@ -309,7 +309,7 @@ def test_what_cannot_be_done_is_said():
         with pytest.raises(ValueError, match="tolerance=.*a number of nats, 0 or more"):
             compress(result, tolerance=tolerance)
     with pytest.raises(
-        TypeError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
+        ValueError, match=r"needs a fit of models\.BayesianNetwork.*inference\.prune"
     ):
         compress(fit_depth())
 

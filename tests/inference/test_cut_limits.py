@@ -193,11 +193,11 @@ def test_a_layer_without_groups_is_named(masks, message):
     [
         ({"fc9": Mask()}, ValueError, "no linear or convolutional layer 'fc9'.*has '0', '3', '7'"),
         ({"1": Mask()}, ValueError, "layer '1' to mask"),
-        ({"0": keep(20)}, TypeError, "mask of '0' must be a Mask, got Tensor"),
+        ({"0": keep(20)}, ValueError, "mask of '0' must be a Mask, got Tensor"),
         ({"7": Mask(inputs=keep(50))}, ValueError, r"'7' has shape \(50,\), expected \(800,\)"),
         ({"0": Mask(outputs=keep(1))}, ValueError, r"outputs mask of '0' .*expected \(20,\)"),
-        ({"0": Mask(outputs=torch.ones(20))}, TypeError, "tensor of bools, got torch.float32"),
-        ({"0": Mask(inputs=[True])}, TypeError, "tensor of bools, got list"),
+        ({"0": Mask(outputs=torch.ones(20))}, ValueError, "tensor of bools, got torch.float32"),
+        ({"0": Mask(inputs=[True])}, ValueError, "tensor of bools, got list"),
     ],
 )
 def test_masks_that_do_not_fit(masks, error, message):

@@ -74,7 +74,7 @@ NORMAL, LAYER = priors.Normal(), nn.Linear(3, 3)  # which has two names in one n
         (tied(), {"layers": ["b"]}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (tied(LAYER, LAYER), {}, ValueError, "'a.weight' and 'b.weight' are one tensor"),
         (twice(), {}, ValueError, "'a' is used 2 times"),
-        (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, ValueError, "NonDynamically"),
+        (Attending(kind=Subclass), {"layers": ["attention.out_proj"]}, ValueError, "NonDynam"),
         (
             Attending(plain=True, kind=Subclass),
             {"layers": ["attention.out_proj", "head"]}, ValueError,

@@ -15,12 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import PyroccamError
+from .errors import DataError, DataWarning
 from .numbering import row_number
 
 __all__ = [
-    "DataError",
-    "DataWarning",
     "as_tensor",
     "check_choice",
     "check_count",
@@ -54,33 +52,6 @@ _ALONE = 3.0
 
 _JUDGED = 2**22
 """Numbers of training rows by which others are judged, at most, about."""
-
-_LONGEST = 800
-"""Characters of a part of a message: what a file says of itself may be of any length."""
-
-
-class DataWarning(UserWarning):
-    """What somebody should know of data that can be used."""
-
-
-class DataError(PyroccamError):
-    """Data that cannot be used.
-
-    What it quotes may come from anybody's file: line breaks, control characters and halves of
-    characters are written as escapes, and what is too long is cut.
-    """
-
-    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
-        super().__init__(*map(_printable, (found, expected, hint)))
-
-
-def _printable(text: str) -> str:
-    """`text` in one line that any terminal can show."""
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shown(value: object) -> str:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .checks import (
-    DataError,
     as_tensor,
     check_inputs,
     check_pair,
@@ -22,6 +21,7 @@ from .checks import (
     warn_of_wild_cells,
     with_channel,
 )
+from .errors import DataError
 from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names

@@ -1,8 +1,11 @@
-"""Errors that a person can mend: what was given, what was expected, what to try."""
+"""Errors that a person can mend: what was given, what was expected."""
 
 from __future__ import annotations
 
-__all__ = ["NetworkError", "PyroccamError", "TooLarge"]
+__all__ = ["DataError", "DataWarning", "NetworkError", "PyroccamError", "TooLarge"]
+
+_LONGEST = 800
+"""Characters of a part of a message: what a file says of itself may be of any length."""
 
 
 class PyroccamError(ValueError):
@@ -31,3 +34,27 @@ class TooLarge(PyroccamError):
 
 class NetworkError(PyroccamError, RuntimeError):
     """A person's own network failed, in their code."""
+
+
+class DataWarning(UserWarning):
+    """What somebody should know of data that can be used."""
+
+
+class DataError(PyroccamError):
+    """Data that cannot be used.
+
+    What it quotes may come from anybody's file: line breaks, control characters and halves of
+    characters are written as escapes, and what is too long is cut.
+    """
+
+    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
+        super().__init__(*map(_printable, (found, expected, hint)))
+
+
+def _printable(text: str) -> str:
+    """`text` in one line that any terminal can show."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_count, check_finite, listed, refuse_rows
+from .checks import check_count, check_finite, listed, refuse_rows
+from .errors import DataError
 
 __all__ = ["are_names", "check_labels", "count_classes", "number_names"]
 

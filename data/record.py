@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .checks import DataError, listed, shown
+from .checks import listed, shown
+from .errors import DataError
 
 if TYPE_CHECKING:
     from .dataset import Dataset

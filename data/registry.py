@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import DataError, check_fraction, check_seed, check_truth, listed
+from .checks import check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
+from .errors import DataError
 from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
 from .roots import refuse_no_file
 from .sets.embedded import load_digits

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .checks import DataError
-from .errors import PyroccamError
+from .errors import DataError, PyroccamError
 from .limits import ask
 
 __all__ = ["AGAIN", "find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .checks import (
-    DataError,
     as_tensor,
     check_inputs,
     check_pair,
@@ -21,6 +20,7 @@ from .checks import (
     with_channel,
 )
 from .dataset import Dataset
+from .errors import DataError
 from .fields import gathered, keys_of
 from .fingerprint import fingerprint
 from .formats.archives import open_archive

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_fraction, check_seed, refuse_masked
+from .checks import check_fraction, check_seed, refuse_masked
+from .errors import DataError
 
 __all__ = [
     "Scaling",

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .checks import (
-    DataError,
     as_tensor,
     check_finite,
     check_fraction,
@@ -25,6 +24,7 @@ from .checks import (
     shown,
 )
 from .dataset import Dataset
+from .errors import DataError
 from .fields import gathered, keys_of
 from .formats.archives import open_archive
 from .formats.csv_text import as_numbers, encoded, numbers, read_table, selected

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from .checks import DataError, check_targets, refuse_rows, shown
+from .checks import check_targets, refuse_rows, shown
+from .errors import DataError
 
 __all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
 

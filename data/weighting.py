@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .checks import DataError, as_tensor, check_finite, refuse_rows, shown
+from .checks import as_tensor, check_finite, refuse_rows, shown
+from .errors import DataError
 
 if TYPE_CHECKING:
     from .dataset import Dataset

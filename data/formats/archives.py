@@ -16,7 +16,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from ..checks import DataError, check_numeric, listed
+from ..checks import check_numeric, listed
+from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 

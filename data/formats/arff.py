@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import DataError
+from ..errors import DataError
 from ..roots import AGAIN, read_bytes
 
 __all__ = ["Arff", "read_arff"]

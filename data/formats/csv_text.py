@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import DataError, listed, rows_without, shown
+from ..checks import listed, rows_without, shown
+from ..errors import DataError
 from ..limits import ask
 from ..roots import read_bytes, reading
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError
+from ..errors import DataError
 from ..roots import AGAIN, read_bytes
 
 __all__ = ["find_idx", "read_idx"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from ..checks import DataError, check_count
+from ..checks import check_count
+from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError
+from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 from .idx import read_idx

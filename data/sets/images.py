@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_count, check_pair
+from ..checks import check_count, check_pair
 from ..dataset import Dataset
+from ..errors import DataError
 from ..formats.idx import find_idx, read_idx
 from ..formats.mosaic import has_mosaic, read_mosaic
 from ..labels import check_labels

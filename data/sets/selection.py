@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataWarning, check_count, check_number, check_seed, shown
+from ..checks import check_count, check_number, check_seed, shown
 from ..dataset import Dataset
+from ..errors import DataWarning
 from ..limits import ask
 from .toys import first_train
 

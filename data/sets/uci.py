@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..checks import DataError, check_count, check_finite
+from ..checks import check_count, check_finite
 from ..dataset import Dataset
+from ..errors import DataError
 from ..roots import read_bytes, reading, resolve_root
 
 __all__ = ["UCI_ALIASES", "load_uci"]

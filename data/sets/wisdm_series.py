@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..checks import DataError, check_choice, check_count, check_fraction
+from ..checks import check_choice, check_count, check_fraction
 from ..dataset import Dataset
+from ..errors import DataError
 from ..roots import AGAIN, find_file, read_bytes, resolve_root
 from ..splits import carve, generator, pick
 

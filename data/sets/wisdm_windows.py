@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..checks import DataError, check_choice, check_fraction
+from ..checks import check_choice, check_fraction
 from ..dataset import Dataset
+from ..errors import DataError
 from ..formats.arff import Arff, read_arff
 from ..roots import find_file, resolve_root
 from ..splits import carve

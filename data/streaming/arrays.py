@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_numeric
+from ..checks import check_numeric
+from ..errors import DataError
 from ..formats.archives import header_of
 from ..limits import ask
 from ..roots import reading

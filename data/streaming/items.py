@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ..checks import DataError, refuse_masked
+from ..checks import refuse_masked
+from ..errors import DataError
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Places, edges_of
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..checks import (
-    DataError,
     as_tensor,
     check_count,
     check_fraction,
@@ -24,6 +23,7 @@ from ..checks import (
     with_channel,
 )
 from ..dataset import Dataset
+from ..errors import DataError
 from ..fields import are_several
 from ..fingerprint import fingerprint
 from ..labels import check_labels

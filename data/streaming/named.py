@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checks import DataError, check_count, check_fraction, shown
+from ..checks import check_count, check_fraction, shown
 from ..dataset import Dataset
+from ..errors import DataError
 from ..formats.image_folders import Images, is_image_folder
 from ..tasks import Task
 from .arrays import is_array_folder

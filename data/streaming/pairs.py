@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import DataError, as_tensor, listed, named
+from ..checks import as_tensor, listed, named
+from ..errors import DataError
 from ..fields import Fields, are_several
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..checks import DataError
+from ..errors import DataError
 from ..splits import generator
 from .pairs import PAIRS, Columns, OfPairs, Pairs
 from .shuffle import Chunk, Places, cut, edges_of

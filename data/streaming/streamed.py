@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_count, with_channel
+from ..checks import check_count, with_channel
 from ..dataset import Dataset
+from ..errors import DataError
 from ..fingerprint import known_rows
 from ..marginal import Marginal
 from ..splits import along

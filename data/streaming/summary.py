@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import DataError, check_inputs, check_pair, with_channel
+from ..checks import check_inputs, check_pair, with_channel
+from ..errors import DataError
 from ..fields import Fields
 from ..fingerprint import add_rows, fingerprint
 from ..labels import check_labels, count_classes

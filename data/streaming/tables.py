@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import DataError
+from ..errors import DataError
 from ..labels import number_names
 from ..limits import ask
 from ..numbering import numbered

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from torch import Tensor
 
-from ..checks import DataError
+from ..errors import DataError
 from .making import reader_of
 from .placed import Reader
 from .shuffle import Chunk

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from .errors import PyroccamError
 
 __all__ = [
-    "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive", "Share",
-    "Whole", "check", "checked", "nearest",
+    "AtLeastTwo", "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive",
+    "Share", "ShareOrZero", "Whole", "check", "checked", "nearest",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,9 +60,11 @@ Finite = Annotated[float, Between()]
 Positive = Annotated[float, Between(0.0, ends="()")]
 NotNegative = Annotated[float, Between(0.0)]
 Share = Annotated[float, Between(0.0, 1.0, "()")]
+ShareOrZero = Annotated[float, Between(0.0, 1.0, "[)")]
 Fraction = Annotated[float, Between(0.0, 1.0)]
 Whole = Annotated[int, Between(0)]
 Count = Annotated[int, Between(1)]
+AtLeastTwo = Annotated[int, Between(2)]
 
 
 class Options:

@@ -20,11 +20,8 @@ from .own_code import absolute_name, attribute, is_function_name, looked_for_bes
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
-from .sets.selection import load_polynomial, load_regimes
 from .sets.toys import load_spirals, load_wiggle
 from .sets.uci import UCI_ALIASES, load_uci
-from .sets.wisdm_series import load_wisdm_series
-from .sets.wisdm_windows import load_wisdm_windows
 from .streaming.named import FORMS, is_streamable, load_stream
 from .tables import load_csv, load_npz
 from .tasks import Task
@@ -47,19 +44,11 @@ def _rows() -> dict[str, tuple[Entry, Loader]]:
     """All data sets that have a name: adding one is adding a line here."""
     spirals = Entry("spirals", "classification", "made", "two spirals in the plane")
     wiggle = Entry("wiggle", "regression", "made", "a wavy line seen through noise")
-    line = Entry("polynomial", "regression", "made", "a line, and powers up to the ninth to fit it")
-    regimes = Entry("regimes", "regression", "made", "tanh of one input out of eleven")
     digits = Entry("digits", "classification", "scikit-learn", "8 x 8 grey digits")
-    series = "the next of 200 records of a watch (WISDM 2019, A-E; not the raw v1.1)"
-    windows = "six activities from 43 features of a phone (WISDM v1.1)"
     rows: list[tuple[Entry, Loader]] = [
         (spirals, load_spirals),
         (wiggle, load_wiggle),
-        (line, load_polynomial),
-        (regimes, load_regimes),
         (digits, load_digits),
-        (Entry("wisdm-series", "regression", "data_root", series), load_wisdm_series),
-        (Entry("wisdm-windows", "classification", "data_root", windows), load_wisdm_windows),
     ]
     for name, kind, what in (
         ("mnist", "MNIST", "28 x 28 grey digits"),

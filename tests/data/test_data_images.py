@@ -1,9 +1,8 @@
-"""Image files: idx, webp mosaics, and what torchvision hands over. Nothing is downloaded."""
+"""Image files: idx, and what torchvision hands over. Nothing is downloaded."""
 
 import gzip
 import pickle
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import scipy.io
 import torch
 import torchvision.datasets
-from PIL import Image
 from pyroccam import data
 from strange_files import reloaded, saying
 
@@ -199,10 +197,6 @@ def test_cifar_as_torchvision_hands_it_over(
     assert d.x_mean.shape == (3,)
     scale = (d.x_test.permute(0, 2, 3, 1) * d.x_std + d.x_mean) * 255
     np.testing.assert_allclose(scale, images[:10], atol=1e-3)
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    write_mosaics(tmp_path / "CIFAR10")  # a part, which the whole set goes before
-    assert data.load("cifar10", data_root=tmp_path).name == "cifar10"
-    assert calls[2:] == [False, False]
 
 
 @pytest.mark.parametrize("folder", ["SVHN", "."])
@@ -250,55 +244,3 @@ def test_files_in_torchvisions_own_formats(tmp_path: Path, monkeypatch: pytest.M
         scale = (d.x_test.permute(0, 2, 3, 1) * d.x_std + d.x_mean) * 255
         np.testing.assert_allclose(scale, images.transpose(0, 2, 3, 1), atol=1e-3)
     assert state(tmp_path) == before
-
-
-TILES = RANDOM.integers(0, 256, (18, 32, 32, 3), np.uint8)
-TILE_LABELS = np.arange(50, dtype=np.uint8) % 3
-
-
-def write_mosaics(folder: Path) -> None:
-    """Two pictures of 2 x 3 for training, one for testing; labels of more images than that."""
-    folder.mkdir()
-    for name, first in (("train_00", 0), ("train_01", 6), ("test_00", 12)):
-        rows = [np.concatenate(list(TILES[first + r : first + r + 3]), axis=1) for r in (0, 3)]
-        Image.fromarray(np.concatenate(rows)).save(folder / f"{name}.webp", lossless=True)
-    for split in ("train", "test"):
-        (folder / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(TILE_LABELS)))
-
-
-def test_part_of_cifar10(tmp_path: Path) -> None:
-    write_mosaics(tmp_path / "CIFAR10")
-    before = state(tmp_path)
-    d = data.load("cifar10", data_root=tmp_path, val_fraction=0)
-    assert state(tmp_path) == before
-    assert d.name == "cifar10 (part: 12/6)"
-    assert d.class_names[:3] == ("airplane", "automobile", "bird")
-    for x, tiles in ((d.x_train, TILES[:12]), (d.x_test, TILES[12:])):
-        back = (x.permute(0, 2, 3, 1) * d.x_std + d.x_mean) * 255
-        np.testing.assert_allclose(back, tiles, atol=1e-3)
-    assert d.y_train.tolist() == TILE_LABELS[:12].tolist()
-    assert d.classes == 10
-
-
-TEST, TESTS = "test_00.webp", "test-labels-idx1-ubyte.gz"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "match"),
-    [
-        (lambda f: (f / TESTS).write_bytes(gzip.compress(idx(TILE_LABELS[:5]))),
-         r"test-labels-idx1-ubyte\.gz has 5 labels; expected one for each of 6 images"),
-        (lambda f: (f / TESTS).unlink(), r"has no test-labels-idx1-ubyte\.gz"),
-        (lambda f: (f / TEST).write_bytes((f / TEST).read_bytes()[:500]),
-         r"test_00\.webp is not a whole picture"),
-        (lambda f: Image.new("RGB", (40, 32)).save(f / TEST),
-         r"test_00\.webp is 40 x 32; expected multiples of 32"),
-        (lambda f: (f / TEST).unlink(), r"has no test_00\.webp"),
-        (lambda f: (f / "train_01.webp").rename(f / "train_02.webp"), r"lacks train_01\.webp"),
-    ],
-)  # fmt: skip
-def test_broken_mosaics(tmp_path: Path, spoil: Callable[[Path], Any], match: str) -> None:
-    write_mosaics(tmp_path / "CIFAR10")
-    spoil(tmp_path / "CIFAR10")
-    with pytest.raises(data.DataError, match=match):
-        data.load("cifar10", data_root=tmp_path)

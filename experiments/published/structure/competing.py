@@ -35,7 +35,7 @@ from typing import Any
 import pyro
 import torch
 from pyroccam import guides, models
-from pyroccam.data import Dataset, load
+from pyroccam.data import Dataset
 from pyroccam.inference.training.settings import Settings
 from pyroccam.inference.training.step import TrainingStep
 from pyroccam.models.contexts import seeded
@@ -45,6 +45,8 @@ from pyroccam.models.priors.normal import Normal
 from pyroccam.models.priors.scaling import Floored, Scaling
 from pyroccam.models.priors.structure import GumbelSoftmax
 from torch import nn
+
+from ...sets import regimes
 
 __all__ = ["PRIMITIVES", "SITE", "Pair", "Protocol", "build", "learn", "look", "spread_prior"]
 
@@ -87,7 +89,7 @@ def build(seed: int, temperature: float, protocol: Protocol) -> tuple[Pair, Data
     Arguments:
         temperature: of p(Γ | h).
     """
-    data = load("regimes", seed=seed, standardise=False)
+    data = regimes(seed=seed, standardise=False)
     with seeded(seed, torch.device("cpu")):
         complex_, simple = nn.Linear(data.x_train.shape[1], 1), nn.Linear(1, 1)
         constant = nn.Linear(1, 1, bias=False)

@@ -8,28 +8,29 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pyroccam.data.dataset import Dataset
+from pyroccam.data.errors import DataError
+from pyroccam.data.ranges import Share, ShareOrZero, Whole, checked
+from pyroccam.data.roots import find_file, resolve_root
+from pyroccam.data.splits import carve
 
-from ..checks import check_choice, check_fraction
-from ..dataset import Dataset
-from ..errors import DataError
-from ..formats.arff import Arff, read_arff
-from ..roots import find_file, resolve_root
-from ..splits import carve
+from .arff import Arff, read_arff
 
-__all__ = ["load_wisdm_windows"]
+__all__ = ["wisdm_windows"]
 
 _FILE = "WISDM_ar_v1.1_transformed.arff"
 _PLACES = (f"{_FILE}.gz", _FILE, f"WISDM_ar_v1.1/{_FILE}")
 """Where it may be; the last one is as the published archive unpacks."""
 
 
-def load_wisdm_windows(
+@checked
+def wisdm_windows(
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
     split_by: Literal["subject", "window"] = "subject",
-    test_fraction: float = 0.2,
-    val_fraction: float = 0.1,
+    test_fraction: Share = 0.2,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
 ) -> Dataset:
     """Six activities from 43 features of the accelerometer of a phone in a pocket.
@@ -64,8 +65,6 @@ def load_wisdm_windows(
         J. Kwapisz, G. Weiss, S. Moore: Activity Recognition using Cell Phone Accelerometers
         (2010), which asks to be cited by whoever uses the data.
     """
-    check_fraction("test_fraction", test_fraction)
-    check_choice("split_by", split_by, ("subject", "window"))
     table = read_arff(_find(data_root))
     labels = torch.from_numpy(table.categories("class"))
     users = table.categories("user")

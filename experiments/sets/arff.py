@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-from ..errors import DataError
-from ..roots import AGAIN, read_bytes
+from pyroccam.data.errors import DataError
+from pyroccam.data.roots import AGAIN, read_bytes
 
 __all__ = ["Arff", "read_arff"]
 

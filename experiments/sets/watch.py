@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from pyroccam.data.dataset import Dataset
+from pyroccam.data.errors import DataError
+from pyroccam.data.ranges import AtLeastTwo, Count, Share, ShareOrZero, Whole, checked
+from pyroccam.data.roots import AGAIN, find_file, read_bytes, resolve_root
+from pyroccam.data.splits import carve, generator, pick
 
-from ..checks import check_choice, check_count, check_fraction
-from ..dataset import Dataset
-from ..errors import DataError
-from ..roots import AGAIN, find_file, read_bytes, resolve_root
-from ..splits import carve, generator, pick
-
-__all__ = ["load_wisdm_series"]
+__all__ = ["wisdm_series"]
 
 _FILE = "WISDM_2019_raw_watch_accel_A-E.txt"
 _FOLDERS = ("wisdm-dataset/raw/watch/accel", "raw/watch/accel")
@@ -55,16 +54,17 @@ class _Series(NamedTuple):
     """(rows, 3) float64, m/s²."""
 
 
-def load_wisdm_series(
+@checked
+def wisdm_series(
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
     channels: Literal["axes", "norm"] = "axes",
-    n_train: int = 5000,
-    n_test: int = 2000,
+    n_train: AtLeastTwo = 5000,
+    n_test: Count = 2000,
     split_by: Literal["subject", "window"] = "subject",
-    test_fraction: float = 0.3,
-    val_fraction: float = 0.1,
+    test_fraction: Share = 0.3,
+    val_fraction: ShareOrZero = 0.1,
     standardise: bool = True,
 ) -> Dataset:
     """The Euclidean norm of an accelerometer record, from the 199 records before it.
@@ -118,11 +118,6 @@ def load_wisdm_series(
         O. Bakhteev: Bayesian selection of deep learning model structure (PhD thesis, 2019),
         experiment on hyperparameters, for the task.
     """
-    check_choice("channels", channels, ("axes", "norm"))
-    check_choice("split_by", split_by, ("subject", "window"))
-    check_count("n_train", n_train, 2)
-    check_count("n_test", n_test, 1)
-    check_fraction("test_fraction", test_fraction)
     series = _read(_find(resolve_root(data_root)))
     ends = _window_ends(series)
     if not len(ends):

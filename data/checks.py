@@ -109,7 +109,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "") -> None:
+def refuse_rows(name: str, values: Any, bad: Any, expected: str) -> None:
     """Refuse rows with values (B, ...) that are `bad`.
 
     Raises:
@@ -122,7 +122,7 @@ def refuse_rows(name: str, values: Any, bad: Any, expected: str, hint: str = "")
         value = f"{value:g}" if isinstance(value, float) else shown(value)
         count = int(bad.reshape(len(bad), -1).any(1).sum())
         found = f"{name} holds {value} in row {row_number(first[0], name)} ({count} such row(s))"
-        raise DataError(found, expected, hint)
+        raise DataError(found, expected)
 
 
 def refuse_masked(name: str, value: Any) -> None:
@@ -133,7 +133,7 @@ def refuse_masked(name: str, value: Any) -> None:
         DataError: for one.
     """
     if any(map(np.ma.is_masked, value if isinstance(value, list | tuple) else [value])):
-        raise DataError(f"{name} has masked values", hint="leave out those rows")
+        raise DataError(f"{name} has masked values")
 
 
 def check_numeric(name: str, dtype: np.dtype) -> None:
@@ -146,7 +146,6 @@ def check_numeric(name: str, dtype: np.dtype) -> None:
         raise DataError(
             f"{name} holds {dtype} values",
             "numbers",
-            "encode text as numbers first (labels: numpy.unique(y, return_inverse=True)[1])",
         )
 
 
@@ -174,7 +173,6 @@ def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
         f"{name} has {count} value(s) that are NaN, infinite or beyond float32, "
         f"the first at {where}: {value}",
         "finite numbers only",
-        "drop those rows, or fill them with a training mean",
     )
 
 
@@ -255,8 +253,7 @@ def warn_of_wild_cells(
     if found:
         more = f" and {found - 3} more" if found > 3 else ""
         said = f"{title} has cells far from all others of their column: {'; '.join(first)}{more}."
-        hint = "If they stand for missing values, missing= (--set data.missing=) leaves them out."
-        warnings.warn(f"{said} {hint}", DataWarning, stacklevel=2)
+        warnings.warn(f"{said} To leave out missing values: missing=.", DataWarning, stacklevel=2)
 
 
 def _at(ranked: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -280,7 +277,6 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
         raise DataError(
             f"{name} has {x.ndim} dimension(s), shape {shape}",
             "(rows, features), or (rows, channels, ...) such as (rows, channels, height, width)",
-            f"{name}[:, None] if there is one feature",
         )
     if 0 in shape:
         raise DataError(f"{name} is empty, shape {shape}", "at least one row and one feature")
@@ -288,7 +284,7 @@ def check_inputs(name: str, x: Tensor, *, ids: bool = False, columns: Sequence[s
     if ids:
         bad = (x < 0) | (x != x.round() if x.is_floating_point() else x.new_tensor(False).bool())
         expected = "whole numbers from 0, rows of a table of embeddings, for ids=True"
-        refuse_rows(name, x, bad, expected, "without ids=, if inputs are amounts")
+        refuse_rows(name, x, bad, expected)
 
 
 def with_channel(x: Tensor) -> Tensor:
@@ -326,7 +322,6 @@ def check_targets(name: str, y: Tensor) -> Tensor:
         raise DataError(
             f"{name} has shape {tuple(y.shape)}",
             "regression targets of shape (rows,) or (rows, targets)",
-            f"{name}.reshape(len({name}), -1)",
         )
     y = y if y.is_floating_point() else y.double()
     check_finite(name, y)

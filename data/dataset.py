@@ -168,8 +168,7 @@ class Dataset:
             x = as_tensor("x", x)
         shape, own = tuple(x.shape), self.input_shape
         if len(shape) != 1 + len(own) or (not self.ids and shape[1] != own[0]):
-            one = "x[None], if that is one row" if shape == own else ""
-            raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch", one)
+            raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch")
         if len(x):
             check_inputs("x", x, ids=self.ids)
         return x.to(self.x_train)
@@ -511,9 +510,7 @@ class Dataset:
         fields = None
         if are_several(x_train, y_train):
             if ids:
-                raise DataError(
-                    "ids=True for several inputs", "whole numbers where they are ids", "no ids="
-                )
+                raise DataError("ids=True for several inputs", "whole numbers where they are ids")
             fields = Fields.of("x_train", x_train)
             x = {s: fields.pack(f"x_{s}", one) for s, one in x.items()}
         for s in x:
@@ -554,7 +551,6 @@ class Dataset:
                 raise DataError(
                     f"classes={classes}, class_names={tuple(class_names)} for {task}",
                     "neither",
-                    "task='classification'",
                 )
             y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
             for s, one in y.items():

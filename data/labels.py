@@ -50,8 +50,7 @@ def number_names(name: str, y: Any, names: Sequence[str]) -> np.ndarray:
         raise DataError(f"{name} has shape {texts.shape}", "one class label a row, shape (rows,)")
     places = {one: place for place, one in enumerate(names)}
     numbers = np.array([places.get(text, -1) for text in texts.tolist()], dtype=np.int64)
-    hint = "class_names= with all of them, if training rows lack some"
-    refuse_rows(name, texts, numbers < 0, f"one of {listed(map(repr, names))}", hint)
+    refuse_rows(name, texts, numbers < 0, f"one of {listed(map(repr, names))}")
     return numbers
 
 
@@ -70,29 +69,22 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
         DataError: naming the first row that is wrong and its value.
     """
     if y.ndim != 1:
-        hint = f"{name}.argmax(1) if this is one-hot, or task='multi-label'"
-        hint = hint if y.ndim == 2 and y.shape[1] > 1 else ""
-        hint = hint or f"{name}.reshape(-1) if there is one label a row"
         raise DataError(
-            f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)", hint
+            f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)"
         )
     if y.is_floating_point():
         check_finite(name, y)
-        refuse_rows(name, y, y != y.round(), "whole numbers as class labels", "task='regression'")
+        refuse_rows(name, y, y != y.round(), "whole numbers as class labels")
         # beyond, a float is whole by rounding, and may be no int64
-        refuse_rows(
-            name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}", "task='regression'"
-        )
+        refuse_rows(name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}")
     y = y.long()
-    remap = "numpy.unique(y, return_inverse=True)[1] makes labels that start at 0"
-    refuse_rows(name, y, y < 0, "class labels from 0 upwards", remap)
+    refuse_rows(name, y, y < 0, "class labels from 0 upwards")
     if classes is not None:
         refuse_rows(
             name,
             y,
             y >= classes,
             f"class labels 0 to {classes - 1} (there are {classes} classes)",
-            f"{remap}; classes= says how many there are when training rows lack some",
         )
     return y
 
@@ -123,7 +115,6 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         raise DataError(
             f"y_train has only the label {int(seen[0])}",
             "at least 2 classes",
-            "classes= if the training rows lack some",
         )
     count = int(seen[-1]) + 1
     if len(seen) < count:
@@ -131,6 +122,5 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         raise DataError(
             f"y_train has no row of class {gap}, though labels go up to {count - 1}",
             "labels 0, 1, 2, ... without a gap",
-            "numpy.unique(y, return_inverse=True)[1], or classes= if this is meant",
         )
     return count

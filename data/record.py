@@ -178,12 +178,11 @@ def _refuse_damage(remembered: Any) -> None:
     Raises:
         DataError: with the first part that is wrong.
     """
-    hint = "the run's files from a backup, or fit again"
     if not isinstance(remembered, dict):
-        raise DataError("the record of the data is damaged", "names and values", hint)
+        raise DataError("the record of the data is damaged", "names and values")
     for name, (test, expected) in _KINDS.items():
         if name not in remembered:
-            raise DataError(f"the record of the data is damaged: it has no {name!r}", hint=hint)
+            raise DataError(f"the record of the data is damaged: it has no {name!r}")
         if not test(remembered[name]):
             what = f"{name!r} is {shown(remembered[name])}"
-            raise DataError(f"the record of the data is damaged: {what}", expected, hint)
+            raise DataError(f"the record of the data is damaged: {what}", expected)

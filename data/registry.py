@@ -190,8 +190,6 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
     if name in ("tensors", "stream"):
         raise DataError(
             f"{name!r} came from memory and cannot be loaded by name",
-            hint="Dataset.from_tensors or data.stream again; or save them as .npz, or by "
-            "data.write_rows",
         )
     near = difflib.get_close_matches(name.lower(), _ROWS, n=3)
     near += [known for known in _ROWS if known.endswith(f"/{name.lower()}")]
@@ -314,8 +312,7 @@ def _resolve(name: str) -> Path:
         refuse_no_file(path)
     except DataError as error:
         near = difflib.get_close_matches(path.name, _siblings(path), n=3)
-        hint = ", ".join(near) and f"{', '.join(near)} there"
-        raise DataError(error.found, error.expected, error.hint or hint) from error
+        raise DataError(error.found, error.expected, ", ".join(near)) from error
     return path
 
 

@@ -11,10 +11,7 @@ from pathlib import Path
 from .errors import DataError, PyroccamError
 from .limits import ask
 
-__all__ = ["AGAIN", "find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]
-
-AGAIN = "delete the file and download it again"
-"""What to try when a file is broken."""
+__all__ = ["find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]
 
 _CHUNK = 2**20
 
@@ -65,7 +62,7 @@ def refuse_no_file(path: Path) -> None:
 
 
 @contextmanager
-def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
+def reading(path: Path, what: str) -> Iterator[None]:
     """Turns what goes wrong while a library reads a file into one kind of error.
 
     On broken files readers raise whatever their parts happen to raise (`struct.error`,
@@ -74,7 +71,6 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
     Arguments:
         path: The file.
         what: What it should be: "a whole gzip file".
-        hint: What to try if it is not that.
 
     Raises:
         DataError: for any exception but those that say already what to mend, and for what is
@@ -94,7 +90,7 @@ def reading(path: Path, what: str, hint: str = "") -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, AttributeError | LookupError | TypeError):  # of the reader's own parts
             reason = "its reader fails"
-        raise DataError(f"{path} is not {what} ({reason})", hint=hint) from error
+        raise DataError(f"{path} is not {what} ({reason})") from error
 
 
 def read_bytes(path: Path, times: float = 2.0) -> bytes:
@@ -115,7 +111,7 @@ def read_bytes(path: Path, times: float = 2.0) -> bytes:
     packed = path.suffix == ".gz"
     parts, size = [], 0
     with (
-        reading(path, "a whole gzip file" if packed else "a whole file", AGAIN),
+        reading(path, "a whole gzip file" if packed else "a whole file"),
         path.open("rb") as file,
     ):
         # the size that a gzip file tells at its end may be a lie, and so it is not looked at

@@ -90,7 +90,6 @@ def new_rows(
             raise DataError(
                 f"{key} has no option {listed(options)} here",
                 "target=" if kind == ".csv" else "none",
-                "all of its rows are taken as they are",
             )
         x, y = _of_table(path, like, target) if kind == ".csv" else _of_archive(path, like)
         title = path.stem
@@ -99,7 +98,6 @@ def new_rows(
         if options:
             raise DataError(
                 f"{key} has no option {listed(options)} here", "none",
-                "all of its rows are taken as they are",
             )  # fmt: skip
         x, y = _of_files(Path(key), like)
         title = Path(key).name

@@ -152,7 +152,6 @@ def carve(
         raise DataError(
             f"{name}={fraction} of rows that are all of one group",
             "at least 2 groups",
-            "a split that does not keep groups together",
         )
     aside, stay = pick_groups(numbered, count, generator(seed, purpose))
     if len(stay) < 2:
@@ -165,7 +164,6 @@ def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
     return DataError(
         f"{name}={fraction} leaves {left} of {rows} rows for training",
         "at least 2 training rows",
-        f"more rows, or a smaller {name}",
     )
 
 

@@ -163,11 +163,9 @@ def load_csv(
     kept = [name for name in columns if name not in left]
     features = Columns.of(inputs, target, weights or "").among(str(path), kept)
     if not features:
-        other = next((mark for mark in (";", "\t", "|") if mark in target), None)
         raise DataError(
             f"{path} has only the column {target!r}",
             "features beside the target",
-            "" if other is None else f"commas between the fields; the first line has {other!r}",
         )
     if wrong := sorted(({*left} - {*columns}) | ({*texts} - {*features})):
         raise DataError(f"{path} has no inputs {listed(wrong)}", f"some of {listed(features)}")
@@ -180,7 +178,7 @@ def load_csv(
     count, rows, of_target = len(frame), frame.index.to_numpy(), frame[target]
     if test is not None:
         if not isinstance(test, str | os.PathLike):
-            raise DataError(f"test={shown(test)}", "a path", "test_fraction= for a share")
+            raise DataError(f"test={shown(test)}", "a path")
         there = Path(test) if Path(test).exists() else path.with_name(Path(test).name)  # if moved
         frame = read_table(there, texts)
         Columns(tuple(features), target).among(str(there), frame.columns)
@@ -226,8 +224,7 @@ def _refuse_dummies(path: Path, frame: pd.DataFrame) -> None:
         if count > 1 and (alike or np.min(ones) == 1):
             raise DataError(
                 f"{path} has no target= and ends with dummies, {listed(frame.columns[-count:])}",
-                "the name of the column to predict",
-                "target=NAME (--set data.target=NAME)",
+                "target=NAME",
             )
 
 
@@ -254,7 +251,7 @@ def _read_target(
     else:
         values = y.numpy()
         expected = "text or whole numbers as class labels"
-        refuse_rows(where, values, values != np.round(values), expected, "task='regression'")
+        refuse_rows(where, values, values != np.round(values), expected)
         check_finite(str(path), y[:, None], [str(column.name)])
     distinct, label = np.unique(values, return_inverse=True)
     whole = values.dtype.kind in "iuf"

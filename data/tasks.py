@@ -54,7 +54,7 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
         bad, expected = (y != 0) & (y != 1), "0 or 1 for each label, for task='multi-label'"
     else:
         return y
-    refuse_rows(name, y, bad, expected, "task='regression', if these are other amounts")
+    refuse_rows(name, y, bad, expected)
     return y
 
 
@@ -82,7 +82,7 @@ def decide_task(name: str, *parts: Tensor) -> Task:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
         raise DataError(
             f"{name} and the targets of other splits are of the types {types}",
-            "whole numbers in all of them, or in none", "task=, which says what they are",
+            "one type, or task=",
         )  # fmt: skip
     y = torch.cat([part.flatten() for part in parts])
     if y.dtype == torch.bool:
@@ -101,7 +101,6 @@ def decide_task(name: str, *parts: Tensor) -> Task:
         raise DataError(
             f"{name} has {len(values)} distinct whole numbers ({first}, ...): class labels, or "
             "amounts?",
-            "a word on that",
-            "task='classification' or task='regression' (--set data.task=... in a command)",
+            "task='classification' or task='regression'",
         )
     return "regression"

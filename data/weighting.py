@@ -88,7 +88,7 @@ def of_classes(data: Dataset, asked: Any, totals: Callable[[], Tensor]) -> Tenso
     """
     if data.classes is None:
         found = f"class_weights={shown(asked)} for {data.task}"
-        raise DataError(found, "classes", "weights=, which are of rows")
+        raise DataError(found, "classes")
     if not isinstance(asked, str):
         return check_weights("class_weights", asked, data.classes)
     if asked != "balanced":

@@ -28,8 +28,6 @@ _CHUNK = 2**20
 _HEADER = 2**16
 """Bytes at the beginning of an array in which its header must end."""
 
-_HINT = "write it again with numpy.savez, without object arrays"
-
 
 class _Header(NamedTuple):
     shape: tuple[int, ...]
@@ -84,7 +82,6 @@ class Archive:
             raise DataError(
                 f"{self.path} has no {', '.join(missing)}, only {listed(self.names)}",
                 f"the arrays {', '.join(names)}",
-                f"numpy.savez(path, {', '.join(f'{name}=...' for name in names)})",
             )
         headers = {name: self._header(name) for name in names}
         ask(sum(header.peak for header in headers.values()), str(self.path))
@@ -93,13 +90,12 @@ class Archive:
     def _member(self, name: str) -> zipfile.ZipInfo:
         found, *more = self._members[name]
         if more:
-            raise DataError(f"{self.path} holds {name} {1 + len(more)} times", "once", _HINT)
+            raise DataError(f"{self.path} holds {name} {1 + len(more)} times", "once")
         if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             # the others may ask for gigabytes before they give a byte
             raise DataError(
                 f"{self.path}: {name} is packed by method {found.compress_type}",
                 "what numpy.savez or numpy.savez_compressed write",
-                _HINT,
             )
         return found
 
@@ -108,7 +104,7 @@ class Archive:
         with self._content.open(member) as file:
             header = header_of(f"{self.path}: {name}", file)
         if header.dtype.hasobject:
-            raise DataError(f"{self.path}: {name} holds objects", "numbers", _HINT)
+            raise DataError(f"{self.path}: {name} holds objects", "numbers")
         if header.dtype.kind != "U" or not name.startswith("y"):  # labels may be names
             check_numeric(f"{self.path}: {name}", header.dtype)
         if member.file_size != header.start + header.size:
@@ -136,13 +132,13 @@ def header_of(what: str, file: IO[bytes]) -> _Header:
     start = io.BytesIO(file.read(_HEADER))
     version = np.lib.format.read_magic(start)
     if version not in ((1, 0), (2, 0)):
-        raise DataError(f"{what} has a header of version {version}", hint=_HINT)
+        raise DataError(f"{what} has a header of version {version}")
     try:
         shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(start)
     except Exception as error:  # Python reads it, and what Python says is of its own parts
-        raise DataError(f"{what} has a header that cannot be read", hint=_HINT) from error
+        raise DataError(f"{what} has a header that cannot be read") from error
     if min(shape, default=0) < 0:
-        raise DataError(f"{what} says it has shape {shape}", hint=_HINT)
+        raise DataError(f"{what} says it has shape {shape}")
     return _Header(shape, fortran, dtype, start.tell())
 
 
@@ -162,7 +158,6 @@ def _of_another_size(path: Path, name: str, header: _Header, there: int) -> Data
     return DataError(
         f"{path} is not a whole .npz file: {name} holds {there} bytes",
         f"{header.size}, since its header says {header.shape} of {header.dtype}",
-        _HINT,
     )
 
 
@@ -174,10 +169,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
         DataError: if it cannot be read; also for what goes wrong while it is open.
     """
     with (
-        reading(path, "a whole .npz file of plain arrays", _HINT),
+        reading(path, "a whole .npz file of plain arrays"),
         path.open("rb") as file,
     ):
         if file.read(6) == np.lib.format.MAGIC_PREFIX:
-            raise DataError(f"{path} holds one array", "an archive of several", "numpy.savez")
+            raise DataError(f"{path} holds one array", "an archive of several")
         with zipfile.ZipFile(file) as content:
             yield Archive(path, content)

@@ -66,7 +66,6 @@ class Images:
             raise DataError(
                 f"{path} is an image of {_pixels(tuple(image.shape))}",
                 f"{_pixels(self._shape)}, as the first one of {self.name}",
-                "size=64 (--set data.size=64), to which all are brought",
             )
         return image, label
 
@@ -116,7 +115,6 @@ def _decoded(path: Path) -> Tensor:
             raise DataError(
                 f"{path} is an image of mode {image.mode}, whose numbers do not end at 255",
                 "8 bits a channel",
-                "the numbers as arrays, by pyroccam.data.write_rows; or images scaled to bytes",
             )
         ask(7.0 * image.width * image.height, str(path))  # the pixels, in colour, and a copy
         found: Tensor = functional.pil_to_tensor(image.convert("RGB"))

@@ -150,7 +150,7 @@ def _read_family(kind: str, root: Path, download: bool) -> Images:
     for stem in stems:
         path = find_idx(folder, stem)
         if path is None:
-            raise DataError(f"{folder} has no {stem}.gz after the download", hint="place it there")
+            raise DataError(f"{folder} has no {stem}.gz after the download")
         arrays.append(read_idx(path, 3 if "idx3" in stem else 1))
     x_train, y_train, x_test, y_test = arrays
     return Images((x_train[:, None], y_train), (x_test[:, None], y_test), _FAMILY[kind])

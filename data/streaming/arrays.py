@@ -132,7 +132,6 @@ def _header(path: Path) -> _File:
     if columns and len(shape) > 1:
         raise DataError(
             f"{path.name} lies column by column", "rows one after the other",
-            "numpy.save(path, numpy.ascontiguousarray(array))",
         )  # fmt: skip
     if not shape or 0 in shape:
         raise DataError(f"{path.name} has shape {shape}", "(rows, ...), none of them 0")

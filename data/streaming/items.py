@@ -39,7 +39,6 @@ class Items(OfPairs):
         except (TypeError, NotImplementedError) as error:
             raise DataError(
                 f"{self.name} has no length", "the number of rows, by which the bound is weighed",
-                "rows=N, or a __len__",
             ) from error  # fmt: skip
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")
@@ -70,7 +69,5 @@ class Items(OfPairs):
             raise DataError(
                 f"the items of {self.name} ({kind}) make no batch: {said}",
                 "pairs of tensors or numbers, of one shape",
-                "a transform of the data set that gives tensors of one size, such as "
-                "torchvision.transforms.v2.ToImage() after a Resize",
             ) from error
         return self.pairs.read(batch)

@@ -181,7 +181,6 @@ def stream(
             f"summary= is of {other if summary.rows != reader.rows else 'other training rows'}",
             f"one of the {reader.rows:,} training rows that are streamed here, whose first ones, "
             "their shapes and the names of their columns it remembers",
-            "the same source, val=, test= and seed= as then, or no summary=",
         )
     scaling = _scaling(summary, standardise and not ids, task)
     xs, ys = _held(rows_of, task, summary, scaling, ids)
@@ -263,7 +262,7 @@ def _placed(
         raise DataError(
             f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
             f"{source.rows} rows",
-            "at least 2 training rows", "more rows, or smaller shares",
+            "at least 2 training rows",
         )  # fmt: skip
     row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
@@ -297,7 +296,6 @@ def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
         raise DataError(
             f"{path} is {there}",
             "a folder with x.npy and y.npy, or Parquet files",
-            "torchvision.datasets.ImageFolder(path, transform) for folders of images",
         )
     if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
         found: Source = given
@@ -319,7 +317,6 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
     raise DataError(
         f"{what}={given} of a stream, which cannot be asked for some of its rows",
         f"{what}=0, or the rows themselves",
-        f"{what}=(x, y), or a map-style data set",
     )
 
 
@@ -332,7 +329,6 @@ def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
         raise DataError(
             f"{what}={type(given).__name__}, which has no places",
             "a share, a number, rows (x, y) or a map-style data set, and 0 for none",
-            f"{what}=loader.dataset, of a DataLoader" if is_passing(given) else "",
         )
     source = opened(given)
     x, _ = read_apart(source, np.arange(1))
@@ -510,7 +506,6 @@ def _refuse_another_scale(plain: Tensor, tried: Tensor, dtype: torch.dtype) -> N
             f"batch_transform gives inputs that spread {ratio:.2g} times as much as those of the "
             f"source ({dtype}) and lie {off:.2g} standard deviations off",
             "the units of the source: they are scaled afterwards, by its mean and deviation",
-            "no division by 255 and no Normalize: ToDtype(torch.float32) without scale=True",
         )
 
 

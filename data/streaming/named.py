@@ -71,9 +71,7 @@ def load_stream(
     aside: dict[str, Any] = {}
     for what, asked in (("val", val), ("test", test)):
         if what in parts and asked is not None:
-            raise DataError(
-                f"{what}={shown(asked)} beside {parts[what]}", "one of them", f"no {what}="
-            )
+            raise DataError(f"{what}={shown(asked)} beside {parts[what]}", "one of them")
         aside[what] = _share(what, asked)
     sources = {part: _source(place, size, names) for part, place in parts.items()}
     training = sources.pop("train")
@@ -135,7 +133,6 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
         if "test" not in parts:
             raise DataError(
                 f"{path} holds {_listed(parts)}, and no test", "a folder test, or one set of rows",
-                f"{path / 'train'}, for the rows in it",
             )  # fmt: skip
         path = parts["test"]
     if _form(path) == "images":
@@ -178,7 +175,6 @@ def _parts(path: Path) -> dict[str, Path]:
     ):  # fmt: skip
         raise DataError(
             f"{path} holds {_listed(other)} beside train", "train, val and test",
-            "other names for them, or another place",
         )  # fmt: skip
     return {part: path / part for part in known if (path / part).is_dir()}
 

@@ -45,7 +45,7 @@ class Columns(NamedTuple):
         if lacking := [name for name in (*own, *names) if name not in known]:
             raise DataError(
                 f"{where} has no column {listed(map(repr, lacking))}, only {listed(known)}",
-                "names of columns", "target=, inputs= and weights= say which they are",
+                "names of columns",
             )  # fmt: skip
         if len({*own, *names}) < len(own) + len(names):
             raise DataError(f"{where}: {self}", "each column once, as an input or another thing")
@@ -128,7 +128,7 @@ class Pairs:
         if self.columns.weights:
             raise DataError(
                 f"weights={self.columns.weights!r} of {self.name}, which gives pairs",
-                "dicts, in which weights have a name", "no weights=",
+                "dicts, in which weights have a name",
             )  # fmt: skip
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 
@@ -140,7 +140,6 @@ class Pairs:
             raise DataError(
                 f"{self.name} gives several inputs, {listed(names)}, beside the target",
                 "columns of a table, or pairs ({...}, y) of a dict of inputs and a target",
-                "inputs=[...] with one name",
             )
         x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
         y = as_tensor(target, batch[target])

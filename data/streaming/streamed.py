@@ -108,9 +108,7 @@ class Streamed(Dataset):
     def _not_held(self, what: str) -> DataError:
         return DataError(
             f"{what} of {self.name}, whose {self.N:,} training rows are streamed",
-            "what takes training rows in parts",
-            "another split; rows= where there is one; or a data set in memory of some of the rows, "
-            "data.sample(10_000)",
+            "what takes rows in parts, or data.sample(rows)",
         )
 
     @property
@@ -167,7 +165,7 @@ class Streamed(Dataset):
         """
         raise DataError(
             f"validation rows of {self.name} among its training rows, which are streamed",
-            "rows that stay where they are", "data.stream(..., val=0)",
+            "val=0",
         )  # fmt: skip
 
     # -- what is known ----------------------------------------------------------------------------

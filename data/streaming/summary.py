@@ -186,7 +186,6 @@ def summarise(
         if classes is not None or class_names:
             raise DataError(
                 f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither",
-                "task='classification'",
             )  # fmt: skip
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":

@@ -76,7 +76,6 @@ class Tables:
                 f"{path} has row groups of up to {largest:,} rows, {largest * self.row_bytes:,} "
                 "bytes as numbers",
                 f"at most {MOST_GROUP:,}, as several are in memory together",
-                f"row_group_size={max(1, MOST_GROUP // 8 // self.row_bytes)} when it is written",
             )
 
     def read(self, places: Places) -> tuple[Tensor, Tensor]:
@@ -112,7 +111,6 @@ class Tables:
             elif y.dtype.kind not in "biuf":
                 raise DataError(
                     f"the target {self.target!r} holds {table[self.target].type}", "numbers",
-                    "class_names=[...], if they are names of classes",
                 )  # fmt: skip
             if self.weights:
                 of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
@@ -138,7 +136,6 @@ def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
                 f"the column {name!r} holds {kind}", "numbers or truth values",
-                "inputs=[...] without it, or encode it as numbers",
             )  # fmt: skip
 
 
@@ -163,7 +160,6 @@ def _pyarrow() -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(
-            "Parquet files need the package pyarrow, which is not there", "pyarrow to be installed",
-            "pip install 'pyroccam[parquet]'",
+            "Parquet files without pyarrow", "pip install 'pyroccam[parquet]'",
         ) from error  # fmt: skip
     return parquet

@@ -50,9 +50,7 @@ def write_rows(
     """
     place = Path(folder).expanduser()
     if any(place.glob("[xy]*.npy")):
-        raise DataError(
-            f"{place} holds rows already", "another folder", "remove them, or stream them"
-        )
+        raise DataError(f"{place} holds rows already", "another folder")
     reader = reader_of(
         source, rows=rows, inputs=inputs, target=target, class_names=class_names, workers=workers
     )
@@ -85,7 +83,7 @@ def _write(chunks: Iterable[Chunk], reader: Reader, files: tuple[BinaryIO, Binar
         if reader.fields is not None:
             raise DataError(
                 f"{reader.name} gives several inputs of a row ({reader.fields})",
-                "one, of which a file is made", "stream them from where they are",
+                "one, of which a file is made",
             )  # fmt: skip
         arrays = [_array(part) for part in pair]
         found = [(one.shape[1:], one.dtype) for one in arrays]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from pyroccam.data.errors import DataError
-from pyroccam.data.roots import AGAIN, read_bytes
+from pyroccam.data.roots import read_bytes
 
 __all__ = ["Arff", "read_arff"]
 
@@ -47,7 +47,6 @@ class Arff(NamedTuple):
             raise DataError(
                 f"{self.path} has no attribute {name!r} with categories, "
                 f"only {', '.join(self.attributes)}",
-                hint=AGAIN,
             )
         fields = self.fields[:, list(self.attributes).index(name)]
         places = np.full(len(fields), -1, np.int64)

@@ -100,7 +100,7 @@ def _read_picture(path: Path) -> np.ndarray:
     """Cuts one picture into its images (B, 3, 32, 32), row by row."""
     from PIL import Image
 
-    with reading(path, "a whole picture", "copy the file again"), warnings.catch_warnings():
+    with reading(path, "a whole picture"), warnings.catch_warnings():
         # Pillow warns of pictures so large that they may be an attack, and goes on
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as picture:

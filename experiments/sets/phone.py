@@ -102,8 +102,6 @@ def _find(data_root: str | os.PathLike[str] | None) -> Path:
         raise DataError(
             f"no {_FILE}.gz in {root / 'WISDM'}",
             "it, or the same unpacked",
-            "data_root= (or PYROCCAM_DATA) with the folder that contains WISDM/; the file is "
-            "part of WISDM_ar_v1.1 at https://www.cis.fordham.edu/wisdm/dataset.php",
         )
     return path
 
@@ -116,7 +114,6 @@ def _filled(table: Arff, x: np.ndarray, names: list[str], rows: np.ndarray) -> n
         raise DataError(
             f"{table.path}: no training row has a value of {names[int(counts.argmin())]}",
             "one at least",
-            "another seed, or smaller test_fraction and val_fraction",
         )
     means = np.where(missing, 0, x)[rows].sum(0) / counts
     return np.where(missing, means, x)

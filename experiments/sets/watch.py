@@ -14,7 +14,7 @@ import numpy as np
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataError
 from pyroccam.data.ranges import AtLeastTwo, Count, Share, ShareOrZero, Whole, checked
-from pyroccam.data.roots import AGAIN, find_file, read_bytes, resolve_root
+from pyroccam.data.roots import find_file, read_bytes, resolve_root
 from pyroccam.data.splits import carve, generator, pick
 
 __all__ = ["wisdm_series"]
@@ -190,7 +190,6 @@ def _draw(series: _Series, ends: np.ndarray, count: int, seed: int, name: str) -
             raise DataError(
                 f"{name}={count} takes {wanted} windows of {what}, of which there are {len(mine)}",
                 f"at most {fewest * len(kinds)}, as many of each activity",
-                f"a smaller {name}, another seed, or another test_fraction",
             )
         chosen, _ = pick(len(mine), wanted, stream)
         drawn.append(mine[chosen.numpy()])
@@ -210,8 +209,6 @@ def _find(root: Path) -> list[Path]:
     raise DataError(
         f"no {_FILE}.gz in {root / 'WISDM'}",
         f"it, or {_FOLDERS[0]}/data_<subject>_accel_watch.txt there",
-        "data_root= (or PYROCCAM_DATA) with the folder that contains WISDM/; the data are set "
-        "507 of https://archive.ics.uci.edu",
     )
 
 
@@ -221,7 +218,7 @@ def _read(paths: list[Path]) -> _Series:
     series = _Series(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     if not len(series.time):
         raise DataError(
-            f"{paths[0]} has no record of the activities {', '.join(_ACTIVITIES)}", "some", AGAIN
+            f"{paths[0]} has no record of the activities {', '.join(_ACTIVITIES)}", "some"
         )
     return series
 
@@ -232,7 +229,7 @@ def _read_one(path: Path) -> _Series:
 
     content = read_bytes(path, _TIMES)
     if not content.strip():
-        raise DataError(f"{path} is empty", f"lines {_FIELDS!r}", AGAIN)
+        raise DataError(f"{path} is empty", f"lines {_FIELDS!r}")
     with warnings.catch_warnings():
         # a first line that is too long is cut, with a warning; its seventh field tells
         warnings.simplefilter("ignore", pd.errors.ParserWarning)
@@ -258,7 +255,6 @@ def _read_one(path: Path) -> _Series:
             f"{path} has {broken} of {lines} lines that are no records, the first is line "
             f"{number}: {text[:80]!r}",
             f"lines {_FIELDS!r}",
-            AGAIN,
         )
     activity = pd.Index(list(_ACTIVITIES)).get_indexer(frame["activity"])
     keep = good & (activity >= 0)

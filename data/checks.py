@@ -5,42 +5,37 @@ Rows and columns are counted from 0 in every message, as tensors are indexed.
 
 from __future__ import annotations
 
-import math
-import numbers
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError, DataWarning
+from .errors import DataError, DataWarning, shown
 from .numbering import row_number
+from .ranges import Finite
 
 __all__ = [
+    "Missing",
     "as_tensor",
-    "check_choice",
-    "check_count",
     "check_finite",
-    "check_fraction",
     "check_inputs",
-    "check_number",
     "check_numeric",
     "check_pair",
-    "check_seed",
     "check_targets",
-    "check_truth",
-    "listed",
     "named",
     "refuse_masked",
     "refuse_rows",
     "rows_without",
-    "shown",
     "warn_of_wild_cells",
     "with_channel",
 ]
 
+
+Missing = str | Finite | Sequence[Finite] | None
+"""Numbers that stand for a missing value: one, a list, or a text with commas."""
 
 _INT64 = np.iinfo(np.int64).max
 
@@ -52,22 +47,6 @@ _ALONE = 3.0
 
 _JUDGED = 2**22
 """Numbers of training rows by which others are judged, at most, about."""
-
-
-def shown(value: object) -> str:
-    """A value as Python writes it, of any length."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not write whole numbers of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def listed(names: Iterable[object], most: int = 8) -> str:
-    """The first names of a list, of any length, as part of a message."""
-    names = list(names)
-    first = [text if len(text := str(name)) <= 60 else f"{text[:57]}..." for name in names[:most]]
-    return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 def named(names: Any) -> list[str]:
@@ -184,15 +163,14 @@ def _where(name: str, row: int, place: Sequence[int], columns: Sequence[str]) ->
     return f"{where}, column {place[0]}" + (f" ({columns[place[0]]!r})" if columns else "")
 
 
-def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def rows_without(missing: Missing, where: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Which rows of arrays (B, ...) hold no number that stands for a missing value (B,), with a
     warning of how many do; texts are not looked at.
 
     Raises:
-        DataError: if `missing` is neither a number nor several, or no row is left.
+        DataError: if `missing` is a text of no numbers, or no row is left.
     """
-    given = missing if isinstance(missing, list | tuple) else [missing]
-    codes = [check_number("missing", code) for code in given]
+    codes = _codes(missing)
     kept = np.ones(arrays[0].shape[:1], bool)
     for array in arrays:
         if array.dtype.kind in "iuf":
@@ -205,6 +183,18 @@ def rows_without(missing: Any, where: str, arrays: Sequence[np.ndarray]) -> np.n
         said = f"{count} of {kept.size} rows of {where} are left out, for missing={codes}."
         warnings.warn(said, DataWarning, stacklevel=2)
     return kept
+
+
+def _codes(missing: Missing) -> list[float]:
+    """Numbers that are given as one, a list, or a text with commas."""
+    if isinstance(missing, Sequence):
+        given = missing.split(",") if isinstance(missing, str) else missing
+    else:
+        given = [missing]
+    try:
+        return [float(code) for code in given]
+    except ValueError as error:
+        raise DataError(f"missing={missing!r}", "numbers") from error
 
 
 def warn_of_wild_cells(
@@ -326,81 +316,3 @@ def check_targets(name: str, y: Tensor) -> Tensor:
     y = y if y.is_floating_point() else y.double()
     check_finite(name, y)
     return y
-
-
-def check_fraction(name: str, value: float, *, zero: bool = False) -> float:
-    """A share of the rows: below 1, and above 0 unless `zero` is allowed.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero):
-        raise DataError(
-            f"{name}={shown(value)}", f"a number with {'0 <=' if zero else '0 <'} {name} < 1"
-        )
-    return float(value)
-
-
-def check_number(name: str, value: float) -> float:
-    """A finite number.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not _is_finite(value):
-        raise DataError(f"{name}={shown(value)}", "a finite number")
-    return float(value)
-
-
-def _is_finite(value: object) -> bool:
-    """True if `value` is a number that a float can hold; a truth value is none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return False
-
-
-def check_truth(name: str, value: bool) -> bool:
-    """A truth value.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise DataError(f"{name}={shown(value)}", "true or false")
-    return bool(value)
-
-
-def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
-    """A whole number from `least` to `most`.
-
-    Raises:
-        DataError: if it is not.
-    """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise DataError(f"{name}={shown(value)}", f"a whole number {limit}")
-    return int(value)
-
-
-def check_choice(name: str, value: str, known: Sequence[str]) -> str:
-    """One of the words that are known.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if value not in known:
-        raise DataError(f"{name}={shown(value)}", " or ".join(map(repr, known)))
-    return value
-
-
-def check_seed(seed: int) -> int:
-    """A seed is a whole number, 0 or more.
-
-    Raises:
-        DataError: if it is not.
-    """
-    return check_count("seed", seed, 0)

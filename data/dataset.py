@@ -15,8 +15,6 @@ from .checks import (
     as_tensor,
     check_inputs,
     check_pair,
-    check_seed,
-    check_truth,
     named,
     warn_of_wild_cells,
     with_channel,
@@ -26,11 +24,12 @@ from .fields import Fields, Several, are_several
 from .fingerprint import fingerprint, known_rows
 from .labels import are_names, check_labels, count_classes, number_names
 from .marginal import Marginal
+from .ranges import AtLeastTwo, ShareOrZero, Whole, checked
 from .raw import keep_raw
 from .record import differences, record
 from .splits import Scaling, along, carve, moments, number_groups, rescale
 from .splits import standardise as scale
-from .tasks import Task, check_amounts, check_task, decide_task
+from .tasks import Task, check_amounts, decide_task
 from .weighting import by_class, check_weights, joined, scaled
 
 __all__ = ["Dataset", "Task"]
@@ -428,6 +427,7 @@ class Dataset:
         return f"{type(self).__name__}({self.name!r}, {self.task}: {what}, {shape}, rows: {rows})"
 
     @classmethod
+    @checked
     def from_tensors(
         cls,
         x_train: Any,
@@ -438,14 +438,14 @@ class Dataset:
         x_val: Any = None,
         y_val: Any = None,
         task: Task | None = None,
-        val_fraction: float = 0.1,
-        seed: int = 0,
+        val_fraction: ShareOrZero = 0.1,
+        seed: Whole = 0,
         standardise: bool = True,
         name: str = "tensors",
-        class_names: Sequence[str] = (),
-        classes: int | None = None,
+        class_names: str | Sequence[object] = (),
+        classes: AtLeastTwo | None = None,
         groups: Any = None,
-        columns: Sequence[str] = (),
+        columns: Sequence[object] = (),
         target: str = "",
         ids: bool = False,
         weights: Any = None,
@@ -493,10 +493,6 @@ class Dataset:
         Raises:
             DataError: naming the array, the row and the value that cannot be used.
         """
-        check_task(task)
-        check_seed(seed)
-        check_truth("standardise", standardise)
-        check_truth("ids", ids)
         standardise = standardise and not ids
         class_names = named(class_names)
         x: dict[str, Any] = {"train": x_train, "test": x_test}

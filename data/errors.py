@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["DataError", "DataWarning", "NetworkError", "PyroccamError", "TooLarge"]
+import reprlib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError", "DataWarning", "NetworkError", "PyroccamError", "TooLarge", "listed", "shown",
+]  # fmt: skip
 
 _LONGEST = 800
 """Characters of a part of a message: what a file says of itself may be of any length."""
@@ -58,3 +63,28 @@ def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python does not write whole numbers of thousands of digits
+            return "a number of thousands of digits"
+
+
+_SHORT = _Short()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlevel = 3
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, of any length."""
+    return _SHORT.repr(value)
+
+
+def listed(names: Iterable[object], most: int = 8) -> str:
+    """The first names of a list, of any length, as part of a message."""
+    names = list(names)
+    first = [text if len(text := str(name)) <= 60 else f"{text[:57]}..." for name in names[:most]]
+    return ", ".join(first) + (f", ... ({len(names)} in all)" if len(names) > most else "")

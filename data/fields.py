@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checks import as_tensor, check_finite, listed
-from .errors import DataError
+from .checks import as_tensor, check_finite
+from .errors import DataError, listed
 from .splits import moments
 
 __all__ = ["Field", "Fields", "Several", "are_several", "gathered", "keys_of"]

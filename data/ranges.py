@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import reprlib
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +18,7 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from .errors import PyroccamError
+from .errors import PyroccamError, shown
 
 __all__ = [
     "AtLeastTwo", "Between", "Count", "Finite", "Fraction", "NotNegative", "Options", "Positive",
@@ -111,7 +110,7 @@ def check(name: str, value: object, kind: Any) -> None:
     if not _allows(kind, value):
         choices = [c for c in _choices(kind) if isinstance(c, str)]
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise PyroccamError(f"{name}={_SHORT.repr(value)}", _described(kind), hint)
+        raise PyroccamError(f"{name}={shown(value)}", _described(kind), hint)
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -206,8 +205,3 @@ def _described(kind: Any) -> str:
         return each + _described(inner[-1])
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     return "None" if kind is types.NoneType else words.get(kind, getattr(kind, "__name__", ""))
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-_SHORT.maxlevel = 3

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .checks import listed, shown
-from .errors import DataError
+from .errors import DataError, listed, shown
 
 if TYPE_CHECKING:
     from .dataset import Dataset

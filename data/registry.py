@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import check_fraction, check_seed, check_truth, listed
 from .dataset import Dataset
-from .errors import DataError
+from .errors import DataError, listed
 from .own_code import absolute_name, attribute, is_function_name, looked_for_beside, split_name
+from .ranges import Whole, checked
 from .roots import refuse_no_file
 from .sets.embedded import load_digits
 from .sets.images import load_images
@@ -78,10 +78,11 @@ def available() -> list[Entry]:
     return [entry for entry, _ in _ROWS.values()]
 
 
+@checked
 def load(
     name: str | os.PathLike[str],
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     download: bool = True,
     class_weights: Any = None,
     **options: Any,
@@ -117,8 +118,6 @@ def load(
         Dataset('spirals', classification: 2 classes, 2 inputs, rows: 180 train, 20 val, 1800 test)
     """
     key, loader = find(name)
-    check_seed(seed)
-    check_truth("download", download)
     parameters = inspect.signature(loader).parameters
     usual = _options(parameters)
     if "data_root" not in usual:
@@ -128,11 +127,6 @@ def load(
         raise DataError(f"{key} has no option {listed(unknown)}", ", ".join(usual) or "none")
     if lacking := [o for o, v in usual.items() if v is _MUST and o not in ("seed", *options)]:
         raise DataError(f"{key} is not told {listed(lacking)}", f"{lacking[0]}=")
-    for option, value in options.items():
-        if isinstance(usual.get(option), bool):
-            check_truth(f"{key}: {option}", value)
-        elif option.endswith("_fraction"):
-            check_fraction(option, value, zero=option == "val_fraction")
     asked = {**options, "download": download} if "download" in parameters else options
     if isinstance(test := options.get("test"), str | os.PathLike) and not is_code(key):
         options["test"] = absolute(os.fspath(test))

@@ -10,17 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import (
-    as_tensor,
-    check_inputs,
-    check_pair,
-    check_truth,
-    listed,
-    rows_without,
-    with_channel,
-)
+from .checks import as_tensor, check_inputs, check_pair, rows_without, with_channel
 from .dataset import Dataset
-from .errors import DataError
+from .errors import DataError, listed
 from .fields import gathered, keys_of
 from .fingerprint import fingerprint
 from .formats.archives import open_archive
@@ -28,6 +20,7 @@ from .formats.csv_text import encoded, numbers, read_table, selected
 from .labels import are_names, check_labels, number_names
 from .limits import ask
 from .numbering import numbered
+from .ranges import checked
 from .raw import keeping_raw
 from .registry import find, is_code, load
 from .splits import standardise
@@ -44,6 +37,7 @@ _FLAT = 0.05
 """The share of the training rows' spread below which new values hardly vary."""
 
 
+@checked
 def new_rows(
     name: str | os.PathLike[str], like: Dataset, *, download: bool = True, **options: Any
 ) -> Dataset:
@@ -80,7 +74,6 @@ def new_rows(
         TooLarge: if a file asks for more memory than may be taken.
     """
     key, _ = find(name)
-    check_truth("download", download)
     kind = Path(key).suffix.lower()
     if kind in (".csv", ".npz") and os.path.isabs(key):
         path = Path(key)

@@ -3,34 +3,21 @@ tables."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .checks import check_targets, refuse_rows, shown
+from .checks import check_targets, refuse_rows
 from .errors import DataError
 
-__all__ = ["FEW", "TASKS", "Task", "check_amounts", "check_task", "decide_task"]
+__all__ = ["FEW", "Task", "check_amounts", "decide_task"]
 
 Task = Literal["classification", "regression", "counts", "multi-label"]
 """One of several classes; numbers, standardised; counts as they are; a 0 or 1 for each label."""
 
-TASKS: tuple[Task, ...] = get_args(Task)
-
 FEW = 20
 """Whole numbers with at most this many distinct values look like class labels."""
-
-
-def check_task(task: Any) -> None:
-    """A task is one of :data:`TASKS`, or None where the targets are to decide.
-
-    Raises:
-        DataError: if it is not.
-    """
-    if task is not None and task not in TASKS:
-        *first, last = map(repr, TASKS)
-        raise DataError(f"task={shown(task)}", f"{', '.join(first)} or {last}")
 
 
 def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:

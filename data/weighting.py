@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .checks import as_tensor, check_finite, refuse_rows, shown
-from .errors import DataError
+from .checks import as_tensor, check_finite, refuse_rows
+from .errors import DataError, shown
 
 if TYPE_CHECKING:
     from .dataset import Dataset

@@ -16,8 +16,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from ..checks import check_numeric, listed
-from ..errors import DataError
+from ..checks import check_numeric
+from ..errors import DataError, listed
 from ..limits import ask
 from ..roots import reading
 

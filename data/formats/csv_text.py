@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import listed, rows_without, shown
-from ..errors import DataError
+from ..checks import rows_without
+from ..errors import DataError, listed, shown
 from ..limits import ask
 from ..roots import read_bytes, reading
 

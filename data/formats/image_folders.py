@@ -10,12 +10,11 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from ..checks import check_count
 from ..errors import DataError
 from ..limits import ask
 from ..roots import reading
 
-__all__ = ["Images", "is_image_folder"]
+__all__ = ["MOST", "Images", "is_image_folder"]
 
 MOST = 4096
 """Pixels of a side to which images are brought, at most."""
@@ -39,8 +38,6 @@ class Images:
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.name, self.size = path.name, size
-        if size is not None:
-            check_count("size", size, 1, MOST)
         with reading(path, "a folder of images"):
             self.classes, self.samples = _found(path)
         self._shape: tuple[int, ...] | None = None

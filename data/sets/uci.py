@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..checks import check_count, check_finite
+from ..checks import check_finite
 from ..dataset import Dataset
 from ..errors import DataError
+from ..ranges import ShareOrZero, Whole, checked
 from ..roots import read_bytes, reading, resolve_root
 
 __all__ = ["UCI_ALIASES", "load_uci"]
@@ -32,18 +33,19 @@ _TIMES = 25
 """Bytes that a table takes for each of its text, where a number and a blank have two at least."""
 
 
+@checked
 def load_uci(
     which: str,
     *,
-    seed: int = 0,
+    seed: Whole = 0,
     data_root: str | os.PathLike[str] | None = None,
-    split: int = 0,
-    val_fraction: float = 0.1,
+    split: Whole = 0,
+    val_fraction: ShareOrZero = 0.1,
 ) -> Dataset:
     """A regression set with one of its train/test splits.
 
     A folder holds `data.txt` (a table), `index_features.txt` and `index_target.txt` (its
-    columns), `n_splits.txt`, and `index_train_<i>.txt` and `index_test_<i>.txt` (its rows).
+    columns), and `index_train_<i>.txt` and `index_test_<i>.txt` (its rows).
 
     Arguments:
         which: A short name (:data:`UCI_ALIASES`) or the name of a folder.
@@ -62,8 +64,6 @@ def load_uci(
         J. M. Hernández-Lobato, R. Adams: Probabilistic Backpropagation (2015), for the splits.
     """
     folder = _find(which, resolve_root(data_root))
-    splits = int(_indices(folder / "n_splits.txt", 10_000)[0])
-    check_count("split", split, 0, splits - 1)
     table = _table(folder / "data.txt")
     check_finite(str(folder / "data.txt"), torch.from_numpy(table))
     rows, width = table.shape

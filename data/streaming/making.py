@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,8 @@ from torch import Tensor
 
 from ..checks import (
     as_tensor,
-    check_count,
-    check_fraction,
     check_inputs,
     check_pair,
-    check_seed,
-    check_truth,
     named,
     with_channel,
 )
@@ -29,9 +25,10 @@ from ..fingerprint import fingerprint
 from ..labels import check_labels
 from ..limits import ask
 from ..numbering import numbered
+from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, check, checked
 from ..raw import keep_raw
 from ..splits import Scaling, generator, standardise
-from ..tasks import Task, check_amounts, check_task, decide_task
+from ..tasks import Task, check_amounts, decide_task
 from ..weighting import check_weights
 from .arrays import Arrays, is_array_folder
 from .items import Items
@@ -70,25 +67,26 @@ from which on they are on another scale."""
 Pair = tuple[Tensor, Tensor]
 
 
+@checked
 def stream(
     source: Any,
     *,
-    rows: int | None = None,
+    rows: AtLeastTwo | None = None,
     val: Any = 0.1,
     test: Any = 0.1,
     task: Task | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] = (),
-    inputs: str | Sequence[str] = (),
+    classes: AtLeastTwo | None = None,
+    class_names: str | Sequence[object] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
     weights: str = "",
     ids: bool = False,
     standardise: bool = True,
     batch_transform: Callable[[Any], Any] | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
     name: str = "",
-    workers: int | None = None,
-    held: int | None = None,
+    workers: Whole | None = None,
+    held: Count | None = None,
     summary: Summary | None = None,
 ) -> Streamed:
     """A data set whose training rows are read when they are needed, and need not fit into memory.
@@ -130,13 +128,6 @@ def stream(
     Raises:
         DataError: for rows that cannot be used, or an iterable without `rows`.
     """
-    check_task(task)
-    check_seed(seed)
-    check_truth("standardise", standardise)
-    check_truth("ids", ids)
-    for what, count, least in (("rows", rows, 2), ("held", held, 1), ("workers", workers, 0)):
-        if count is not None:
-            check_count(what, count, least)
     class_names = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
@@ -211,11 +202,6 @@ def stream(
     )  # fmt: skip
     made = Streamed(whole, reader, summary, batch_transform=batch_transform)
     if batch_transform is not None:  # that it gives what it should is seen before the training
-        if not callable(batch_transform):
-            raise DataError(
-                f"batch_transform={batch_transform!r:.60}",
-                "a function of the inputs of a batch",
-            )
         with torch.random.fork_rng(devices=[]):
             tried = made._inputs(raw[0][:TRIED], training=True)
         if not bool(tried.isfinite().all()):
@@ -228,9 +214,9 @@ def reader_of(
     source: Any,
     *,
     rows: int | None = None,
-    inputs: str | Sequence[str] = (),
+    inputs: str | Sequence[object] = (),
     target: str = "",
-    class_names: Sequence[str] = (),
+    class_names: str | Sequence[object] = (),
     workers: int | None = None,
 ) -> Reader:
     """All rows of a source, none of which are set aside; see :func:`stream`."""
@@ -356,12 +342,13 @@ def _aside(
         given.append(_all_of(what, wanted, opened) if _is_rows(wanted) else None)
         count = 0
         if given[-1] is None and isinstance(wanted, int | np.integer):
-            count = check_count(what, int(wanted), 0, source.rows)
+            check(what, wanted, Annotated[int, Between(0, source.rows)])
+            count = int(wanted)
             ask(4.0 * count * numbers, f"{what}={count}")
         elif given[-1] is None:
-            share = check_fraction(what, wanted, zero=True)
+            check(what, wanted, ShareOrZero)
             most = min(MOST_ASIDE, 2**26 // max(1, numbers))
-            count = min(most, max(1, round(share * source.rows))) if share else 0
+            count = min(most, max(1, round(wanted * source.rows))) if wanted else 0
         counts.append(count)
         taken += count
     if taken > source.rows:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import as_tensor, listed, named
-from ..errors import DataError
+from ..checks import as_tensor, named
+from ..errors import DataError, listed
 from ..fields import Fields, are_several
 
 __all__ = ["PAIRS", "Columns", "Form", "OfPairs", "Pairs"]

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_count, with_channel
+from ..checks import with_channel
 from ..dataset import Dataset
 from ..errors import DataError
 from ..fingerprint import known_rows
 from ..marginal import Marginal
+from ..ranges import AtLeastTwo, checked
 from ..splits import along
 from ..weighting import of_classes, scaled
 from .placed import Reader
@@ -278,7 +279,8 @@ class Streamed(Dataset):
         x, y = self.reader.take(places.cpu().numpy())
         return self._inputs(x), self._targets(y, False)
 
-    def sample(self, rows: int) -> Dataset:
+    @checked
+    def sample(self, rows: AtLeastTwo) -> Dataset:
         """The same data with some of the training rows, evenly spread, all in memory.
 
         Validation and test rows, and the scale of all, stay as they are.
@@ -286,7 +288,7 @@ class Streamed(Dataset):
         Arguments:
             rows: How many, or all that there are. What can only be iterated is gone through.
         """
-        count = min(check_count("rows", rows, 2), self.N)
+        count = min(rows, self.N)
         places = np.linspace(0, self.N - 1, count).round().astype(np.int64)
         x, y = self.reader.take(places)
         targets, weights = self._targets(y, False), self._weights(y)

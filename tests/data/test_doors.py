@@ -18,5 +18,5 @@ def test_light_modules(name: str) -> None:
 
 def test_every_name_of_the_door() -> None:
     assert {*data.__all__} == {name for name in data.__all__ if getattr(data, name)}
-    with pytest.raises(AttributeError, match="no attribute 'spiral'"):
+    with pytest.raises(AttributeError):
         _ = data.spiral

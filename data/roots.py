@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import DataError, PyroccamError
 from .limits import ask
 
-__all__ = ["find_file", "read_bytes", "reading", "refuse_no_file", "resolve_root"]
+__all__ = ["read_bytes", "reading", "refuse_no_file", "resolve_root"]
 
 _CHUNK = 2**20
 
@@ -36,12 +36,6 @@ def resolve_root(data_root: str | os.PathLike[str] | None = None) -> Path:
     except (TypeError, ValueError, RuntimeError, OSError) as error:
         raise DataError(f"data_root={chosen!r} ({error})", "the name of a folder") from error
     return folder
-
-
-def find_file(root: Path, folder: str, *names: str) -> Path | None:
-    """The first of the files `names` that is in a folder of the root, or in the root itself."""
-    paths = (parent / name for parent in (root / folder, root) for name in names)
-    return next((path for path in paths if path.is_file()), None)
 
 
 def refuse_no_file(path: Path) -> None:

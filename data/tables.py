@@ -60,9 +60,6 @@ def load_npz(
         missing: A number that stands for a missing value, or several, in a list or a text with
             commas: rows with one are left out.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if the file is broken, lacks an array, or an array cannot be used.
         TooLarge: if it asks for more memory than may be taken.
@@ -134,9 +131,6 @@ def load_csv(
         standardise: Whether to scale by training statistics.
         weights: The column that says how much each row counts in a fit, which is no feature; see
             :meth:`Dataset.from_tensors`.
-
-    Returns:
-        The data set.
 
     Raises:
         DataError: naming the line, column or row that cannot be used.

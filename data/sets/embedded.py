@@ -27,9 +27,6 @@ def load_digits(
         val_fraction: Share of the other rows kept aside for validation.
         flatten: Whether each image becomes one vector (64,).
 
-    Returns:
-        The data set.
-
     References:
         E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI (1998).
     """

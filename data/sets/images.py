@@ -83,9 +83,6 @@ def load_images(
         standardise: Without it pixels stay in [0, 1], and a black background stays zero.
         download: Whether torchvision may fetch what is missing.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if a file is broken, or missing and cannot be downloaded.
     """

@@ -54,9 +54,6 @@ def load_uci(
         split: Which of the fixed splits.
         val_fraction: Share of the training rows kept aside for validation.
 
-    Returns:
-        The data set.
-
     Raises:
         DataError: if the folder is missing, or a file in it is missing or broken.
 

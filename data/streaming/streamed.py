@@ -29,6 +29,22 @@ PART = 2**13
 """Rows that are scaled at once, and that a network is given at once, where all are gone through."""
 
 
+def _streamed_away(data: Dataset, what: str) -> DataError:
+    return DataError(
+        f"{what} of {data.name}, whose {data.N:,} training rows are streamed",
+        "what takes rows in parts, or data.sample(rows)",
+    )
+
+
+def _not_held(what: str) -> property:
+    """What is asked of training rows in memory, and refused."""
+
+    def refuse(self: Dataset) -> Tensor:
+        raise _streamed_away(self, what)
+
+    return property(refuse, doc="Not there: training rows are streamed.")
+
+
 class Streamed(Dataset):
     r"""A data set whose training rows stay in their source, made by :func:`pyroccam.data.stream`.
 
@@ -104,70 +120,24 @@ class Streamed(Dataset):
     flat: bool
     class_weights: Tensor | None
 
-    # -- what there is not ------------------------------------------------------------------------
-
-    def _not_held(self, what: str) -> DataError:
-        return DataError(
-            f"{what} of {self.name}, whose {self.N:,} training rows are streamed",
-            "what takes rows in parts, or data.sample(rows)",
-        )
-
-    @property
-    def x_train(self) -> Tensor:
-        """Not there: the inputs of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("x_train")
-
-    @property
-    def y_train(self) -> Tensor:
-        """Not there: the targets of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("y_train")
+    x_train: Any = _not_held("x_train")
+    y_train: Any = _not_held("y_train")
+    targets: Any = _not_held("targets")
 
     @property
     def weights(self) -> Tensor | None:
-        """Not there, if rows have weights: they are streamed with the targets.
-
-        Raises:
-            DataError: if they have.
-        """
+        """Not there, if rows have weights: they are streamed with the targets."""
         if self.weighted:
-            raise self._not_held("weights")
+            raise _streamed_away(self, "weights")
         return None
 
-    @property
-    def targets(self) -> Tensor:
-        """Not there: the targets of training rows are streamed.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("targets")
-
     def order(self, seed: int, epoch: int) -> Tensor:
-        """Not there: no order of all rows is in memory.
-
-        Raises:
-            DataError: always.
-        """
-        raise self._not_held("the order")
+        """Not there: no order of all rows is in memory."""
+        raise _streamed_away(self, "the order")
 
     def all_rows(self) -> Dataset:
-        """Not there: validation rows are in memory, and training rows are not.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            f"validation rows of {self.name} among its training rows, which are streamed",
-            "val=0",
-        )  # fmt: skip
+        """Not there: validation rows are in memory, and training rows are not."""
+        raise _streamed_away(self, "validation rows among training rows")
 
     # -- what is known ----------------------------------------------------------------------------
 

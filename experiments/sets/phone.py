@@ -11,10 +11,11 @@ import torch
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataError
 from pyroccam.data.ranges import Share, ShareOrZero, Whole, checked
-from pyroccam.data.roots import find_file, resolve_root
+from pyroccam.data.roots import resolve_root
 from pyroccam.data.splits import carve
 
 from .arff import Arff, read_arff
+from .places import find_file
 
 __all__ = ["wisdm_windows"]
 
@@ -54,9 +55,6 @@ def wisdm_windows(
         test_fraction: Share of the rows for testing, as near as whole persons allow.
         val_fraction: Share of the other rows kept aside for validation, likewise.
         standardise: Whether to scale by training statistics.
-
-    Returns:
-        The data set.
 
     Raises:
         DataError: if the file is missing or broken, or an option makes no sense.

@@ -62,9 +62,6 @@ def polynomial(
         standardise: Whether to scale features and targets by training statistics, which
             turns the constant feature into zeros. The source does not scale.
 
-    Returns:
-        The data set.
-
     Raises:
         PyroccamError: if a number makes no sense.
         TooLarge: if there are too many points.
@@ -108,9 +105,6 @@ def regimes(
         val_fraction: Share of the training points kept aside for validation.
         standardise: Whether to scale the other inputs and the targets, too. The source does
             not: its numbers are about `standardise=False`.
-
-    Returns:
-        The data set.
 
     Raises:
         PyroccamError: if a number makes no sense.

@@ -14,8 +14,10 @@ import numpy as np
 from pyroccam.data.dataset import Dataset
 from pyroccam.data.errors import DataError
 from pyroccam.data.ranges import AtLeastTwo, Count, Share, ShareOrZero, Whole, checked
-from pyroccam.data.roots import find_file, read_bytes, resolve_root
+from pyroccam.data.roots import read_bytes, resolve_root
 from pyroccam.data.splits import carve, generator, pick
+
+from .places import find_file
 
 __all__ = ["wisdm_series"]
 
@@ -105,9 +107,6 @@ def wisdm_series(
             whole persons allow; without use if `split_by` is "window".
         val_fraction: Share of the training windows kept aside for validation, likewise.
         standardise: Whether to scale by training statistics. Without it, all is in m/s².
-
-    Returns:
-        The data set.
 
     Raises:
         DataError: if files are missing or broken, or there are fewer windows than wanted.

@@ -24,7 +24,6 @@ __all__ = [
     "check_inputs",
     "check_numeric",
     "check_pair",
-    "check_targets",
     "named",
     "refuse_masked",
     "refuse_rows",
@@ -122,10 +121,7 @@ def check_numeric(name: str, dtype: np.dtype) -> None:
         DataError: if it holds text, dates, objects or records.
     """
     if dtype.kind not in "biuf":
-        raise DataError(
-            f"{name} holds {dtype} values",
-            "numbers",
-        )
+        raise DataError(f"{name} holds {dtype} values", "numbers")
 
 
 def check_finite(name: str, x: Tensor, columns: Sequence[str] = ()) -> None:
@@ -295,24 +291,3 @@ def check_pair(x_name: str, x: Tensor, y_name: str, y: Tensor) -> None:
             f"(shape {tuple(y.shape)})",
             "one target for each row",
         )
-
-
-def check_targets(name: str, y: Tensor) -> Tensor:
-    """Regression targets: (B, T), where (B,) is read as T = 1.
-
-    Returns:
-        The targets (B, T), of a floating number type.
-
-    Raises:
-        DataError: if `y` has another shape or is not finite.
-    """
-    if y.ndim == 1:
-        y = y[:, None]
-    if y.ndim != 2 or y.shape[1] == 0:
-        raise DataError(
-            f"{name} has shape {tuple(y.shape)}",
-            "regression targets of shape (rows,) or (rows, targets)",
-        )
-    y = y if y.is_floating_point() else y.double()
-    check_finite(name, y)
-    return y

@@ -545,8 +545,7 @@ class Dataset:
         else:
             if classes is not None or class_names:
                 raise DataError(
-                    f"classes={classes}, class_names={tuple(class_names)} for {task}",
-                    "neither",
+                    f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither"
                 )
             y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
             for s, one in y.items():

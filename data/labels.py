@@ -72,21 +72,16 @@ def check_labels(name: str, y: Tensor, classes: int | None = None) -> Tensor:
         raise DataError(
             f"{name} has shape {tuple(y.shape)}", "one class label a row, shape (rows,)"
         )
+    bad = y < 0
     if y.is_floating_point():
         check_finite(name, y)
-        refuse_rows(name, y, y != y.round(), "whole numbers as class labels")
         # beyond, a float is whole by rounding, and may be no int64
-        refuse_rows(name, y, y.abs() > _LARGEST, f"class labels up to {_LARGEST}")
-    y = y.long()
-    refuse_rows(name, y, y < 0, "class labels from 0 upwards")
+        bad = bad | (y != y.round()) | (y > _LARGEST)
     if classes is not None:
-        refuse_rows(
-            name,
-            y,
-            y >= classes,
-            f"class labels 0 to {classes - 1} (there are {classes} classes)",
-        )
-    return y
+        bad = bad | (y >= classes)
+    known = "whole numbers from 0" if classes is None else f"0 to {classes - 1}"
+    refuse_rows(name, y, bad, f"class labels, {known}")
+    return y.long()
 
 
 def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) -> int:
@@ -113,10 +108,7 @@ def count_classes(y: Tensor, classes: int | None, class_names: Sequence[str]) ->
         return len(class_names)
     seen = y.unique()  # not bincount: a label of a thousand millions would take gigabytes
     if len(seen) < 2:
-        raise DataError(
-            f"y_train has only the label {int(seen[0])}",
-            "at least 2 classes",
-        )
+        raise DataError(f"y_train has only the label {int(seen[0])}", "at least 2 classes")
     count = int(seen[-1]) + 1
     if len(seen) < count:
         gap = int((seen != torch.arange(len(seen))).nonzero()[0])

@@ -74,7 +74,8 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        own: Any = type(self)
+        for name, kind in _kinds(own).items():
             if hasattr(self, name):
                 check(name, getattr(self, name), kind)
 
@@ -166,7 +167,7 @@ def _allows(kind: Any, value: Any) -> bool:
             return True
         if isinstance(value, str) or not isinstance(value, container):
             return False
-        each = value.values() if isinstance(value, Mapping) else value
+        each: Any = value.values() if isinstance(value, Mapping) else value
         return all(_allows(inner[-1], one) for one in each)
     if kind in (int, float):
         number: type = Integral if kind is int else Real

@@ -74,26 +74,18 @@ def new_rows(
         TooLarge: if a file asks for more memory than may be taken.
     """
     key, _ = find(name)
-    kind = Path(key).suffix.lower()
-    if kind in (".csv", ".npz") and os.path.isabs(key):
+    if os.path.isabs(key) and not is_code(key):
         path = Path(key)
+        kind = path.suffix.lower()
         options.pop("data_root", None)
         target = options.pop("target", None) if kind == ".csv" else None
         if options:
-            raise DataError(
-                f"{key} has no option {listed(options)} here",
-                "target=" if kind == ".csv" else "none",
-            )
-        x, y = _of_table(path, like, target) if kind == ".csv" else _of_archive(path, like)
-        title = path.stem
-    elif os.path.isabs(key) and not is_code(key):
-        options.pop("data_root", None)
-        if options:
-            raise DataError(
-                f"{key} has no option {listed(options)} here", "none",
-            )  # fmt: skip
-        x, y = _of_files(Path(key), like)
-        title = Path(key).name
+            raise DataError(f"{key} has no option {listed(options)} here")
+        if kind == ".csv":
+            x, y = _of_table(path, like, target)
+        else:
+            x, y = (_of_archive if kind == ".npz" else _of_files)(path, like)
+        title = path.stem if kind in (".csv", ".npz") else path.name
     else:
         if like.source.get("name") == key:
             options = {**like.source, **options}

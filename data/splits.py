@@ -145,10 +145,7 @@ def carve(
             raise _too_few(name, fraction, rows - count, rows)
         return pick(rows, count, generator(seed, purpose), labels)
     if int(numbered.max()) == 0:
-        raise DataError(
-            f"{name}={fraction} of rows that are all of one group",
-            "at least 2 groups",
-        )
+        raise DataError(f"{name}={fraction} of rows that are all of one group", "at least 2 groups")
     aside, stay = pick_groups(numbered, count, generator(seed, purpose))
     if len(stay) < 2:
         raise _too_few(name, fraction, len(stay), rows)
@@ -158,8 +155,7 @@ def carve(
 def _too_few(name: str, fraction: float, left: int, rows: int) -> DataError:
     """The error for a share that leaves too little to train on."""
     return DataError(
-        f"{name}={fraction} leaves {left} of {rows} rows for training",
-        "at least 2 training rows",
+        f"{name}={fraction} leaves {left} of {rows} rows for training", "at least 2 training rows"
     )
 
 

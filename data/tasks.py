@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .checks import check_targets, refuse_rows
+from .checks import check_finite, refuse_rows
 from .errors import DataError
 
 __all__ = ["FEW", "Task", "check_amounts", "decide_task"]
@@ -34,7 +34,11 @@ def check_amounts(name: str, y: Tensor, task: Task) -> Tensor:
     Raises:
         DataError: naming the first row that is wrong and its value.
     """
-    y = check_targets(name, y)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim != 2 or y.shape[1] == 0:
+        raise DataError(f"{name} has shape {tuple(y.shape)}", "(rows,) or (rows, targets)")
+    y = y if y.is_floating_point() else y.double()
+    check_finite(name, y)
     if task == "counts":
         bad, expected = (y < 0) | (y != y.round()), "whole numbers from 0 on, for task='counts'"
     elif task == "multi-label":
@@ -69,7 +73,7 @@ def decide_task(name: str, *parts: Tensor) -> Task:
         types = ", ".join(str(part.dtype).removeprefix("torch.") for part in parts)
         raise DataError(
             f"{name} and the targets of other splits are of the types {types}",
-            "one type, or task=",
+            "one type, or task="
         )  # fmt: skip
     y = torch.cat([part.flatten() for part in parts])
     if y.dtype == torch.bool:

@@ -90,10 +90,7 @@ def _header(path: Path, content: bytes) -> list[str]:
             "the names of the columns in its first line",
         )
     if "" in names:
-        raise DataError(
-            f"{path}: column {names.index('')} has no name",
-            "a name for each column",
-        )
+        raise DataError(f"{path}: column {names.index('')} has no name", "a name for each column")
     twice = [repr(name) for name, times in Counter(names).items() if times > 1]
     if twice:
         raise DataError(

@@ -38,7 +38,7 @@ class Items(OfPairs):
             self.rows = len(dataset)
         except (TypeError, NotImplementedError) as error:
             raise DataError(
-                f"{self.name} has no length", "the number of rows, by which the bound is weighed",
+                f"{self.name} has no length", "the number of rows, by which the bound is weighed"
             ) from error  # fmt: skip
         if not self.rows:
             raise DataError(f"{self.name} has no rows", "at least 2")

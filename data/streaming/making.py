@@ -159,7 +159,11 @@ def stream(
     }
     if task is None:
         spoken = bool(class_names) or classes is not None
-        task = "classification" if spoken else _decided([*rows_of.values()])
+        task = (
+            "classification"
+            if spoken
+            else decide_task("y", *(part.y for part in rows_of.values() if part.y is not None))
+        )
     first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
         known = len(class_names) if classes is None and class_names else classes
@@ -167,11 +171,9 @@ def stream(
             summarise(reader, task, classes=known, class_names=class_names, ids=ids), first=first
         )
     elif (summary.rows, summary.first) != (reader.rows, first):
-        other = f"{summary.rows:,} training rows"
         raise DataError(
-            f"summary= is of {other if summary.rows != reader.rows else 'other training rows'}",
-            f"one of the {reader.rows:,} training rows that are streamed here, whose first ones, "
-            "their shapes and the names of their columns it remembers",
+            f"summary= of {summary.rows:,} other training rows",
+            f"that of the {reader.rows:,} training rows that are streamed here",
         )
     scaling = _scaling(summary, standardise and not ids, task)
     xs, ys = _held(rows_of, task, summary, scaling, ids)
@@ -248,7 +250,7 @@ def _placed(
         raise DataError(
             f"val={asked['val']}, test={asked['test']} leave {source.rows - len(without)} of "
             f"{source.rows} rows",
-            "at least 2 training rows",
+            "at least 2 training rows"
         )  # fmt: skip
     row_bytes = max(1, one.numel() * one.element_size())
     if held is None:
@@ -279,10 +281,7 @@ def _source(given: Any, columns: Columns, class_names: Sequence[str]) -> Source:
         if is_table(path):
             return Tables(path, columns, class_names)
         there = "a folder" if path.is_dir() else "a file" if path.exists() else "not there"
-        raise DataError(
-            f"{path} is {there}",
-            "a folder with x.npy and y.npy, or Parquet files",
-        )
+        raise DataError(f"{path} is {there}", "a folder with x.npy and y.npy, or Parquet files")
     if all(hasattr(given, name) for name in ("rows", "edges", "by_piece", "read")):
         found: Source = given
         return found
@@ -308,7 +307,7 @@ def _given(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair | Non
 
 def _all_of(what: str, given: Any, opened: Callable[[Any], Source]) -> Pair:
     """Rows that are held in memory, all of them; of several inputs as they were given."""
-    if _are_arrays(given):
+    if isinstance(given, tuple | list) and len(given) == 2:
         x, y = given[0], as_tensor(f"y of {what}", given[1])
         return x if are_several(x, y) else as_tensor(f"x of {what}", x), y
     if given is None or isinstance(given, bool) or is_passing(given):
@@ -390,11 +389,6 @@ def _first(chunks: Iterable[Chunk]) -> Pair:
     return torch.cat(xs)[:EXAMPLES], torch.cat(ys)[:EXAMPLES]
 
 
-def _decided(parts: Sequence[_Rows]) -> Task:
-    """The task that targets in memory speak of."""
-    return decide_task("y", *(part.y for part in parts if part.y is not None))
-
-
 def _scaling(summary: Summary, wanted: bool, task: Task) -> Scaling:
     """Statistics to scale by, in float64."""
     mean, std = summary.x
@@ -438,10 +432,6 @@ class _Rows(NamedTuple):
         """What there is of them."""
         found = {"x": self.x, "y": self.y, "weights": self.weights}
         return {name: value for name, value in found.items() if value is not None}
-
-
-def _are_arrays(given: Any) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2
 
 
 def _packed(what: str, pair: Pair | None, reader: Reader) -> Pair | None:

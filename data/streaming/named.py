@@ -3,12 +3,12 @@ files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from ..dataset import Dataset
-from ..errors import DataError, shown
+from ..errors import DataError, listed, shown
 from ..formats.image_folders import MOST, Images, is_image_folder
 from ..ranges import AtLeastTwo, Between, Count, ShareOrZero, Whole, checked
 from ..tasks import Task
@@ -133,7 +133,7 @@ def reader_of_path(path: Path, like: Dataset) -> tuple[Reader, Sequence[str]]:
         parts = _parts(path)
         if "test" not in parts:
             raise DataError(
-                f"{path} holds {_listed(parts)}, and no test", "a folder test, or one set of rows",
+                f"{path} holds {listed(parts)}, and no test", "a folder test, or one set of rows"
             )  # fmt: skip
         path = parts["test"]
     if _form(path) == "images":
@@ -175,13 +175,9 @@ def _parts(path: Path) -> dict[str, Path]:
         if one.name not in known and not one.name.startswith(".") and _form(one)
     ):  # fmt: skip
         raise DataError(
-            f"{path} holds {_listed(other)} beside train", "train, val and test",
+            f"{path} holds {listed(other)} beside train", "train, val and test"
         )  # fmt: skip
     return {part: path / part for part in known if (path / part).is_dir()}
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _source(path: Path, size: int | None, names: dict[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class Columns(NamedTuple):
         if lacking := [name for name in (*own, *names) if name not in known]:
             raise DataError(
                 f"{where} has no column {listed(map(repr, lacking))}, only {listed(known)}",
-                "names of columns",
+                "names of columns"
             )  # fmt: skip
         if len({*own, *names}) < len(own) + len(names):
             raise DataError(f"{where}: {self}", "each column once, as an input or another thing")
@@ -128,7 +128,7 @@ class Pairs:
         if self.columns.weights:
             raise DataError(
                 f"weights={self.columns.weights!r} of {self.name}, which gives pairs",
-                "dicts, in which weights have a name",
+                "dicts, in which weights have a name"
             )  # fmt: skip
         return self.packed("x", batch[0]), as_tensor("y", batch[1])
 

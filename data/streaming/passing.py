@@ -56,14 +56,11 @@ class Passing(OfPairs):
             rows = _rows_of(source)
         if not isinstance(source, DataLoader) and iter(source) is source:
             raise DataError(
-                f"{self.name} can be gone through once", "a pass for each epoch",
+                f"{self.name} can be gone through once", "a pass for each epoch"
             )  # fmt: skip
         counted = rows
         if counted is None:
-            raise DataError(
-                f"{self.name} is a stream without a length",
-                "rows=N",
-            )
+            raise DataError(f"{self.name} is a stream without a length", "rows=N")
         self.rows = counted
 
     def places(self, rows: Places) -> Places:
@@ -140,7 +137,7 @@ class Passing(OfPairs):
             count += len(x)
         if count < self.rows:
             raise DataError(
-                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}",
+                f"{self.name} gave {count} rows in a pass", f"rows={self.rows}"
             )  # fmt: skip
 
 

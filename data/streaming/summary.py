@@ -185,7 +185,7 @@ def summarise(
     else:
         if classes is not None or class_names:
             raise DataError(
-                f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither",
+                f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither"
             )  # fmt: skip
         marginal = Marginal(rows, None, targets.mean, targets.squares / (rows - 1))
         if task == "regression":

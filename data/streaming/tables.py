@@ -110,7 +110,7 @@ class Tables:
                     y = number_names(self.target, y, self.class_names)
             elif y.dtype.kind not in "biuf":
                 raise DataError(
-                    f"the target {self.target!r} holds {table[self.target].type}", "numbers",
+                    f"the target {self.target!r} holds {table[self.target].type}", "numbers"
                 )  # fmt: skip
             if self.weights:
                 of_target = torch.from_numpy(y.astype(_plain(y.dtype)))
@@ -135,7 +135,7 @@ def _refuse_other_types(schema: Any, names: Sequence[str]) -> None:
         kind = schema.field(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
-                f"the column {name!r} holds {kind}", "numbers or truth values",
+                f"the column {name!r} holds {kind}", "numbers or truth values"
             )  # fmt: skip
 
 
@@ -160,6 +160,6 @@ def _pyarrow() -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(
-            "Parquet files without pyarrow", "pip install 'pyroccam[parquet]'",
+            "Parquet files without pyarrow", "pip install 'pyroccam[parquet]'"
         ) from error  # fmt: skip
     return parquet

@@ -46,7 +46,7 @@ class Arff(NamedTuple):
         if not known:
             raise DataError(
                 f"{self.path} has no attribute {name!r} with categories, "
-                f"only {', '.join(self.attributes)}",
+                f"only {', '.join(self.attributes)}"
             )
         fields = self.fields[:, list(self.attributes).index(name)]
         places = np.full(len(fields), -1, np.int64)
@@ -129,8 +129,7 @@ def _attribute(path: Path, number: int, line: str) -> tuple[str, tuple[str, ...]
     kind = match[2] if match else ""
     if match is None or not (kind.startswith("{") or kind.lower() in _NUMBERS):
         raise DataError(
-            f"{path}, line {number} is {line!r}",
-            "@attribute, a name, and numeric or {categories}",
+            f"{path}, line {number} is {line!r}", "@attribute, a name, and numeric or {categories}"
         )
     listed = kind[1:-1].split(",") if kind.startswith("{") else []
     return match[1].strip("\"'"), tuple(value.strip(" \t\"'") for value in listed)

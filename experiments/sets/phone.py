@@ -97,10 +97,7 @@ def _find(data_root: str | os.PathLike[str] | None) -> Path:
     root = resolve_root(data_root)
     path = find_file(root, "WISDM", *_PLACES)
     if path is None:
-        raise DataError(
-            f"no {_FILE}.gz in {root / 'WISDM'}",
-            "it, or the same unpacked",
-        )
+        raise DataError(f"no {_FILE}.gz in {root / 'WISDM'}", "it, or the same unpacked")
     return path
 
 

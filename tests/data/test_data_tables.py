@@ -243,7 +243,7 @@ def test_rows_with_a_code_for_missing_values_are_left_out(tmp_path: Path) -> Non
     plain = data.load(csv(tmp_path, "\n".join(["a,b,y", *lines])))
     path = csv(tmp_path, "\n".join(["a,b,y", "9999,1,2", *lines, "1,-1,2"]))
     with pytest.warns(data.DataWarning, match="2 of 42 rows"):
-        d = data.load(path, missing=[9999, -1])
+        d = data.load(path, missing="9999,-1")
     assert d.digest == plain.digest
     assert torch.equal(d.x_train, plain.x_train)
     given = arrays()

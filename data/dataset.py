@@ -121,6 +121,11 @@ class Dataset:
             object.__setattr__(self, "scaling", Scaling(*(s.cpu().double() for s in stats)))
 
     @property
+    def _examples(self) -> Dataset:
+        """A set in memory with rows that are like all of these."""
+        return self
+
+    @property
     def N(self) -> int:
         """Number of training rows: the size of the data plate."""
         return self.x_train.shape[0]
@@ -133,17 +138,17 @@ class Dataset:
     @property
     def device(self) -> torch.device:
         """Where the rows are, or come to when they are read."""
-        return self.x_train.device
+        return self._examples.x_train.device
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input, without the batch."""
-        return tuple(self.x_train.shape[1:])
+        return tuple(self._examples.x_train.shape[1:])
 
     @property
     def weighted(self) -> bool:
         """Rows have weights: they stand behind the targets that a fit takes."""
-        return self.weights is not None
+        return self._examples.weights is not None
 
     @property
     def shapes(self) -> Any:
@@ -170,12 +175,12 @@ class Dataset:
             raise DataError(f"x has shape {shape}", f"rows of shape {own} in a batch")
         if len(x):
             check_inputs("x", x, ids=self.ids)
-        return x.to(self.x_train)
+        return x.to(self._examples.x_train)
 
     @property
     def outputs(self) -> int:
         """How many outputs a network needs: classes, or targets."""
-        return self.y_train.shape[1] if self.classes is None else self.classes
+        return self._examples.y_train.shape[1] if self.classes is None else self.classes
 
     @cached_property
     def targets(self) -> Tensor:
@@ -201,15 +206,15 @@ class Dataset:
     def head(self, rows: int) -> tuple[Tensor, Tensor]:
         """Some training rows, as many if there are, with their `targets`: an example of what a
         network is given."""
-        return self.x_train[:rows], self.targets[:rows]
+        few = self._examples
+        return few.x_train[:rows], few.targets[:rows]
 
     def first(self, rows: int) -> Dataset:
         """The same data with so many training rows, if there are: of what is streamed those that
         are held as examples."""
-        weights = None if self.weights is None else self.weights[:rows]
-        return replace(
-            self, x_train=self.x_train[:rows], y_train=self.y_train[:rows], weights=weights
-        )
+        few = self._examples
+        weights = None if few.weights is None else few.weights[:rows]
+        return replace(few, x_train=few.x_train[:rows], y_train=few.y_train[:rows], weights=weights)
 
     def take(self, split: str, places: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets, without weights, of the rows of a split at some places (B,)."""
@@ -258,7 +263,7 @@ class Dataset:
     @property
     def ids(self) -> bool:
         """Inputs are whole numbers to look up in a table of embeddings."""
-        return not self.x_train.is_floating_point()
+        return not self._examples.x_train.is_floating_point()
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
         """Inputs and targets of "train", "val" or "test".
@@ -325,7 +330,8 @@ class Dataset:
         """Means and standard deviations by which rows were scaled, `x_mean`, `x_std`, `y_mean` and
         `y_std`, in float64 and in shapes that act on inputs (B, ...) and targets (B, T)."""
         found = self.scaling._asdict()
-        return {n: along(s, self.x_train) if n[0] == "x" else s for n, s in found.items()}
+        x = self._examples.x_train
+        return {n: along(s, x) if n[0] == "x" else s for n, s in found.items()}
 
     def but(self, **changes: Any) -> Dataset:
         """The same data with other values of some attributes, as `dataclasses.replace` has it;

@@ -141,10 +141,6 @@ class Streamed(Dataset):
 
     # -- what is known ----------------------------------------------------------------------------
 
-    @property
-    def weighted(self) -> bool:
-        return self.held.weights is not None
-
     def with_class_weights(self, class_weights: Any = "balanced") -> Streamed:
         each = of_classes(self, class_weights, self._class_totals).double()
         totals = self._class_totals()
@@ -170,24 +166,12 @@ class Streamed(Dataset):
         return found if self.class_weights is None else found * self.class_weights
 
     @property
+    def _examples(self) -> Dataset:
+        return self.held
+
+    @property
     def N(self) -> int:
         return self.reader.rows
-
-    @property
-    def device(self) -> torch.device:
-        return self.held.device
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.held.input_shape
-
-    @property
-    def outputs(self) -> int:
-        return self.held.outputs
-
-    @property
-    def ids(self) -> bool:
-        return self.held.ids
 
     @property
     def marginal(self) -> Marginal:
@@ -215,19 +199,7 @@ class Streamed(Dataset):
         transformed = torch.tensor([self.batch_transform is not None])
         return digest, self.x_val, self.y_val, *scaling, each, transformed
 
-    def statistics(self) -> dict[str, Tensor]:
-        return self.held.statistics()
-
-    def packed(self, x: Any) -> Tensor:
-        return self.held.packed(x)
-
     # -- rows -------------------------------------------------------------------------------------
-
-    def head(self, rows: int) -> tuple[Tensor, Tensor]:
-        return self.held.head(rows)
-
-    def first(self, rows: int) -> Dataset:
-        return self.held.first(rows)
 
     def batches(self, seed: int, epoch: int, bounds: Sequence[tuple[int, int]]) -> Iterator[Chunk]:
         for rows, x, y in self.reader.batches(seed, epoch, bounds):

@@ -183,10 +183,8 @@ def rows_without(missing: Missing, where: str, arrays: Sequence[np.ndarray]) -> 
 
 def _codes(missing: Missing) -> list[float]:
     """Numbers that are given as one, a list, or a text with commas."""
-    if isinstance(missing, Sequence):
-        given = missing.split(",") if isinstance(missing, str) else missing
-    else:
-        given = [missing]
+    given: Any = missing.split(",") if isinstance(missing, str) else missing
+    given = given if isinstance(given, Sequence) else [given]
     try:
         return [float(code) for code in given]
     except ValueError as error:

@@ -451,7 +451,7 @@ class Dataset:
         class_names: str | Sequence[object] = (),
         classes: AtLeastTwo | None = None,
         groups: Any = None,
-        columns: Sequence[object] = (),
+        columns: Sequence[str] = (),
         target: str = "",
         ids: bool = False,
         weights: Any = None,
@@ -500,15 +500,15 @@ class Dataset:
             DataError: naming the array, the row and the value that cannot be used.
         """
         standardise = standardise and not ids
-        class_names = named(class_names)
+        called, columns = named(class_names), [*map(str, columns)]
         x: dict[str, Any] = {"train": x_train, "test": x_test}
         y: dict[str, Any] = {"train": y_train, "test": y_test}
         if x_val is not None or y_val is not None:
             x["val"], y["val"] = x_val, y_val
         if all(map(are_names, y.values())) and task != "regression":
-            if not class_names:
-                class_names = np.unique(np.asarray(y_train).astype(str)).tolist()
-            y = {s: number_names(f"y_{s}", one, class_names) for s, one in y.items()}
+            if not called:
+                called = np.unique(np.asarray(y_train).astype(str)).tolist()
+            y = {s: number_names(f"y_{s}", one, called) for s, one in y.items()}
         fields = None
         if are_several(x_train, y_train):
             if ids:
@@ -533,7 +533,7 @@ class Dataset:
                 f"{len(columns)} columns for inputs of shape {tuple(shape)}",
                 "one name a feature of a table",
             )
-        if task is None and (class_names or classes is not None):
+        if task is None and (called or classes is not None):
             task = "classification"
         elif task is None:
             task = decide_task("y_train", *y.values())
@@ -546,12 +546,12 @@ class Dataset:
         digest = fingerprint(**parts)
 
         if task == "classification":
-            classes = count_classes(check_labels("y_train", y["train"]), classes, class_names)
+            classes = count_classes(check_labels("y_train", y["train"]), classes, called)
             y = {s: check_labels(f"y_{s}", one, classes) for s, one in y.items()}
         else:
-            if classes is not None or class_names:
+            if classes is not None or called:
                 raise DataError(
-                    f"classes={classes}, class_names={tuple(class_names)} for {task}", "neither"
+                    f"classes={classes}, class_names={tuple(called)} for {task}", "neither"
                 )
             y = {s: check_amounts(f"y_{s}", one, task) for s, one in y.items()}
             for s, one in y.items():
@@ -601,7 +601,7 @@ class Dataset:
             x_test=xs[2],
             y_test=ys[2],
             classes=classes,
-            class_names=tuple(class_names),
+            class_names=tuple(called),
             x_mean=x_mean,
             x_std=x_std,
             y_mean=y_mean,
@@ -613,7 +613,7 @@ class Dataset:
                 "standardise": standardise,
                 **({"ids": True} if ids else {}),
             },
-            columns=tuple(map(str, columns)),
+            columns=tuple(columns),
             target=target,
             digest=digest,
             scaling=scaling,

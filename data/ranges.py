@@ -167,6 +167,8 @@ def _allows(kind: Any, value: Any) -> bool:
             return True
         if isinstance(value, str) or not isinstance(value, container):
             return False
+        if container is Collection and isinstance(value, Mapping):
+            return False
         each: Any = value.values() if isinstance(value, Mapping) else value
         return all(_allows(inner[-1], one) for one in each)
     if kind in (int, float):

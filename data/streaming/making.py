@@ -128,11 +128,11 @@ def stream(
     Raises:
         DataError: for rows that cannot be used, or an iterable without `rows`.
     """
-    class_names = named(class_names)
+    called = named(class_names)
     columns = Columns.of(inputs, target, weights)
 
     def opened(one: Any) -> Source:
-        return _source(one, columns, class_names)
+        return _source(one, columns, called)
 
     reader: Reader
     asked = {"val": val, "test": test}
@@ -158,7 +158,7 @@ def stream(
         },
     }
     if task is None:
-        spoken = bool(class_names) or classes is not None
+        spoken = bool(called) or classes is not None
         task = (
             "classification"
             if spoken
@@ -166,9 +166,9 @@ def stream(
         )
     first = _first_rows(rows_of["train"], columns, reader)
     if summary is None:
-        known = len(class_names) if classes is None and class_names else classes
+        known = len(called) if classes is None and called else classes
         summary = replace(
-            summarise(reader, task, classes=known, class_names=class_names, ids=ids), first=first
+            summarise(reader, task, classes=known, class_names=called, ids=ids), first=first
         )
     elif (summary.rows, summary.first) != (reader.rows, first):
         raise DataError(
@@ -187,7 +187,7 @@ def stream(
         task=task,
         x_train=xs[0], y_train=ys[0], x_val=xs[1], y_val=ys[1], x_test=xs[2], y_test=ys[2],
         classes=summary.classes,
-        class_names=tuple(class_names),
+        class_names=tuple(called),
         x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std,
         source={"name": "stream", **settings},
         columns=getattr(getattr(reader, "source", None), "inputs", ()),
@@ -227,7 +227,7 @@ def reader_of(
         return Passing(source, rows, EXAMPLES, columns=columns, workers=workers or 0)
 
     def opened(one: Any) -> Source:
-        return _source(one, columns, class_names)
+        return _source(one, columns, named(class_names))
 
     return _placed(opened(source), {"val": 0, "test": 0}, 0, workers, None, opened, least=1)[0]
 

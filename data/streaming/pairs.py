@@ -29,7 +29,7 @@ class Columns(NamedTuple):
     weights: str = ""
 
     @classmethod
-    def of(cls, inputs: str | Sequence[str] | None, target: str, weights: str = "") -> Columns:
+    def of(cls, inputs: str | Sequence[object] | None, target: str, weights: str = "") -> Columns:
         """Names as a person gives them."""
         return cls(tuple(named(inputs)), target, weights)
 

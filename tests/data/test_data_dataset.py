@@ -321,7 +321,7 @@ IMAGES[2, 0, 1, 2], INFINITE[5] = torch.nan, torch.inf
         targets(torch.arange(8) % 2, torch.arange(8) % 2, IMAGES),
     ],
 )
-def test_errors_say_what_and_where(given: dict[str, Any]) -> None:
+def test_arrays_that_cannot_be_used(given: dict[str, Any]) -> None:
     with pytest.raises(PyroccamError):
         Dataset.from_tensors(**given)
 
@@ -329,19 +329,14 @@ def test_errors_say_what_and_where(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"val_fraction": 1.0},
         {"val_fraction": 0.99},
-        {"val_fraction": "x"},
-        {"seed": -1},
-        {"seed": 0.5},
-        {"task": "ranking"},
         {"class_names": ["a", "b"]},
         {"class_names": ["a", "b"], "classes": 3},
-        {"classes": 1},
+        {"class_names": ["a"]},
         {"task": "regression", "classes": 3},
     ],
 )
-def test_options_are_checked(options: dict[str, Any]) -> None:
+def test_options_that_do_not_fit_the_rows(options: dict[str, Any]) -> None:
     with pytest.raises(PyroccamError):
         Dataset.from_tensors(**table(), **options)
 

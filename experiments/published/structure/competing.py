@@ -1,7 +1,7 @@
 r"""Three models that compete for one curve, and how they are fitted together.
 
 The graph has one edge with three primitives, and data of which the simple one is true
-(:func:`~pyroccam.data.load_regimes`: 50 rows, :math:`y = \tanh x_0 + 0.5 ε`):
+(:func:`~experiments.sets.regimes`: 50 rows, :math:`y = \tanh x_0 + 0.5 ε`):
 
 .. math:: f(x) = γ_0 \tanh(w \cdot x + b) + γ_1 \tanh(w' x_0 + b') + γ_2 w''
 

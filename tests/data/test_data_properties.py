@@ -348,7 +348,7 @@ OPTIONS = [
         ("spirals", load_spirals), ("wiggle", load_wiggle), ("digits", load_digits),
         ("a.csv", load_csv), ("a.npz", load_npz), ("mnist", load_images), ("rows", load_stream),
     )
-    for option, kind in ranges._kinds(function.__wrapped__).items()
+    for option, kind in ranges.kinds_of(function.__wrapped__).items()
     if option not in ("name", "kind", "which")
 ]  # fmt: skip
 
@@ -362,7 +362,7 @@ def test_an_option_outside_of_its_range_is_refused(
     place = folder / "options"
     (place / "rows").mkdir(parents=True, exist_ok=True)
     np.save(place / "rows" / "x.npy", np.ones((9, 2)))
-    assume(not ranges._allows(kind, value))
+    assume(not ranges.allows(kind, value))
     path = str(place / name) if "." in name or name == "rows" else name
     Path(place / name).touch()
     said = outcome(lambda: data.load(path, **{option: value}))[1]
